@@ -75,16 +75,17 @@ void stack_tools_find(struct stack_tools *t, char *const *environment, const cha
 {
     const char *folders = envp_get(environment, "PATH");
 
-    *t = (struct stack_tools){.paths = {[STACK_TOOL_PY_SPY] = find_py_spy(environment, python),
-                                        [STACK_TOOL_EU_STACK] = find_on_path(folders, "eu-stack"),
-                                        [STACK_TOOL_GDB] = find_on_path(folders, "gdb")}};
+    t->paths[STACK_TOOL_PY_SPY] = find_py_spy(environment, python);
+    t->paths[STACK_TOOL_EU_STACK] = find_on_path(folders, "eu-stack");
+    t->paths[STACK_TOOL_GDB] = find_on_path(folders, "gdb");
 }
 
 void stack_tools_finish(struct stack_tools *t)
 {
-    for (int i = 0; i < STACK_TOOL_COUNT; i++)
+    for (int i = 0; i < STACK_TOOL_COUNT; i++) {
         free(t->paths[i]);
-    *t = (struct stack_tools){.paths = {NULL}};
+        t->paths[i] = NULL;
+    }
 }
 
 enum stack_tool stack_tools_choose(const struct stack_tools *t, bool is_python)
@@ -247,6 +248,11 @@ static void begin_again(const struct stack_tools *t, struct tool_slot *slot, uin
         (void)start_job(t, job, deadline_ns, slot); /* without a tool there is no text */
 }
 
+static bool is_over(const struct stack_tools *t, uint64_t deadline_ns)
+{
+    return atomic_load(&t->is_cancelled) || now_ns() >= deadline_ns;
+}
+
 static void poll_slots(const struct stack_tools *t, struct tool_slot slots[AT_ONCE], uint64_t deadline_ns)
 {
     struct pollfd polled[AT_ONCE];
@@ -258,7 +264,7 @@ static void poll_slots(const struct stack_tools *t, struct tool_slot slots[AT_ON
         if (!slots[i].job)
             continue;
         bool has_ended = polled[i].revents && !read_output(&slots[i]);
-        slots[i].job->is_late = !has_ended && now_ns() >= slots[i].deadline_ns;
+        slots[i].job->is_late = !has_ended && is_over(t, slots[i].deadline_ns);
         if (has_ended || slots[i].job->is_late)
             end_job(&slots[i]);
         else if (is_in_vain(&slots[i]))
@@ -284,11 +290,16 @@ void stack_tools_run(const struct stack_tools *t, struct stack_job *jobs, size_t
             if (slots[i].job)
                 continue;
             struct stack_job *job = &jobs[next++];
-            job->is_late = job->tool != STACK_TOOL_NONE && now_ns() >= deadline_ns;
+            job->is_late = job->tool != STACK_TOOL_NONE && is_over(t, deadline_ns);
             if (job->tool != STACK_TOOL_NONE && !job->is_late)
                 (void)start_job(t, job, deadline_ns, &slots[i]); /* without a tool there is no text */
         }
         if (any_busy(slots))
             poll_slots(t, slots, deadline_ns);
     }
+}
+
+void stack_tools_cancel(struct stack_tools *t)
+{
+    atomic_store(&t->is_cancelled, true);
 }

@@ -6,6 +6,7 @@
  * crun reaps it when the kernel lets it end.
  */
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -17,6 +18,7 @@ enum stack_tool { STACK_TOOL_NONE, STACK_TOOL_PY_SPY, STACK_TOOL_EU_STACK, STACK
 
 struct stack_tools {
     char *paths[STACK_TOOL_COUNT]; /* NULL: there is none */
+    atomic_bool is_cancelled;
 };
 
 struct stack_job {
@@ -40,3 +42,6 @@ enum stack_tool stack_tools_choose(const struct stack_tools *t, bool is_python);
 /* Runs the tools of all jobs, a few at a time, until deadline_ns. For a thread that is not the event loop's. */
 void stack_tools_run(const struct stack_tools *t, struct stack_job *jobs, size_t n_jobs,
                      uint64_t deadline_ns);
+
+/* For any thread: stack_tools_run() ends its tools, now and from now on, and their jobs are late. */
+void stack_tools_cancel(struct stack_tools *t);

@@ -11,7 +11,7 @@
 #include "launcher/watch/watch_task_os.h"
 #include "base/time.h"
 
-enum { JOIN_S = 1 };
+enum { JOIN_S = 2 }; /* a tool that is killed may need a part of it */
 
 struct watch {
     struct watch_host host;
@@ -219,6 +219,7 @@ void watch_close(struct watch *w)
     w->is_ending = true;
     (void)pthread_cond_signal(&w->changed);
     (void)pthread_mutex_unlock(&w->lock);
+    stack_tools_cancel(&w->task.tools); /* else watch_destroy() would wait for them in vain */
     uv_close((uv_handle_t *)&w->timer, NULL);
     uv_close((uv_handle_t *)&w->done, NULL);
 }

@@ -179,6 +179,8 @@ def main():
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     parser.add_argument("--way", action="append", choices=("alone", "static", "rounds"))
     args = parser.parse_args()
+    for number in SIGNALS:  # crun leaves alone what it was started to ignore, as by nohup
+        signal.signal(number, signal.SIG_DFL)
     print(f"seed {args.seed}", flush=True)
     begin = time.monotonic()
     codes, n_bad = run(args.way or ("alone", "static", "rounds"), args.rounds, args.seed, args.at_once)

@@ -1,11 +1,13 @@
 /* Programs that print stacks, as a shell script that prints nothing and does not end. */
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/time.h"
@@ -76,11 +78,47 @@ static void a_tool_that_cannot_be_waited_for_is_left(void **state)
     (void)state;
 }
 
+static void *cancel_soon(void *data)
+{
+    const struct timespec pause = {.tv_nsec = 50000000};
+
+    (void)nanosleep(&pause, NULL);
+    stack_tools_cancel(data);
+    return NULL;
+}
+
+/* The job has ended: its folders are removed when the thread that runs the tools has ended, too. */
+static void tools_end_when_they_are_cancelled(void **state)
+{
+    char path[32] = "/tmp/test_stack_tool.XXXXXX";
+    struct stack_tools tools = {.paths = {[STACK_TOOL_EU_STACK] = path}};
+    struct stack_job jobs[6];
+    uint64_t begin_ns = now_ns();
+    pthread_t thread;
+
+    write_tool(path);
+    for (int i = 0; i < 6; i++)
+        jobs[i] = (struct stack_job){.pid = getpid(), .tool = STACK_TOOL_EU_STACK};
+    assert_int_equal(pthread_create(&thread, NULL, cancel_soon, &tools), 0);
+    stack_tools_run(&tools, jobs, 6, begin_ns + 60000000000u);
+    assert_in_range(now_ns() - begin_ns, 50000000u, 3000000000u); /* one tool alone is given four seconds */
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    for (int i = 0; i < 6; i++) {
+        assert_true(jobs[i].is_late);
+        free(jobs[i].text);
+    }
+    while (waitpid(-1, NULL, WNOHANG) > 0)
+        ;
+    assert_int_equal(unlink(path), 0);
+    (void)state;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_tool_that_was_late_has_ended),
         cmocka_unit_test(a_tool_that_cannot_be_waited_for_is_left),
+        cmocka_unit_test(tools_end_when_they_are_cancelled),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
