@@ -23,19 +23,25 @@ static bool has_room_for(struct address_quota *q, size_t fd)
     return true;
 }
 
-bool address_quota_take(struct address_quota *q, int fd, uint64_t address)
+bool address_quota_take(struct address_quota *q, int fd, uint64_t owner)
 {
-    size_t counter;
+    size_t counter = 0;
 
     if (q->max == 0)
         return true;
     address_quota_release(q, fd); /* of a connection that was given away */
-    counter = siphash13(q->seed, &address, sizeof(address)) % ADDRESS_QUOTA_COUNTERS;
+    if (owner > 0)
+        counter = 1 + siphash13(q->seed, &owner, sizeof(owner)) % (ADDRESS_QUOTA_COUNTERS - 1);
     if (q->counts[counter] >= q->max || !has_room_for(q, (size_t)fd))
         return false;
     q->counts[counter]++;
     q->counter_of_fd[fd] = (uint16_t)(counter + 1);
     return true;
+}
+
+uint16_t address_quota_counter(const struct address_quota *q, int fd)
+{
+    return (size_t)fd < q->n_fds && q->counter_of_fd[fd] > 0 ? q->counter_of_fd[fd] - 1 : 0;
 }
 
 void address_quota_release(struct address_quota *q, int fd)

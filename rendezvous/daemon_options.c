@@ -40,7 +40,7 @@ struct number_option {
 static const struct number_option numbers[] = {
     [DAEMON_MAX_CONNECTIONS] = {"max-connections", KIND_COUNT, 100000, 1, 10000000, "clients at a time"},
     [DAEMON_MAX_CONNECTIONS_EACH] = {"max-connections-each", KIND_COUNT, 50000, 1, 10000000,
-                                     "clients at one address, all of this machine being one"},
+                                     "clients of one address, or user of this machine"},
     [DAEMON_MAX_KEYS] = {"max-keys", KIND_COUNT, 10000000, 0, UINT32_MAX, "keys in the store"},
     [DAEMON_MAX_BYTES] = {"max-bytes", KIND_SIZE, GIB(4), KIB(64), UINT64_MAX / 4,
                           "what names, values and waits may take together"},

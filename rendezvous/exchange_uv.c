@@ -146,11 +146,12 @@ static bool has_place(struct exchange_shell *e, int fd)
 
     if (e->n_conns >= EXCHANGES_MAX)
         return false;
-    if (address_quota_take(&e->quota, fd, server_quota_address(fd)))
+    if (address_quota_take(&e->quota, fd, server_quota_owner(e->server, fd)))
         return true;
     server_format_peer(fd, from, sizeof(from));
-    server_log(e->server, NULL, "%s: its address has %u requests for the job's secret, the limit: closed",
-               from, e->quota.max);
+    server_log(e->server, NULL,
+               "%s: its address or user has %u requests for the job's secret, the limit: closed", from,
+               e->quota.max);
     return false;
 }
 

@@ -143,19 +143,62 @@ bool server_is_of_own_user(struct server *s, int fd)
     return false;
 }
 
-uint64_t server_quota_address(int fd)
-{
-    uint64_t address = server_network_of(fd);
+/* Of an owner that is a user of this machine; an IPv6 network with this bit alone would share a quota with one. */
+#define LOCAL_USER (UINT64_C(1) << 32)
 
-    return server_is_local_address(address) ? 1 : address;
+static uint64_t network_of_own_end(int fd)
+{
+    union address_endpoint at = {0};
+    socklen_t size = sizeof(at);
+
+    return getsockname(fd, &at.any, &size) < 0 ? 0 : address_network(&at.any);
 }
 
-static void refuse_address(struct server *s, int fd)
+/* A process of this machine has a loopback address, or in general the one that it connects to. */
+static bool find_local_user(struct server *s, int fd, uint64_t address, uid_t *ret)
+{
+    struct ucred peer = {0};
+    socklen_t size = sizeof(peer);
+
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid != (uid_t)-1) {
+        *ret = peer.uid;
+        return true;
+    }
+    if (s->diag < 0 || (!server_is_local_address(address) && address != network_of_own_end(fd)))
+        return false;
+    return client_owner_find(s->diag, fd, ret) == 0;
+}
+
+/* All processes of this machine whose user is not known are one owner. */
+static uint64_t owner_without_user(uint64_t address)
+{
+    return server_is_local_address(address) ? LOCAL_USER - 1 : address;
+}
+
+uint64_t server_owner_of(struct server *s, int fd)
+{
+    uint64_t address = server_network_of(fd);
+    uid_t uid;
+
+    return find_local_user(s, fd, address, &uid) ? LOCAL_USER | uid : owner_without_user(address);
+}
+
+uint64_t server_quota_owner(struct server *s, int fd)
+{
+    uid_t uid;
+
+    if (find_local_user(s, fd, server_network_of(fd), &uid))
+        return own_user_or_root(uid) ? 0 : LOCAL_USER | uid;
+    return owner_without_user(server_network_of(fd));
+}
+
+static void refuse_owner(struct server *s, int fd)
 {
     char from[64];
 
     server_format_peer(fd, from, sizeof(from));
-    server_log(s, NULL, "%s: its address has %u connections, the limit (--max-connections-each): refused",
+    server_log(s, NULL,
+               "%s: its address or user has %u connections, the limit (--max-connections-each): refused",
                from, s->quota.max);
     (void)close(fd); /* nothing was sent on it */
 }
@@ -175,8 +218,8 @@ static void admit_client(struct server *s, int fd)
         (void)close(fd);
         return;
     }
-    if (!address_quota_take(&s->quota, fd, server_quota_address(fd))) {
-        refuse_address(s, fd);
+    if (s->quota.max > 0 && !address_quota_take(&s->quota, fd, server_quota_owner(s, fd))) {
+        refuse_owner(s, fd);
         return;
     }
     r = s->fence ? fence_admit(s->fence, fd) : peer_create(s, fd, for_agent);

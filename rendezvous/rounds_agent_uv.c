@@ -27,7 +27,6 @@
 
 #include "proto/address.h"
 #include "proto/tls_openssl.h"
-#include "rendezvous/client_owner_os.h"
 #include "rendezvous/job_stores_uv.h"
 #include "rendezvous/rounds_debug_uv.h"
 #include "rendezvous/rounds_look_uv.h"
@@ -40,9 +39,6 @@
 #include "rendezvous/tcp_liveness_os.h"
 
 enum { HANDSHAKE_TURN_NS = 1000000 };
-
-/* Of an owner that is a user of this machine; an IPv6 network with this bit alone would share a quota with one. */
-static const uint64_t LOCAL_USER = UINT64_C(1) << 32;
 
 static void on_agent_poll(uv_poll_t *poll, int status, int events);
 
@@ -456,20 +452,7 @@ static void send_elsewhere(struct agent_conn *a)
  * the address. */
 static uint64_t owner_of(struct agent_conn *a)
 {
-    struct server *s = a->server;
-    struct ucred peer = {0};
-    socklen_t size = sizeof(peer);
-    uint64_t address;
-    uid_t uid;
-
-    if (a->tls)
-        return 0;
-    address = server_network_of(a->fd);
-    if (!server_is_local_address(address))
-        return address;
-    if (getsockopt(a->fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid != (uid_t)-1)
-        return LOCAL_USER | peer.uid;
-    return s->diag >= 0 && client_owner_find(s->diag, a->fd, &uid) == 0 ? LOCAL_USER | uid : LOCAL_USER - 1;
+    return a->tls ? 0 : server_owner_of(a->server, a->fd);
 }
 
 static void receive_hello(struct agent_conn *a, const struct session_hello *hello)

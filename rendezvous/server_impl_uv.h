@@ -127,8 +127,11 @@ void server_format_peer(int fd, char *text, size_t n);
 /* What a connection's demands count for: its peer's network (proto/address.h). */
 uint64_t server_network_of(int fd);
 
-/* What quotas of connections count: the same, where all of this machine is one. */
-uint64_t server_quota_address(int fd);
+/* Whose connection it is, where quotas count: a user of this machine, or a network; never 0. */
+uint64_t server_owner_of(struct server *s, int fd);
+
+/* The same, but 0 for root and this process's own user on this machine. */
+uint64_t server_quota_owner(struct server *s, int fd);
 
 /* A line for the log about one client (or NULL: about the server). */
 void server_log(struct server *s, const struct peer *p, const char *format, ...)

@@ -217,7 +217,7 @@ def test_no_address_takes_all_places(tmp_path, munged):
         with subprocess.Popen([*fabric.prefix(2), sys.executable, "-c", HOLD_REQUESTS, fabric.address(0), "400"],
                               stdout=subprocess.PIPE, text=True) as flood:
             nodes[0].wait_for(f"{fabric.address(2)}:")
-            nodes[0].wait_for("its address has 256 requests for the job's secret, the limit: closed")
+            nodes[0].wait_for("its address or user has 256 requests for the job's secret, the limit: closed")
             assert code_of_request(1) == f"CODE {CREDENTIAL}\n"
             assert flood.communicate(timeout=120)[0] == "UNANSWERED 400\n"
         # the descriptors of those that have ended are used by others, so that a count that was left stays

@@ -94,7 +94,7 @@ def test_connections_of_an_address():
                 assert agent.join().view("start")
                 with socket.create_connection(("127.0.0.1", crund.port), timeout=60) as more:
                     assert more.recv(1) == b""
-                assert "its address has 6 connections" in crund.log()
+                assert "its address or user has 6 connections" in crund.log()
             jobs.wait_for(lambda: can_talk(crund.port))
 
 

@@ -56,12 +56,30 @@ static void nothing_is_left(void **state)
     address_quota_finish(&q);
 }
 
+/* Owner 0 shares its counter with no other one. */
+static void counters_of_owners(void **state)
+{
+    struct address_quota q = {.max = 100000};
+
+    assert_true(address_quota_take(&q, 3, 0));
+    assert_int_equal(address_quota_counter(&q, 3), 0);
+    for (uint64_t owner = 1; owner < 3 * ADDRESS_QUOTA_COUNTERS; owner++) {
+        assert_true(address_quota_take(&q, 4, owner));
+        assert_in_range(address_quota_counter(&q, 4), 1, ADDRESS_QUOTA_COUNTERS - 1);
+    }
+    assert_int_equal(q.counts[0], 1);
+    assert_int_equal(address_quota_counter(&q, 5), 0);
+    assert_int_equal(address_quota_counter(&q, 100000), 0);
+    address_quota_finish(&q);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_address_has_so_many),
         cmocka_unit_test(without_a_quota_nothing_is_counted),
         cmocka_unit_test(nothing_is_left),
+        cmocka_unit_test(counters_of_owners),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
