@@ -16,8 +16,9 @@ struct blob *blob_create(struct blob_account *account, size_t capacity)
     b = malloc(sizeof(*b) + capacity);
     if (!b)
         return NULL;
-    *b = (struct blob){.account = account, .capacity = (uint32_t)capacity, .refs = 1};
-    account->bytes += blob_charge(capacity);
+    *b =
+        (struct blob){.account = account, .capacity = (uint32_t)capacity, .refs = 1, .owner = account->owner};
+    blob_account_add(account, account->owner, blob_charge(capacity));
     return b;
 }
 
@@ -25,8 +26,7 @@ static uint64_t free_blob(struct blob *b)
 {
     uint64_t charge = blob_charge(b->capacity);
 
-    assert(b->account->bytes >= charge);
-    b->account->bytes -= charge;
+    blob_account_remove(b->account, b->owner, charge);
     free(b);
     return charge;
 }

@@ -8,22 +8,42 @@
  * copied or moved then, whatever the size of the value, and a reply that is being sent is not affected: it
  * ends at the size that the value had when the reply was made.
  *
- * Every blob is charged to an account until it is freed. A value that was replaced but is still being sent to
- * a client that does not read therefore counts against the store's limit. Giving many pages back to the kernel
+ * Every blob is charged to an account until it is freed, and there to the owner whose client made it. A value that was replaced but
+ * is still being sent to a client that does not read therefore counts against the store's limit. Giving many pages back to the kernel
  * takes time: a large value without references waits in the account for blob_collect().
  * One thread only: the count is not atomic.
  */
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "rendezvous/store_share.h"
 
 struct blob;
 
 struct blob_account {
     uint64_t bytes;
-    struct blob *garbage; /* without references, not freed yet; linked by blob.next */
+    struct blob *garbage;       /* without references, not freed yet; linked by blob.next */
+    struct store_share *shares; /* by the number of the owner; NULL: all clients have number 0 */
+    uint16_t owner;             /* of what is allocated now */
 };
+
+static inline void blob_account_add(struct blob_account *a, uint16_t owner, uint64_t n)
+{
+    a->bytes += n;
+    if (owner > 0)
+        a->shares[owner].bytes += n;
+}
+
+static inline void blob_account_remove(struct blob_account *a, uint16_t owner, uint64_t n)
+{
+    assert(a->bytes >= n);
+    a->bytes -= n;
+    if (owner > 0)
+        a->shares[owner].bytes -= n;
+}
 
 struct blob {
     struct blob_account *account;
@@ -34,6 +54,7 @@ struct blob {
     uint32_t size;          /* bytes here */
     uint32_t capacity;
     uint32_t refs;
+    uint16_t owner;
     uint8_t data[];
 };
 

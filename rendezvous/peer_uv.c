@@ -808,6 +808,7 @@ int peer_create(struct server *s, int fd, bool for_agent)
     list_init(&p->busy_link);
     list_init(&p->unused_link);
     store_client_init(&p->client);
+    p->client.owner = address_quota_counter(&s->quota, fd);
     relay_client_init(&p->relayed);
     server_handle_opened(s);
     list_append(&s->peers, &p->link);

@@ -17,12 +17,13 @@ struct server_limits {
     struct store_limits store;
     struct store_limits job_store; /* of one job's keys (job_stores_uv.h); bytes of all jobs: as `store` */
     unsigned connections_max;
-    unsigned connections_each_max; /* of one address, and of this machine; 0: any number */
-    size_t output_max;       /* replies of one client that it has not read: past it, its requests wait */
-    uint64_t output_all_max; /* the same over all clients: past it, one request of each at a time */
-    uint64_t input_all_max;  /* incomplete messages, over all clients */
-    unsigned handshake_ms;   /* from connecting to the end of VALIDATE */
-    unsigned frame_ms;       /* an incomplete message may stay without progress */
+    unsigned
+        connections_each_max; /* of one owner (address_quota.h); 0: any number, and no shares of the store */
+    size_t output_max;        /* replies of one client that it has not read: past it, its requests wait */
+    uint64_t output_all_max;  /* the same over all clients: past it, one request of each at a time */
+    uint64_t input_all_max;   /* incomplete messages, over all clients */
+    unsigned handshake_ms;    /* from connecting to the end of VALIDATE */
+    unsigned frame_ms;        /* an incomplete message may stay without progress */
 };
 
 #define SERVER_LIMITS_DEFAULT                                                                                \

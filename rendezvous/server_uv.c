@@ -319,7 +319,12 @@ static int init_store(struct server *s)
         return r;
     memcpy(s->quota.seed, seeds[2], sizeof(s->quota.seed));
     input_shares_init(&s->input, seeds[0]);
-    return store_init(&s->store, &s->limits.store, seeds[1]);
+    r = store_init(&s->store, &s->limits.store, seeds[1]);
+    if (r == 0 && s->quota.max > 0)
+        r = store_share_out(&s->store, ADDRESS_QUOTA_COUNTERS);
+    if (r < 0)
+        store_finish(&s->store);
+    return r;
 }
 
 void server_use_certificates(struct server *s, struct tls_context *certified)

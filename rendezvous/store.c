@@ -9,6 +9,7 @@
 #include "rendezvous/store_impl.h"
 
 #include <errno.h>
+#include <stdlib.h>
 
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -538,6 +539,7 @@ int store_apply(struct store *s, struct store_client *c, const struct wire_reque
     assert((unsigned)request->op < WIRE_OP_COUNT);
     if (!buf_reserve(&out->bytes, FIXED_REPLY_MAX))
         return -ENOMEM;
+    s->account.owner = c->owner;
     r = operations[request->op].apply(&call);
     if (r == STORE_MORE)
         c->task.active = true;
@@ -569,8 +571,8 @@ const char *store_error(int result)
     static const char *const words[STORE_E_COUNT] = {
         [STORE_E_NUMBER] = "asked to count on a value that is not a number",
         [STORE_E_VALIDATED] = "sent VALIDATE twice",
-        [STORE_E_KEYS] = "asked for one key more than the limit (--max-keys)",
-        [STORE_E_BYTES] = "asked for more memory than the limit (--max-bytes)",
+        [STORE_E_KEYS] = "asked for one key more than the limit, or than its share (--max-keys)",
+        [STORE_E_BYTES] = "asked for more memory than the limit, or than its share (--max-bytes)",
         [STORE_E_LISTING] = "did not read its list of keys while others deleted too many of them",
         [STORE_E_WAITERS] = "is one more waiter for a key than the limit (--max-waiters)",
     };
@@ -593,6 +595,12 @@ int store_init(struct store *s, const struct store_limits *limits, const uint8_t
     return store_table_init(&s->names, seed);
 }
 
+int store_share_out(struct store *s, unsigned n)
+{
+    s->account.shares = calloc(n, sizeof(*s->account.shares));
+    return s->account.shares ? 0 : -ENOMEM;
+}
+
 void store_finish(struct store *s)
 {
     struct store_entry *name;
@@ -607,6 +615,7 @@ void store_finish(struct store *s)
     store_table_finish(&s->names);
     (void)store_clean(s, UINT64_MAX);
     assert(s->account.bytes == 0);
+    free(s->account.shares);
     *s = (struct store){0};
 }
 

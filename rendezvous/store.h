@@ -37,8 +37,8 @@ struct store_wait;
 enum {
     STORE_E_NUMBER = 1, /* ADD or BARRIER on a value that is no number */
     STORE_E_VALIDATED,  /* VALIDATE on a validated connection */
-    STORE_E_KEYS,       /* limits.keys_max */
-    STORE_E_BYTES,      /* limits.bytes_max */
+    STORE_E_KEYS,       /* limits.keys_max, or the owner's share of it */
+    STORE_E_BYTES,      /* limits.bytes_max, or the owner's share of it */
     STORE_E_WAITERS,    /* limits.waiters_max */
     STORE_E_LISTING,    /* LIST_KEYS: see STORE_GHOSTS_MAX */
     STORE_E_COUNT
@@ -119,12 +119,16 @@ struct store_client {
     struct store_entry
         *promised; /* the queue whose push ended its wait; until it pops, or turns to something else */
     struct list released;
-    bool relayed; /* of a node's store: see relay_node_release() */
+    bool relayed;   /* of a node's store: see relay_node_release() */
+    uint16_t owner; /* see store_share.h; set after store_client_init() */
     struct store_task task;
 };
 
 /* Returns 0 or -ENOMEM. The seed keys the hash of names: random bytes where untrusted clients connect. */
 int store_init(struct store *s, const struct store_limits *limits, const uint8_t seed[SIPHASH_SEED_SIZE]);
+
+/* Owners with a number below n have a share each from now on, which is before the first request. Returns 0 or -ENOMEM. */
+int store_share_out(struct store *s, unsigned n);
 
 /* All clients must be finished and all outboxes, too. Accepts a zeroed store. */
 void store_finish(struct store *s);

@@ -63,7 +63,7 @@ static inline void call_reply_i64(struct call *call, int64_t v)
 
 /* ---- store_names.c ---- */
 
-/* May that much more be charged? */
+/* May that much more be charged to the client whose request is executed? */
 bool store_has_room(struct store *s, uint64_t n);
 
 /* NULL when there is none. */

@@ -28,6 +28,8 @@ void store_keys_add(struct store *s, struct store_entry *name)
     name->key.born = ++s->last_number;
     list_append(&s->keys, &name->key.link);
     s->n_keys++;
+    if (name->owner > 0)
+        s->account.shares[name->owner].keys++;
 }
 
 static void break_listings(struct store *s)
@@ -68,7 +70,7 @@ static void leave_ghost(struct store *s, struct store_entry *name)
     list_append(&name->key.link, &g->key.link); /* ahead of the entry, which leaves */
     list_append(&s->ghosts, &g->link);
     s->ghost_bytes += ghost_charge(g);
-    s->account.bytes += ghost_charge(g);
+    blob_account_add(&s->account, 0, ghost_charge(g));
 }
 
 void store_keys_remove(struct store *s, struct store_entry *name)
@@ -79,6 +81,8 @@ void store_keys_remove(struct store *s, struct store_entry *name)
     list_unlink(&name->key.link);
     name->key.born = 0;
     s->n_keys--;
+    if (name->owner > 0)
+        s->account.shares[name->owner].keys--;
 }
 
 bool store_keys_clean(struct store *s, uint64_t n)
@@ -94,7 +98,7 @@ bool store_keys_clean(struct store *s, uint64_t n)
         list_unlink(&g->link);
         list_unlink(&g->key.link);
         s->ghost_bytes -= ghost_charge(g);
-        s->account.bytes -= ghost_charge(g);
+        blob_account_remove(&s->account, 0, ghost_charge(g));
         free(g);
     }
     return false;

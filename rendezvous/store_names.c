@@ -18,9 +18,18 @@ enum { VALUE_CAPACITY_MIN = 24 };
 
 /* ---- names ---- */
 
+static uint64_t name_charge(const struct store_entry *name)
+{
+    return NAME_CHARGE + name->key_size;
+}
+
 static bool fits_account(const struct store *s, uint64_t n)
 {
-    return s->account.bytes <= s->limits.bytes_max && n <= s->limits.bytes_max - s->account.bytes;
+    const struct blob_account *a = &s->account;
+
+    if (a->owner > 0)
+        return store_share_fits(a->shares[a->owner].bytes, a->bytes, n, s->limits.bytes_max);
+    return a->bytes <= s->limits.bytes_max && n <= s->limits.bytes_max - a->bytes;
 }
 
 /* What waits to be freed is freed now if it is needed, and no more of it. */
@@ -40,7 +49,7 @@ struct store_entry *store_find(struct store *s, struct wire_span key)
 
 static int create_name(struct store *s, struct wire_span key, uint64_t hash, struct store_entry **ret)
 {
-    uint64_t charge = NAME_CHARGE + key.size;
+    const uint64_t charge = NAME_CHARGE + key.size;
     struct store_entry *name;
     int r;
 
@@ -49,7 +58,7 @@ static int create_name(struct store *s, struct wire_span key, uint64_t hash, str
     name = malloc(sizeof(*name) + key.size);
     if (!name)
         return -ENOMEM;
-    *name = (struct store_entry){.hash = hash, .key_size = (uint32_t)key.size};
+    *name = (struct store_entry){.hash = hash, .key_size = (uint32_t)key.size, .owner = s->account.owner};
     list_init(&name->waiters);
     list_init(&name->key.link);
     if (key.size > 0)
@@ -59,7 +68,7 @@ static int create_name(struct store *s, struct wire_span key, uint64_t hash, str
         free(name);
         return r;
     }
-    s->account.bytes += charge;
+    blob_account_add(&s->account, name->owner, charge);
     *ret = name;
     return 0;
 }
@@ -82,7 +91,7 @@ void store_free_name(struct store *s, struct store_entry *name)
         next = b->next;
         blob_unref(b);
     }
-    s->account.bytes -= NAME_CHARGE + name->key_size;
+    blob_account_remove(&s->account, name->owner, name_charge(name));
     free(name);
 }
 
@@ -114,12 +123,43 @@ static bool fits_in_place(const struct blob *b, size_t size)
            b->capacity / 4 <= size + VALUE_CAPACITY_MIN;
 }
 
+/* May the owner of the request have this key as one more? It pays for the name as well then, which another one may have made by
+ * waiting for it. */
+static int check_new_key(struct store *s, const struct store_entry *name)
+{
+    const struct blob_account *a = &s->account;
+    uint64_t charge = name_charge(name);
+
+    if (s->n_keys >= s->limits.keys_max)
+        return STORE_E_KEYS;
+    if (a->owner == 0)
+        return 0;
+    if (!store_share_fits(a->shares[a->owner].keys, s->n_keys, 1, s->limits.keys_max))
+        return STORE_E_KEYS;
+    if (name->owner != a->owner &&
+        !store_share_fits(a->shares[a->owner].bytes, a->bytes - charge, charge, s->limits.bytes_max))
+        return STORE_E_BYTES;
+    return 0;
+}
+
+static void add_key(struct store *s, struct store_entry *name)
+{
+    if (name->owner != s->account.owner) {
+        blob_account_remove(&s->account, name->owner, name_charge(name));
+        name->owner = s->account.owner;
+        blob_account_add(&s->account, name->owner, name_charge(name));
+    }
+    store_keys_add(s, name);
+}
+
 int store_install(struct store *s, struct store_entry *name, struct blob *b)
 {
-    if (!name->value && s->n_keys >= s->limits.keys_max)
-        return STORE_E_KEYS;
+    int r = name->value ? 0 : check_new_key(s, name);
+
+    if (r != 0)
+        return r;
     if (!name->value)
-        store_keys_add(s, name);
+        add_key(s, name);
     blob_unref(name->value);
     name->value = b;
     return 0;
@@ -134,13 +174,17 @@ int store_write_value(struct store *s, struct store_entry *name, struct wire_spa
         blob_fill(name->value, value);
         return 0;
     }
-    if (!name->value && s->n_keys >= s->limits.keys_max)
-        return STORE_E_KEYS;
-    r = store_create_blob(s, value.size, &b);
+    r = name->value ? 0 : check_new_key(s, name);
+    if (r == 0)
+        r = store_create_blob(s, value.size, &b);
     if (r != 0)
         return r;
     blob_fill(b, value);
-    return store_install(s, name, b);
+    r = store_install(s, name, b);
+    if (r != 0)
+        blob_unref(
+            b); /* the owner's share had room for the value, but not for the name of another one as well */
+    return r;
 }
 
 /* ---- extending ---- */

@@ -30,6 +30,7 @@ struct store_wait {
     size_t n_links; /* used */
     size_t n_room;
     bool building;
+    uint16_t owner; /* as the client's */
     struct wait_link links[];
 };
 
@@ -43,7 +44,7 @@ enum { DROP_AT_ONCE_MAX = 64 };
 
 static void free_wait(struct store *s, struct store_wait *w)
 {
-    s->account.bytes -= wait_charge(w);
+    blob_account_remove(&s->account, w->owner, wait_charge(w));
     free(w);
 }
 
@@ -238,9 +239,10 @@ static int create_wait(struct call *call, size_t n_room, struct store_wait **ret
         return -ENOMEM;
     w->client = call->client;
     w->n_room = n_room;
+    w->owner = call->client->owner;
     call->client->wait = w;
     s->n_waiting++;
-    s->account.bytes += size;
+    blob_account_add(&s->account, w->owner, size);
     *ret = w;
     return 0;
 }
@@ -285,6 +287,7 @@ int store_wait_again(struct store *s, struct store_client *c, const struct store
 {
     struct call call = {.store = s, .client = c, .budget = &STORE_BUDGET_NONE};
 
+    s->account.owner = c->owner;
     return store_wait_for_name(&call, promised->promised);
 }
 

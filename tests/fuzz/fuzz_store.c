@@ -1,7 +1,8 @@
 /*
  * Fuzz target: the store core with several clients. Input: one byte that chooses the limits, then records:
  * a byte that names the client (low bits) or closes it (0x80), a length byte, and that many bytes that the
- * client sends. So messages are cut and interleaved anywhere. Clients have said VALIDATE already.
+ * client sends. So messages are cut and interleaved anywhere. Clients have said VALIDATE already. With 0x80 in the first byte they are of
+ * several owners, with a share each.
  *
  * After every record the books must be right: what is charged stays within the limit, and what is waited
  * for is not there. At the end everything must have been given back (store_finish() asserts it).
@@ -15,7 +16,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { N_CLIENTS = 4, CLOSE = 0x80 };
+enum { N_CLIENTS = 4, N_OWNERS = 3, SHARED = 0x80, CLOSE = 0x80 };
 
 static void require(bool holds)
 {
@@ -32,6 +33,8 @@ static const struct store_limits limits[] = {
 
 static void greet(struct harness *h, unsigned client)
 {
+    if (h->store.account.shares)
+        h->clients[client].client.owner = client % N_OWNERS;
     h->clients[client].greeted = true;
 }
 
@@ -59,6 +62,10 @@ static void check(const struct harness *h)
         require((name->queue_head == NULL) == (name->queue_size == 0));
         require(count_list(&name->waiters) == name->n_waiters && name->n_waiters <= s->limits.waiters_max);
     }
+    for (unsigned i = 1; s->account.shares && i < N_OWNERS; i++) {
+        require(s->account.shares[i].bytes <= s->limits.bytes_max / 2);
+        require(s->account.shares[i].keys <= s->limits.keys_max / 2);
+    }
     require(n_names == s->names.used && n_keys == s->n_keys && n_keys <= s->limits.keys_max);
     for (unsigned i = 0; i < N_CLIENTS; i++) {
         n_waiting += h->clients[i].client.wait != NULL;
@@ -82,6 +89,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct harness h;
 
     if (size == 0 || harness_init(&h, &limits[data[0] % 4]) < 0)
+        return 0;
+    if (data[0] & SHARED && store_share_out(&h.store, N_OWNERS) < 0)
         return 0;
     h.wire = (struct wire_limits){.key_max = 300, .value_max = 60000, .keys_max = 64, .message_max = 100000};
     for (unsigned i = 0; i < N_CLIENTS; i++)

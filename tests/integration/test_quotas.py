@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+import fabric as fabrics
 import jobs
 import nodes as lib
 from crund import Client, Crund
@@ -38,17 +39,26 @@ def view_of_another_user(where, job, support):
     return got.stdout.strip()
 
 
+@contextlib.contextmanager
+def support_for_others():
+    """A folder that other users reach, with what their programs import."""
+    folder = pathlib.Path("/tmp") / f"crun-quota-{secrets.token_hex(6)}"
+    folder.mkdir(mode=0o755)
+    try:
+        (folder / "support").mkdir()
+        for name in ("session_agent.py", "crund.py"):
+            (folder / "support" / name).write_text((SUPPORT / name).read_text())
+        yield folder
+    finally:
+        subprocess.run(["rm", "-rf", folder], check=True)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
 @pytest.mark.parametrize("transport", ["tcp", "unix"])
 def test_jobs_of_a_user(transport):
     """Another user of this machine has a quota of its own, however it connects; jobs with a secret are not counted."""
     with contextlib.ExitStack() as stack:
-        folder = pathlib.Path("/tmp") / f"crun-quota-{secrets.token_hex(6)}"  # that other users reach
-        folder.mkdir(mode=0o755)
-        stack.callback(subprocess.run, ["rm", "-rf", folder], check=True)
-        (folder / "support").mkdir()
-        for name in ("session_agent.py", "crund.py"):
-            (folder / "support" / name).write_text((SUPPORT / name).read_text())
+        folder = stack.enter_context(support_for_others())
         crund = stack.enter_context(Crund(BUILD, "--max-jobs-each=2", f"--listen-unix={folder}/socket"))
         (folder / "socket").chmod(0o777)
         where = crund.port if transport == "tcp" else f"{folder}/socket"
@@ -71,6 +81,108 @@ def test_jobs_with_a_secret_are_not_counted(tmp_path):
                               "--rdzv-id=closed", f"--secret-file={secret}", "--rdzv-conf=last_call_timeout=1",
                               "--no-python", "true")
             assert node.wait() == 0, node.text()
+
+
+# Takes all that it is given, by many connections, of which each goes on until it is refused.
+FILL = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from crund import Client, Closed, message
+requests = {"keys": lambda i: message("SET", f"k{i}", "v"), "values": lambda i: message("SET", f"v{i}", bytes(9000)),
+            "items": lambda i: message("QUEUE_PUSH", "queue", bytes(900)), "longer": lambda i: message("APPEND", "longer", bytes(900)),
+            "waits": lambda i: message("WAIT", [f"w{i}.{n}" for n in range(50)])}
+path, host, port, kind = sys.argv[2], *sys.argv[3:]
+held, n = [], 0
+for turn in range(400 if kind == "waits" else 4):
+    client = Client(host, int(port), path=path or None)
+    held.append(client)
+    try:
+        for _ in range(1 if kind == "waits" else 10000):
+            client.send(requests[kind](n))
+            n += 1
+        client.ping()
+    except Closed:
+        pass
+print("FULL", n, flush=True)
+sys.stdin.read()
+"""
+
+USE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from crund import Client, message
+path, host, port = sys.argv[2:]
+with Client(host, int(port), path=path or None) as client, Client(host, int(port), path=path or None) as other:
+    client.set("mine", b"v" * 2000)
+    client.send(message("WAIT", ["awaited"]))
+    other.add("awaited", 1)
+    assert client.read(1) == b"\\0" and client.get("mine") == b"v" * 2000
+    client.send(message("QUEUE_PUSH", "my queue", b"item"))
+    assert client.ping()
+print("SERVED")
+"""
+
+
+@contextlib.contextmanager
+def filled(where, kind, prefix=(), **options):
+    with subprocess.Popen([*prefix, "/usr/bin/python3", "-c", FILL, *where, kind], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          text=True, **options) as p:
+        assert p.stdout.readline().startswith("FULL")
+        yield
+        p.stdin.close()
+
+
+def use(where, prefix=(), **options):
+    got = subprocess.run([*prefix, "/usr/bin/python3", "-c", USE, *where], capture_output=True, text=True, timeout=60, **options)
+    assert got.stdout == "SERVED\n", got.stderr
+
+
+STORE_LIMITS = ("--max-keys=4000", "--max-bytes=2M")
+KINDS = ["keys", "values", "items", "longer", "waits"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("transport", ["tcp", "unix"])
+def test_a_user_does_not_fill_the_store(transport, kind):
+    """Two users take what they can; a third one and crund's own are served. What is deleted is given back."""
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(support_for_others())
+        crund = stack.enter_context(Crund(BUILD, *STORE_LIMITS, f"--listen-unix={folder}/socket"))
+        (folder / "socket").chmod(0o777)
+        where = [folder / "support", *(["", "127.0.0.1", str(crund.port)] if transport == "tcp" else [folder / "socket", "", "0"])]
+        for user in (OTHER_USER, OTHER_USER - 1):
+            stack.enter_context(filled(where, kind, user=user))
+        assert "or than its share" in crund.log(), crund.log()
+        use(where, user=OTHER_USER - 2)
+        use(where)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_address_does_not_fill_the_store(kind):
+    if fabrics.missing():
+        pytest.skip(fabrics.missing())
+    with contextlib.ExitStack() as stack:
+        fabric = stack.enter_context(fabrics.Fabric(3))
+        crund = stack.enter_context(Crund(BUILD, *STORE_LIMITS, listen=(f"{fabric.address(0)}:0",), wrapper=fabric.prefix(0)))
+        where = [SUPPORT, "", fabric.address(0), str(crund.port)]
+        stack.enter_context(filled(where, kind, prefix=fabric.prefix(1)))
+        assert "or than its share" in crund.log(), crund.log()
+        use(where, prefix=fabric.prefix(2))
+        use(where, prefix=fabric.prefix(0))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
+def test_connections_of_a_user():
+    """Another user's connections are not counted for others of this machine."""
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(support_for_others())
+        crund = stack.enter_context(Crund(BUILD, "--max-connections-each=30", *STORE_LIMITS))
+        where = [folder / "support", "", "127.0.0.1", str(crund.port)]
+        stack.enter_context(filled(where, "waits", user=OTHER_USER))
+        assert "its address or user has 30 connections" in crund.log()
+        use(where, user=OTHER_USER - 1)
+        use(where)
 
 
 def test_time_outs_are_bounded():

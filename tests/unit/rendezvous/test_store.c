@@ -501,6 +501,121 @@ static void test_limit_bytes_waits(void **state)
     harness_finish(&h);
 }
 
+/* ---- shares of owners ---- */
+
+enum { OWNERS = 4 };
+
+/* Client i is of owner i % 4, of which 0 may use all. */
+static void share_out(struct harness *h, const struct store_limits *limits)
+{
+    assert_int_equal(harness_init(h, limits), 0);
+    assert_int_equal(store_share_out(&h->store, OWNERS), 0);
+    for (unsigned i = 0; i < HARNESS_CLIENTS_MAX; i++) {
+        say(h, i, "VALIDATE");
+        h->clients[i].client.owner = (uint16_t)(i % OWNERS);
+    }
+}
+
+/* Sends requests of the client, each with a key of its own, until one is refused; returns how many were executed. */
+static unsigned insist(struct harness *h, unsigned client, const char *op, const char *value, int result)
+{
+    char request[128];
+    unsigned n = 0;
+
+    for (; n < 2000 && !h->clients[client].closed; n++) {
+        (void)snprintf(request, sizeof(request), "%s k%u.%u %s", op, client, n, value);
+        say(h, client, request);
+    }
+    assert_true(h->clients[client].closed);
+    assert_int_equal(h->clients[client].result, result);
+    return n - 1;
+}
+
+/* Clients of one owner share what it may hold; each further owner gets its part of what is left. */
+static void test_shares_of_keys(void **state)
+{
+    static const struct store_limits limits = {.keys_max = 60, .bytes_max = 1 << 20, .waiters_max = 10};
+    struct harness h;
+
+    share_out(&h, &limits);
+    assert_int_equal(insist(&h, 1, "SET", "v", STORE_E_KEYS), 30);
+    assert_int_equal(insist(&h, 5, "ADD", "1", STORE_E_KEYS), 0);
+    assert_int_equal(insist(&h, 2, "COMPARE_SET", "- v", STORE_E_KEYS), 15);
+    say(&h, 9, "SET k1.0 w"); /* its key is there */
+    say(&h, 9, "DELETE_KEY k1.1");
+    say(&h, 9, "DELETE_KEY k1.2");
+    assert_int_equal(insist(&h, 9, "APPEND", "v", STORE_E_KEYS), 0); /* 28 of 43, and 17 free */
+    assert_int_equal(insist(&h, 3, "SET", "v", STORE_E_KEYS), 8);
+    say(&h, 7, "DELETE_KEY k1.3"); /* another one's: given back to that one */
+    assert_int_equal(h.store.account.shares[1].keys, 27);
+    assert_int_equal(insist(&h, 4, "SET", "v", STORE_E_KEYS), 60 - 27 - 15 - 8);
+    harness_finish(&h);
+}
+
+/* What an owner waits for is no obstacle to another one's key of that name, and costs that one the name alone. */
+static void test_share_of_a_waited_key(void **state)
+{
+    static const struct store_limits limits = {.keys_max = 9, .bytes_max = 1 << 20, .waiters_max = 10};
+    struct harness h;
+
+    share_out(&h, &limits);
+    assert_int_equal(insist(&h, 1, "SET", "v", STORE_E_KEYS), 4);
+    say(&h, 5, "WAIT wanted");
+    uint64_t waiting = h.store.account.shares[1].bytes;
+    say(&h, 2, "SET wanted v");
+    assert_false(h.clients[2].closed);
+    assert_true(h.store.account.shares[1].bytes < waiting);
+    assert_int_equal(h.store.account.shares[2].keys, 1);
+    say(&h, 9, "DELETE_KEY wanted");
+    assert_int_equal(h.store.account.shares[2].keys, 0);
+    assert_int_equal(h.store.account.shares[2].bytes, 0);
+    harness_finish(&h);
+}
+
+static void test_shares_of_bytes(void **state)
+{
+    static const char *const ops[] = {"SET", "QUEUE_PUSH", "APPEND"};
+    static const char value[] = "0123456789012345678901234567890123456789";
+    static const struct store_limits limits = {.keys_max = 1000000, .bytes_max = 64000, .waiters_max = 1000};
+
+    for (size_t i = 0; i < ARRAY_SIZE(ops); i++) {
+        struct harness h;
+
+        share_out(&h, &limits);
+        assert_true(insist(&h, 1, ops[i], value, STORE_E_BYTES) > 50);
+        assert_in_range(h.store.account.bytes, 25000, 32000);
+        say(&h, 2, "SET another 1");
+        say(&h, 2, "WAIT more");
+        assert_false(h.clients[2].closed);
+        assert_true(insist(&h, 3, ops[i], value, STORE_E_BYTES) > 25);
+        assert_true(insist(&h, 4, ops[i], value, STORE_E_BYTES) > 25);
+        assert_true(h.store.account.bytes > 62000);
+        say(&h, 6, "SET another 2"); /* in place */
+        assert_false(h.clients[6].closed);
+        harness_finish(&h);
+    }
+}
+
+/* Waits are charged to the client that waits: here one with many names. */
+static void test_share_of_waits(void **state)
+{
+    static const struct store_limits limits = {.keys_max = 1000, .bytes_max = 3000, .waiters_max = 1000};
+    struct harness h;
+
+    share_out(&h, &limits);
+    say(&h, 1, "WAIT a b c d");
+    assert_false(h.clients[1].closed);
+    assert_true(h.store.account.shares[1].bytes > 500);
+    say(&h, 5, "WAIT e f g h i j");
+    assert_int_equal(h.clients[5].result, STORE_E_BYTES);
+    say(&h, 2, "WAIT a b c d");
+    assert_false(h.clients[2].closed);
+    harness_close(&h, 1);
+    harness_close(&h, 2);
+    assert_int_equal(h.store.account.shares[1].bytes + h.store.account.shares[2].bytes, 0);
+    harness_finish(&h);
+}
+
 /* A value that is replaced while it is being sent is still charged, so nobody can pile such values up. */
 static void test_sent_values_are_charged(void **state)
 {
@@ -564,6 +679,10 @@ int main(void)
         cmocka_unit_test(test_limit_waiters),
         cmocka_unit_test(test_limit_bytes),
         cmocka_unit_test(test_limit_bytes_waits),
+        cmocka_unit_test(test_shares_of_keys),
+        cmocka_unit_test(test_share_of_a_waited_key),
+        cmocka_unit_test(test_shares_of_bytes),
+        cmocka_unit_test(test_share_of_waits),
         cmocka_unit_test(test_sent_values_are_charged),
     };
 

@@ -1,0 +1,25 @@
+#pragma once
+
+/*
+ * What one owner of clients may hold of a store that several share: an address, or a user of this machine. It may take what
+ * leaves as much free as it then holds. One owner alone so gets half of a limit, two a third each, and what n owners that take
+ * all they can leave for another one is a part in n + 1: none can use the limit up for the others.
+ *
+ * Owners have numbers. Number 0 is for clients that may use the whole limit, and is not counted.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct store_share {
+    uint64_t bytes;
+    uint64_t keys;
+};
+
+/* Whether an owner that holds `own` of the `used` units may take n more, where max is the limit of all. */
+static inline bool store_share_fits(uint64_t own, uint64_t used, uint64_t n, uint64_t max)
+{
+    uint64_t left = used <= max && n <= max - used ? max - used - n : 0;
+
+    return own + n <= left;
+}
