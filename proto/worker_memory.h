@@ -75,3 +75,6 @@ struct worker_cut {
 /* The key of the job, 32 bytes in a sealed file; workers of a job without a secret have none. Derived from the secret for this
  * purpose alone (KEY_WORKER). */
 #define WORKER_MEMORY_KEY_ENVIRONMENT "CRUN_KEY_FD"
+/* 1, beside a key: workers encrypt with it what they send to other hosts, unless the user's CRW_ENCRYPT is set (--seal). A variable of
+ * its own, so that an inner crun can drop what an outer one has set without dropping what the user has. */
+#define WORKER_MEMORY_SEAL_ENVIRONMENT "CRUN_SEAL"

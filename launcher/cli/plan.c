@@ -108,8 +108,8 @@ static int add_worker_variables(const struct plan *plan, int local_rank, struct 
         strlist_add(out, WORKER_MEMORY_CACHE_ENVIRONMENT "=%d", plan->cache_fd);
     if (plan->key_fd)
         strlist_add(out, WORKER_MEMORY_KEY_ENVIRONMENT "=%d", plan->key_fd);
-    if (plan->key_fd && plan->seals && !envp_get(plan->environment, "CRW_ENCRYPT"))
-        strlist_add(out, "CRW_ENCRYPT=1");
+    if (plan->key_fd && plan->seals)
+        strlist_add(out, WORKER_MEMORY_SEAL_ENVIRONMENT "=1");
     add_error_file(plan, local_rank, out);
     if (!envp_get(plan->environment, "TORCH_NCCL_ASYNC_ERROR_HANDLING"))
         strlist_add(out, "TORCH_NCCL_ASYNC_ERROR_HANDLING=1");
@@ -129,7 +129,7 @@ static bool is_set_already(const struct strlist *list, size_t n_items, const cha
     return false;
 }
 
-/* Variables of an outer crun: they name its descriptors and its address. */
+/* Variables of an outer crun: they name its descriptors, its address and what goes with its key. */
 static bool is_of_outer_crun(const char *variable)
 {
     static const char *const names[] = {"CRUN_INSTANCE=",
@@ -137,7 +137,8 @@ static bool is_of_outer_crun(const char *variable)
                                         "CRUN_MASTER_HOST=",
                                         WORKER_MEMORY_STATE_ENVIRONMENT "=",
                                         WORKER_MEMORY_CACHE_ENVIRONMENT "=",
-                                        WORKER_MEMORY_KEY_ENVIRONMENT "="};
+                                        WORKER_MEMORY_KEY_ENVIRONMENT "=",
+                                        WORKER_MEMORY_SEAL_ENVIRONMENT "="};
 
     for (size_t i = 0; i < ARRAY_SIZE(names); i++)
         if (strncmp(variable, names[i], strlen(names[i])) == 0)

@@ -139,3 +139,25 @@ def test_a_job_without_a_secret_does_not_encrypt_in_vain(fabric, tmp_path, secre
         text = "".join(nodes.texts())
     assert min(codes) > 0 and "has it" not in text, text
     assert "CRW_ENCRYPT is 1, and the job has no key" in text
+
+
+@pytest.mark.parametrize("environment, runs", [({}, True), ({"CRW_ENCRYPT": "1"}, False)], ids=["of-crun", "of-the-user"])
+def test_an_inner_job_is_not_sealed_by_the_outer_one(fabric, tmp_path, secret, worker, environment, runs):
+    """Workers of a sealed job are nodes of a job without a secret. What the user has set is for both."""
+    inner = tmp_path / "inner"
+    inner.write_text(f"""#!/bin/sh
+[ "$CRUN_SEAL" = 1 ] || exit 3
+exec {jobs.crun()} --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint={fabric.address(0)}:29500 --rdzv-id=inner --security=open --no-python \\
+    sh -c 'env | grep -E "^(RANK|CRUN_SEAL)=" | sed s/^/inner:/ && exec "$0" "$@"' {sys.executable} {worker} {LIBCRW} '{TEXT.decode()}' {COUNT}
+""")
+    inner.chmod(0o755)
+    with lib.Nodes(tmp_path) as nodes:
+        for host in range(2):
+            nodes.crun("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint={fabric.address(0)}:29400", "--rdzv-id=outer", "--seal",
+                       f"--secret-file={secret}", "--no-python", inner, prefix=fabric.prefix(host),
+                       env={"CRW_TIMEOUT_MS": "30000", **environment})
+        codes = nodes.codes()
+        text = "".join(nodes.texts())
+    assert "inner:RANK=" in text and "inner:CRUN_SEAL" not in text
+    assert (codes == [0, 0]) == runs and ("rank 1 has it" in text) == runs, text
+    assert ("CRW_ENCRYPT is 1, and the job has no key" in text) != runs, text

@@ -222,8 +222,13 @@ int env_encrypt(bool *ret)
 {
     const char *text = getenv("CRW_ENCRYPT");
 
-    *ret = text && strcmp(text, "1") == 0;
-    if (text && !*ret && text[0] && strcmp(text, "0") != 0)
+    if (!text || !text[0]) {
+        text = getenv(WORKER_MEMORY_SEAL_ENVIRONMENT);
+        *ret = text && strcmp(text, "1") == 0;
+        return 0;
+    }
+    *ret = strcmp(text, "1") == 0;
+    if (!*ret && strcmp(text, "0") != 0)
         return crw_fail(CRW_E_ENVIRONMENT,
                         "CRW_ENCRYPT is \"%.32s\"; it must be 1 (data between hosts is encrypted) or 0",
                         text);

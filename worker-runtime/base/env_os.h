@@ -14,7 +14,8 @@ int env_from_address(const char *address, int rank, int world_size, struct crw_e
  * CRW_E_ENVIRONMENT when malformed. */
 int env_timeout_ms(int *ret_timeout_ms);
 
-/* Whether data between hosts is encrypted, from CRW_ENCRYPT: 1, or 0 and unset. CRW_E_ENVIRONMENT when it is anything else. */
+/* Whether data between hosts is encrypted: CRW_ENCRYPT is 1, or it is not set and crun has set CRUN_SEAL. CRW_E_ENVIRONMENT when
+ * CRW_ENCRYPT is neither 1 nor 0. */
 int env_encrypt(bool *ret);
 
 /* The numeric address that this host has for the other hosts, from CRUN_LOCAL_ADDR; NULL when unset. */

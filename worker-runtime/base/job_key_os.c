@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "proto/key_openssl.h"
+#include "proto/worker_memory.h"
 #include "worker-runtime/base/env_os.h"
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/crw.h"
@@ -29,10 +30,12 @@ static bool read_sealed(int fd, struct secret_key *ret)
 
 static int fail_without_key(void)
 {
-    return crw_fail(
-        CRW_E_ENVIRONMENT,
-        "CRW_ENCRYPT is 1, and the job has no key (CRUN_KEY_FD) to encrypt with: give all nodes a "
-        "secret (crun --secret-file), or unset CRW_ENCRYPT on all of them");
+    const char *own = getenv("CRW_ENCRYPT");
+
+    return crw_fail(CRW_E_ENVIRONMENT,
+                    "%s is 1, and the job has no key (CRUN_KEY_FD) to encrypt with: give all nodes a "
+                    "secret (crun --secret-file), or make CRW_ENCRYPT 0 on all of them",
+                    own && own[0] ? "CRW_ENCRYPT" : WORKER_MEMORY_SEAL_ENVIRONMENT);
 }
 
 int job_key_read(int generation, struct job_key *ret)

@@ -12,7 +12,7 @@
 
 struct job_key {
     bool is_set;   /* false: the job has no key */
-    bool encrypts; /* CRW_ENCRYPT: the key also makes those that encrypt what is sent; only with a key */
+    bool encrypts; /* env_encrypt(): the key also makes those that encrypt what is sent; only with a key */
     uint32_t generation;
     struct secret_key of_generation;
 };

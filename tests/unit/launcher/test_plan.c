@@ -151,18 +151,19 @@ static void test_outer_variables_end_here(void **state)
     plan.local_addr = NULL;
     plan.state_fd = plan.cache_fd = plan.key_fd = 0;
     plan.environment = ENVIRONMENT("CRUN_LOCAL_ADDR=10.9.9.9", "CRUN_STATE_FD=7", "CRUN_CACHE_FD=8",
-                                   "CRUN_KEY_FD=9", "CRUN_MASTER_HOST=10.9.9.8", "HOME=/root");
+                                   "CRUN_KEY_FD=9", "CRUN_SEAL=1", "CRUN_MASTER_HOST=10.9.9.8", "HOME=/root");
     assert_int_equal(plan_environment(&plan, 0, &environment), 0);
     assert_null(envp_get(environment.items, "CRUN_LOCAL_ADDR"));
     assert_null(envp_get(environment.items, "CRUN_STATE_FD"));
     assert_null(envp_get(environment.items, "CRUN_CACHE_FD"));
     assert_null(envp_get(environment.items, "CRUN_KEY_FD"));
+    assert_null(envp_get(environment.items, "CRUN_SEAL"));
     assert_null(envp_get(environment.items, "CRUN_MASTER_HOST"));
     expect_variable(&environment, "HOME=/root");
     strlist_finish(&environment);
 }
 
-/* Of --seal: where there is a key to encrypt with, and the user has not decided. */
+/* Of --seal: where there is a key to encrypt with. What the user has decided is passed on beside it, what an outer crun set is not. */
 static void test_sealed_workers_encrypt(void **state)
 {
     static const struct {
@@ -170,8 +171,8 @@ static void test_sealed_workers_encrypt(void **state)
         int key_fd;
         const char *inherited, *expected;
     } cases[] = {
-        {true, 6, "HOME=/root", "1"},    {false, 6, "HOME=/root", NULL},   {true, 0, "HOME=/root", NULL},
-        {true, 6, "CRW_ENCRYPT=0", "0"}, {false, 6, "CRW_ENCRYPT=1", "1"},
+        {true, 6, "HOME=/root", "1"},    {false, 6, "HOME=/root", NULL},  {true, 0, "HOME=/root", NULL},
+        {true, 6, "CRW_ENCRYPT=0", "1"}, {false, 6, "CRUN_SEAL=1", NULL}, {true, 6, "CRUN_SEAL=0", "1"},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -182,9 +183,11 @@ static void test_sealed_workers_encrypt(void **state)
         plan.key_fd = cases[i].key_fd;
         plan.environment = ENVIRONMENT(cases[i].inherited);
         assert_int_equal(plan_environment(&plan, 0, &out), 0);
-        const char *value = envp_get(out.items, "CRW_ENCRYPT");
+        const char *value = envp_get(out.items, "CRUN_SEAL");
         assert_int_equal(value != NULL, cases[i].expected != NULL);
         assert_true(!value || strcmp(value, cases[i].expected) == 0);
+        if (strncmp(cases[i].inherited, "CRUN_", 5) != 0)
+            expect_variable(&out, cases[i].inherited);
         strlist_finish(&out);
     }
 }

@@ -184,6 +184,36 @@ static void reads_the_time_limit(void **state)
     assert_int_equal(timeout_ms, 250);
 }
 
+/* What the user sets counts before what crun does. */
+static void reads_whether_to_encrypt(void **state)
+{
+    static const struct {
+        const char *own, *of_crun;
+        int result;
+        bool encrypts;
+    } cases[] = {
+        {NULL, NULL, 0, false}, {"1", NULL, 0, true},
+        {"0", "1", 0, false},   {NULL, "1", 0, true},
+        {"", "1", 0, true},     {NULL, "0", 0, false},
+        {"1", "0", 0, true},    {"yes", "1", CRW_E_ENVIRONMENT, false},
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        bool encrypts = !cases[i].encrypts;
+
+        unsetenv("CRW_ENCRYPT");
+        unsetenv("CRUN_SEAL");
+        if (cases[i].own)
+            setenv("CRW_ENCRYPT", cases[i].own, 1);
+        if (cases[i].of_crun)
+            setenv("CRUN_SEAL", cases[i].of_crun, 1);
+        assert_int_equal(env_encrypt(&encrypts), cases[i].result);
+        assert_int_equal(encrypts, cases[i].encrypts);
+    }
+    unsetenv("CRW_ENCRYPT");
+    unsetenv("CRUN_SEAL");
+}
+
 static void has_a_version(void **state)
 {
     assert_string_equal(crw_version(), CRW_VERSION);
@@ -253,6 +283,7 @@ int main(void)
         cmocka_unit_test_setup(refuses_and_names_the_variable, launched),
         cmocka_unit_test_setup(refuses_text_that_does_not_fit, launched),
         cmocka_unit_test_setup(reads_the_time_limit, launched),
+        cmocka_unit_test(reads_whether_to_encrypt),
         cmocka_unit_test(has_a_version),
     };
 
