@@ -3,13 +3,14 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 #include "proto/openssl_os.h"
 #include "proto/secret_os.h"
 
 /* From OpenSSL's headers, where they are macros. */
-enum { CTRL_CHAIN_CERT = 89, ADD_REFERENCE = 1 };
+enum { CTRL_CHAIN_CERT = 89, ADD_REFERENCE = 1, SUBJECT_ALT_NAME = 85 };
 
 struct installing {
     const struct openssl *o;
@@ -175,4 +176,32 @@ int certificates_install(struct openssl_ctx *ctx, const struct certificate_files
     (void)i.o->BIO_free(key);
     (void)i.o->BIO_free(ca);
     return r;
+}
+
+/* ---- names ---- */
+
+static void make_printable(char *text, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (text[i] < ' ' || text[i] > '~')
+            text[i] = '?';
+}
+
+void certificates_list_names(const struct openssl_x509 *x, char ret[CERTIFICATE_NAMES_SIZE])
+{
+    static const char cut[] = " ...";
+    const char *why;
+    const struct openssl *o = openssl_get(&why);
+    int at = o->X509_get_ext_by_NID(x, SUBJECT_ALT_NAME, -1), n = 0;
+    struct openssl_bio *text = at >= 0 ? o->BIO_new(o->BIO_s_mem()) : NULL;
+
+    if (text && o->X509V3_EXT_print(text, o->X509_get_ext(x, at), 0, 0) == 1)
+        n = o->BIO_read(text, ret, CERTIFICATE_NAMES_SIZE - 1);
+    n = n > 0 ? n : 0;
+    make_printable(ret, (size_t)n);
+    ret[n] = '\0';
+    if (n == CERTIFICATE_NAMES_SIZE - 1 && o->BIO_ctrl_pending(text) > 0)
+        memcpy(ret + n + 1 - sizeof(cut), cut, sizeof(cut));
+    if (text)
+        (void)o->BIO_free(text); /* as all BIOs here */
 }

@@ -28,6 +28,8 @@ struct openssl_store;
 struct openssl_chain;
 struct openssl_verify;
 struct openssl_time;
+struct openssl_check;
+struct openssl_extension;
 struct tm;
 
 typedef int openssl_psk_use(struct openssl_ssl *ssl, const struct openssl_md *md, const uint8_t **identity,
@@ -47,7 +49,8 @@ typedef int openssl_passphrase(char *ret, int size, int is_writing, void *data);
     X(long, SSL_CTX_ctrl, (struct openssl_ctx * c, int what, long number, void *p))                          \
     X(int, SSL_CTX_set_ciphersuites, (struct openssl_ctx * c, const char *suites))                           \
     X(int, SSL_CTX_set_num_tickets, (struct openssl_ctx * c, size_t n))                                      \
-    X(void, SSL_CTX_set_verify, (struct openssl_ctx * c, int mode, int (*check)(int ok, void *store)))       \
+    X(void, SSL_CTX_set_verify,                                                                              \
+      (struct openssl_ctx * c, int mode, int (*check)(int ok, struct openssl_check *)))                      \
     X(void, SSL_CTX_set_psk_use_session_callback, (struct openssl_ctx * c, openssl_psk_use * use))           \
     X(void, SSL_CTX_set_psk_find_session_callback, (struct openssl_ctx * c, openssl_psk_find * find))        \
     X(struct openssl_ssl *, SSL_new, (struct openssl_ctx * c))                                               \
@@ -81,6 +84,7 @@ typedef int openssl_passphrase(char *ret, int size, int is_writing, void *data);
     X(int, SSL_set1_host, (struct openssl_ssl * s, const char *name))                                        \
     X(void, SSL_set_hostflags, (struct openssl_ssl * s, unsigned flags))                                     \
     X(struct openssl_verify *, SSL_get0_param, (struct openssl_ssl * s))                                     \
+    X(int, SSL_get_ex_data_X509_STORE_CTX_idx, (void))                                                       \
     X(long, SSL_get_verify_result, (const struct openssl_ssl *s))                                            \
     X(struct openssl_chain *, SSL_get0_verified_chain, (const struct openssl_ssl *s))
 
@@ -103,6 +107,13 @@ typedef int openssl_passphrase(char *ret, int size, int is_writing, void *data);
     X(int, X509_cmp_current_time, (const struct openssl_time *t))                                            \
     X(int, ASN1_TIME_to_tm, (const struct openssl_time *t, struct tm *ret))                                  \
     X(int, X509_STORE_add_cert, (struct openssl_store * s, struct openssl_x509 * x))                         \
+    X(void *, X509_STORE_CTX_get_ex_data, (const struct openssl_check *check, int index))                    \
+    X(int, X509_STORE_CTX_get_error, (const struct openssl_check *check))                                    \
+    X(struct openssl_x509 *, X509_STORE_CTX_get0_cert, (const struct openssl_check *check))                  \
+    X(int, X509_get_ext_by_NID, (const struct openssl_x509 *x, int kind, int behind))                        \
+    X(struct openssl_extension *, X509_get_ext, (const struct openssl_x509 *x, int at))                      \
+    X(int, X509V3_EXT_print,                                                                                 \
+      (struct openssl_bio * b, struct openssl_extension * e, unsigned long flags, int indent))               \
     X(int, X509_VERIFY_PARAM_set1_ip_asc, (struct openssl_verify * v, const char *address))                  \
     X(const char *, X509_verify_cert_error_string, (long result))                                            \
     X(unsigned long, ERR_get_error, (void))                                                                  \

@@ -86,6 +86,7 @@ struct tls_link {
     bool known;            /* server: the identity has a key, or the protocol is one of ours */
     enum key_purpose purpose;
     char job[TLS_JOB_SIZE];
+    char names[CERTIFICATE_NAMES_SIZE]; /* client: of the server's certificate, where they do not fit */
     char error[TLS_ERROR_SIZE];
 };
 
@@ -205,13 +206,35 @@ static int select_protocol(struct openssl_ssl *ssl, const uint8_t **ret, uint8_t
 
 /* ---- contexts ---- */
 
+static bool is_of_another_host(long result)
+{
+    return result == VERIFY_HOST_MISMATCH || result == VERIFY_ADDRESS_MISMATCH;
+}
+
+/* OpenSSL calls it for each certificate, and with !ok for a fault of one; what it has found is not changed. The certificate is freed
+ * before the handshake fails. */
+static int note_names(int ok, struct openssl_check *check)
+{
+    const char *why;
+    const struct openssl *o = openssl_get(&why);
+
+    if (!ok && is_of_another_host(o->X509_STORE_CTX_get_error(check))) {
+        const struct openssl_ssl *ssl =
+            o->X509_STORE_CTX_get_ex_data(check, o->SSL_get_ex_data_X509_STORE_CTX_idx());
+        struct tls_link *l = o->SSL_get_ex_data(ssl, LINK_INDEX);
+
+        certificates_list_names(o->X509_STORE_CTX_get0_cert(check), l->names);
+    }
+    return ok;
+}
+
 static bool configure_certificates(struct tls_context *c)
 {
     const struct openssl *o = c->o;
     uint8_t protocol[PROTOCOL_SIZE];
 
     if (!c->server) {
-        o->SSL_CTX_set_verify(c->ssl, VERIFY_PEER, NULL);
+        o->SSL_CTX_set_verify(c->ssl, VERIFY_PEER, note_names);
         return o->SSL_CTX_set_alpn_protos(c->ssl, protocol, (unsigned)put_protocol(c->purpose, protocol)) ==
                0;
     }
@@ -461,12 +484,11 @@ static void describe_server(struct tls_link *l, long result)
     const struct tls_context *c = l->context;
     char *to = l->error;
 
-    if (result == VERIFY_HOST_MISMATCH || result == VERIFY_ADDRESS_MISMATCH)
-        (void)snprintf(
-            to, TLS_ERROR_SIZE,
-            "its certificate is not for %.100s: name the endpoint as the certificate's subjectAltName "
-            "does, or give it one for that name",
-            l->host);
+    if (is_of_another_host(result))
+        (void)snprintf(to, TLS_ERROR_SIZE,
+                       "its certificate is not for %.100s%s%s: name the endpoint as the certificate's "
+                       "subjectAltName does, or give it one for that name",
+                       l->host, l->names[0] ? ", but for " : ", and for no host at all", l->names);
     else if (result == VERIFY_EXPIRED)
         (void)snprintf(to, TLS_ERROR_SIZE, "its certificate has expired: renew it, and send SIGHUP to crund");
     else if (result == VERIFY_NOT_YET_VALID)

@@ -37,7 +37,7 @@ struct tls_link;
 enum {
     TLS_FIRST_BYTE = 0x16, /* of a handshake record; no operation of a TCPStore and no frame begins with it */
     TLS_JOB_SIZE = 512,    /* of a job's id in an identity, with its zero */
-    TLS_ERROR_SIZE = 256,
+    TLS_ERROR_SIZE = 512,
 };
 
 /* The client's context: it presents this purpose and job, and proves the key. 0, -ENOMEM, or -ENOSYS: `why` has a

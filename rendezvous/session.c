@@ -202,7 +202,7 @@ static void session_complain(struct session *s, uint64_t now_ns, const char *wha
     if (now_ns < s->next_complaint_ns || left_s == 0) /* the end, which is near, has the same reason */
         return;
     s->next_complaint_ns = now_ns + COMPLAIN_MS * MS;
-    set_text(s, "the rendezvous at %.200s %s%s%.120s%s; trying again for %llu s%s", s->endpoint, what,
+    set_text(s, "the rendezvous at %.200s %s%s%s%s; trying again for %llu s%s", s->endpoint, what,
              why ? " (" : "", why ? why : "", why ? ")" : "", left_s,
              s->phase == SESSION_RUNNING ? ", and the workers go on meanwhile" : "");
     add_action(out, SESSION_DO_LOG);

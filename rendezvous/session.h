@@ -107,7 +107,7 @@ enum session_action {
     SESSION_ACTION_COUNT
 };
 
-enum { SESSION_ACTIONS_MAX = 6 };
+enum { SESSION_ACTIONS_MAX = 6, SESSION_TROUBLE_SIZE = 512 };
 
 struct session_actions {
     enum session_action items[SESSION_ACTIONS_MAX];
@@ -159,8 +159,9 @@ struct session {
     uint64_t renewal_ns;    /* when it was sent */
     bool is_renewal_open;   /* and it has no answer yet */
     bool was_up;
-    bool opened;        /* OPENING: the peer has answered our opening, so it is a rendezvous */
-    char trouble[160];  /* why the rendezvous is not reached, as of the last attempt; "": not known */
+    bool opened; /* OPENING: the peer has answered our opening, so it is a rendezvous */
+    /* Why the rendezvous is not reached, as of the last attempt; "": not known. */
+    char trouble[SESSION_TROUBLE_SIZE];
     unsigned n_rebuffs; /* times in a row that a TCPStore closed the connection on our opening */
     bool has_more_endpoints;
     bool is_crund;                    /* one of the endpoints has answered as a rendezvous */
@@ -188,7 +189,7 @@ struct session {
     struct session_cause cause;
     enum conn_end end;
     enum session_verdict verdict;
-    char text[SESSION_TEXT_SIZE];
+    char text[SESSION_TEXT_SIZE + SESSION_TROUBLE_SIZE];
 };
 
 void session_init(struct session *s, const struct session_config *config);

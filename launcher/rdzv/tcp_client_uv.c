@@ -37,7 +37,7 @@ struct tcp_client {
     const union resolver_address *dialled; /* the one of addresses that was tried last */
     struct tls_link *tls;                  /* NULL: in the clear */
     struct buf plain, records;             /* empty between two calls: their memory is kept */
-    char why[TLS_ERROR_SIZE + 64];
+    char why[TLS_ERROR_SIZE + INET6_ADDRSTRLEN + 16];
     bool has_tcp, connected, closing;
     bool open; /* connected, and with TLS the key is proved */
     unsigned n_handles;
@@ -169,13 +169,31 @@ static void on_client_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *ret
     *ret = uv_buf_init((char *)l->chunk, CHUNK);
 }
 
+/* Of several addresses the sentence names the one that it is about. */
+static void report_tls_error(struct tcp_client *l)
+{
+    const struct sockaddr *at = &l->dialled->any;
+    const char *why = tls_link_error(l->tls);
+    char host[INET6_ADDRSTRLEN], text[sizeof(l->why)];
+
+    if ((l->addresses.n > 1 || l->names[l->dialled - l->addresses.items]) &&
+        address_format(at, host, sizeof(host))) {
+        (void)snprintf(text, sizeof(text), strchr(host, ':') ? "[%s]:%u: %s" : "%s:%u: %s", host,
+                       address_port(at), why);
+        why = text;
+    }
+    report_lost(l, why);
+}
+
 static void take_records(struct tcp_client *l, const void *bytes, size_t n)
 {
     int r = tls_link_receive(l->tls, bytes, n, &l->plain, &l->records);
 
     send_records(l);
-    if (r < 0) {
-        report_lost(l, r == -ENOMEM ? "out of memory" : tls_link_error(l->tls));
+    if (r == -ENOMEM) {
+        report_lost(l, "out of memory");
+    } else if (r < 0) {
+        report_tls_error(l);
     } else if (!l->open && tls_link_is_established(l->tls)) {
         l->open = true;
         l->config.on_connected(l->config.data);

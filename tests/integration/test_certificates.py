@@ -99,7 +99,8 @@ def test_secret_beside_certificates_is_for_the_workers(tmp_path, made):
 REFUSED = [
     ("foreign", "ca", "localhost", "it does not accept the certificate", "its certificate is not accepted"),
     ("next", "other-ca", "localhost", "other-ca.pem (--tls-ca) stands for its certificate", ""),
-    ("next", "ca", "127.0.0.2", "its certificate is not for", ""),
+    ("next", "ca", "127.0.0.2", "its certificate is not for 127.0.0.2, but for DNS:localhost, DNS:rendezvous.test, IP Address:127.0.0.1: name the "
+     "endpoint as the certificate's subjectAltName does, or give it one for that name); trying again for", ""),
     ("server", "ca", "localhost", "it does not accept the certificate", "its certificate is not accepted"),
 ]
 
@@ -143,6 +144,12 @@ def test_the_name_of_another_endpoint_is_refused(tmp_path, made, at, cert):
         node = run_with_endpoints(nodes, crund, at, made)
         assert node.wait() == 1 and "RAN" not in node.text(), node.text()
         assert "generation 0 runs" not in crund.log()
+        names = {"first": "DNS:localhost", "second": "IP Address:127.0.0.2"}
+        reason = (f"{address}:{crund.port}: its certificate is not for {host}, but for {names[cert]}: name the endpoint as the certificate's "
+                  "subjectAltName does, or give it one for that name")
+        if at > 0:  # a name may not have been looked up at the first attempt
+            assert f"cannot be reached ({reason}); trying again for" in node.text(), node.text()
+        assert f"(the join timeout): {reason}; check that it runs there" in node.text(), node.text()
 
 
 def test_crunctl_with_certificates(tmp_path, made):

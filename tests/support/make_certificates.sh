@@ -6,6 +6,7 @@
 #   expired   yesterday                                    server    for servers alone
 #   foreign   signed by other-ca.pem                       locked    a key with a passphrase
 #   first     localhost alone; second, third  127.0.0.2, 127.0.0.3 alone
+#   many      names that are too many for a message
 #   chained   signed by an intermediate CA, whose certificate is in the file too
 # and bundle.pem with both CAs, expired-ca.pem, empty.pem.
 set -e
@@ -44,6 +45,7 @@ signed renamed ca /CN=renamed 2 subjectAltName=DNS:elsewhere.test,IP:192.0.2.1
 signed first ca /CN=first 2 subjectAltName=DNS:localhost
 signed second ca /CN=second 2 subjectAltName=IP:127.0.0.2
 signed third ca /CN=third 2 subjectAltName=IP:127.0.0.3
+signed many ca /CN=many 2 "subjectAltName=$(i=0; while [ $i -lt 40 ]; do printf 'DNS:host%s.elsewhere.test,' $i; i=$((i + 1)); done)DNS:last"
 signed unnamed ca /CN=localhost 2
 signed expired ca /CN=expired -1 $names
 signed server ca /CN=server 2 $names extendedKeyUsage=serverAuth
