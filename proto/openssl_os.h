@@ -69,6 +69,8 @@ typedef int openssl_passphrase(char *ret, int size, int is_writing, void *data);
     X(int, SSL_session_reused, (const struct openssl_ssl *s))                                                \
     X(const struct openssl_cipher *, SSL_CIPHER_find, (struct openssl_ssl * s, const uint8_t *id))           \
     X(struct openssl_session *, SSL_SESSION_new, (void))                                                     \
+    X(int, SSL_SESSION_up_ref, (struct openssl_session * s))                                                 \
+    X(struct openssl_session *, SSL_get_session, (const struct openssl_ssl *s))                              \
     X(void, SSL_SESSION_free, (struct openssl_session * s))                                                  \
     X(int, SSL_SESSION_set1_master_key, (struct openssl_session * s, const uint8_t *key, size_t n))          \
     X(int, SSL_SESSION_set_cipher, (struct openssl_session * s, const struct openssl_cipher *cipher))        \

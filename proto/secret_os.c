@@ -5,12 +5,12 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "proto/key_memory_os.h"
 
 enum {
     SECRET_ROOM = SECRET_MAX + 64, /* newlines at the end do not count */
@@ -21,18 +21,6 @@ static int fail_reading(const char *name, int error, char text[SECRET_ERROR_SIZE
 {
     (void)snprintf(text, SECRET_ERROR_SIZE, "cannot read the secret in %.300s: %s", name, strerror(-error));
     return error;
-}
-
-/* Memory that no core file contains; NULL and errno when there is none. */
-static void *map_secret(void)
-{
-    void *place = mmap(NULL, SECRET_ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-    if (place == MAP_FAILED)
-        return NULL;
-    (void)madvise(place, SECRET_ROOM,
-                  MADV_DONTDUMP); /* a kernel without it still has the mode of core files */
-    return place;
 }
 
 static int read_to_end(struct secret *s, int fd)
@@ -77,7 +65,7 @@ void secret_hide_process(void)
 
 int secret_read_fd(struct secret *ret, int fd, const char *name, char error[SECRET_ERROR_SIZE])
 {
-    struct secret s = {.bytes = map_secret()};
+    struct secret s = {.bytes = key_memory_new(SECRET_ROOM)};
     int r;
 
     if (!s.bytes)
@@ -116,9 +104,6 @@ int secret_read_file(struct secret *ret, const char *path, enum secret_file_rule
 
 void secret_finish(struct secret *s)
 {
-    if (!s->bytes)
-        return;
-    key_erase(s->bytes, SECRET_ROOM);
-    (void)munmap(s->bytes, SECRET_ROOM); /* fails only for an address that is not ours */
+    key_memory_free(s->bytes, SECRET_ROOM);
     *s = (struct secret){0};
 }

@@ -17,6 +17,7 @@
 #include "base/err.h"
 #include "proto/address.h"
 #include "proto/certificates_openssl.h"
+#include "proto/key_memory_os.h"
 #include "proto/openssl_os.h"
 
 /* From OpenSSL's headers, where they are macros. */
@@ -71,7 +72,7 @@ struct tls_context {
     char ca_path[PATH_SHOWN];
     secret_key_find *find_key;
     void *data;
-    struct secret_key key;            /* client: what it proves */
+    struct secret_key *key;           /* client: what it proves; in key_memory_new()'s memory */
     char identity[TLS_JOB_SIZE + 32]; /* client */
 };
 
@@ -80,6 +81,7 @@ struct tls_link {
     const char *host; /* certified client: of the server's certificate; "": any */
     struct openssl_ssl *ssl;
     struct openssl_bio *in, *out; /* owned by ssl */
+    struct openssl_session *psk;  /* own reference; client: what ssl was given last */
     bool established, finished, failed;
     bool has_received;     /* plaintext */
     size_t handshake_size; /* bytes that have arrived before it was established */
@@ -115,7 +117,13 @@ static int use_psk(struct openssl_ssl *ssl, const struct openssl_md *md, const u
     const struct openssl *o = openssl_get(&why);
     struct tls_link *l = o->SSL_get_ex_data(ssl, LINK_INDEX);
 
-    *session = session_of_key(o, ssl, &l->context->key);
+    *session = session_of_key(o, ssl, l->context->key);
+    if (*session) {
+        if (l->psk)
+            o->SSL_SESSION_free(l->psk);
+        l->psk = *session;
+        (void)o->SSL_SESSION_up_ref(l->psk); /* fails only for a session that nothing owns */
+    }
     *identity = (const uint8_t *)l->context->identity;
     *size = strlen(l->context->identity);
     return *session ? 1 : 0;
@@ -296,7 +304,7 @@ static int open_context(struct tls_context **ret, const struct tls_context *conf
 int tls_context_client(struct tls_context **ret, enum key_purpose purpose, const char *job,
                        const struct secret_key *key, char why[TLS_ERROR_SIZE])
 {
-    struct tls_context config = {.key = *key, .purpose = purpose};
+    struct tls_context config = {.purpose = purpose}, *c;
     int r;
 
     if (strlen(job) >= TLS_JOB_SIZE) {
@@ -305,9 +313,18 @@ int tls_context_client(struct tls_context **ret, enum key_purpose purpose, const
     }
     (void)snprintf(config.identity, sizeof(config.identity), "%s%s:%s", identity_start,
                    key_purpose_name(purpose), job); /* fits, see above */
-    r = open_context(ret, &config, why);
-    key_erase(&config.key, sizeof(config.key));
-    return r;
+    r = open_context(&c, &config, why);
+    if (r < 0)
+        return r;
+    c->key = key_memory_new(sizeof(*c->key));
+    if (!c->key) {
+        (void)snprintf(why, TLS_ERROR_SIZE, "out of memory");
+        tls_context_free(c);
+        return -ENOMEM;
+    }
+    *c->key = *key;
+    *ret = c;
+    return 0;
 }
 
 int tls_context_server(struct tls_context **ret, secret_key_find *find_key, void *data,
@@ -372,7 +389,7 @@ void tls_context_free(struct tls_context *c)
         return;
     if (c->ssl)
         c->o->SSL_CTX_free(c->ssl);
-    key_erase(&c->key, sizeof(c->key));
+    key_memory_free(c->key, sizeof(*c->key));
     free(c);
 }
 
@@ -445,6 +462,8 @@ void tls_link_free(struct tls_link *l)
         return;
     if (l->ssl)
         l->context->o->SSL_free(l->ssl);
+    if (l->psk)
+        l->context->o->SSL_SESSION_free(l->psk);
     tls_context_free(l->context);
     free(l);
 }
@@ -562,6 +581,18 @@ static bool has_proof(const struct tls_link *l)
     return is_protocol(c->purpose, protocol, n);
 }
 
+/* OpenSSL derives what it needs of the PSK where it gets it, and would keep it for as long as the connection lasts, to resume that, for
+ * which there are no tickets here. So it is overwritten after each step: a process that is forked meanwhile has none. */
+static void forget_psk(const struct tls_link *l)
+{
+    static const uint8_t zeros[KEY_SIZE];
+    const struct openssl *o = l->context->o;
+    struct openssl_session *s = l->context->server ? o->SSL_get_session(l->ssl) : l->psk;
+
+    if (s && !l->context->certified)
+        (void)o->SSL_SESSION_set1_master_key(s, zeros, sizeof(zeros)); /* of a valid size */
+}
+
 /* Most links are silent most of the time, and there may be thousands: their buffers exist only while bytes are in them. A link
  * of a node's store has many small requests, and keeps its. */
 static void keep_buffers(struct tls_link *l)
@@ -578,6 +609,7 @@ static int shake_hands(struct tls_link *l)
     const struct openssl *o = l->context->o;
     int r = o->SSL_do_handshake(l->ssl);
 
+    forget_psk(l);
     if (r != 1)
         return o->SSL_get_error(l->ssl, r) == ERROR_WANT_READ ? 0 : -EPROTO;
     if (!has_proof(l))

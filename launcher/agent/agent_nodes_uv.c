@@ -139,7 +139,7 @@ static int lend_key(struct agent *a)
     const struct job_keys *keys = a->config->keys;
 
     return keys && keys->has_secret && a->worker_memory.key < 0
-               ? worker_memory_add_key(&a->worker_memory, keys->keys[KEY_WORKER].bytes, KEY_SIZE)
+               ? worker_memory_add_key(&a->worker_memory, keys->kept->of[KEY_WORKER].bytes, KEY_SIZE)
                : 0;
 }
 

@@ -855,7 +855,7 @@ static int agent_init(struct agent *a, const struct agent_config *config)
     if (!r)
         r = worker_memory_init(&a->worker_memory, job->n_workers);
     if (!r && config->keys && config->keys->has_secret && config->keys->is_settled)
-        r = worker_memory_add_key(&a->worker_memory, config->keys->keys[KEY_WORKER].bytes, KEY_SIZE);
+        r = worker_memory_add_key(&a->worker_memory, config->keys->kept->of[KEY_WORKER].bytes, KEY_SIZE);
     if (!r)
         r = open_loop(a);
     if (!r)

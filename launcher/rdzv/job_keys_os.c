@@ -5,6 +5,17 @@
 #include <string.h>
 
 #include "base/random_os.h"
+#include "proto/key_memory_os.h"
+
+static int begin_keys(struct job_keys *k, const char *job, char why[CERTIFICATE_ERROR_SIZE])
+{
+    secret_hide_process();
+    *k = (struct job_keys){.job = job, .kept = key_memory_new(sizeof(*k->kept))};
+    if (k->kept)
+        return 0;
+    (void)snprintf(why, CERTIFICATE_ERROR_SIZE, "out of memory");
+    return -ENOMEM;
+}
 
 static int init_secret(struct job_keys *k, const void *secret, size_t size, char why[CERTIFICATE_ERROR_SIZE])
 {
@@ -12,16 +23,16 @@ static int init_secret(struct job_keys *k, const void *secret, size_t size, char
     int r = 0;
 
     for (enum key_purpose p = 0; p < KEY_PURPOSE_COUNT && r == 0; p++)
-        r = key_derive(&k->keys[p], secret, size, p, p == KEY_ADMIN ? "" : job, &reason);
+        r = key_derive(&k->kept->of[p], secret, size, p, p == KEY_ADMIN ? "" : job, &reason);
     if (r < 0) {
         (void)snprintf(why, CERTIFICATE_ERROR_SIZE, "%s", reason);
         return r;
     }
     k->has_secret = true;
-    r = tls_context_client(&k->client, KEY_AGENT, k->job, &k->keys[KEY_AGENT], why);
+    r = tls_context_client(&k->client, KEY_AGENT, k->job, &k->kept->of[KEY_AGENT], why);
     if (r == 0)
-        r = tls_context_client(&k->store, KEY_STORE, k->job, &k->keys[KEY_STORE], why);
-    return r < 0 ? r : tls_context_client(&k->relay, KEY_RELAY, k->job, &k->keys[KEY_RELAY], why);
+        r = tls_context_client(&k->store, KEY_STORE, k->job, &k->kept->of[KEY_STORE], why);
+    return r < 0 ? r : tls_context_client(&k->relay, KEY_RELAY, k->job, &k->kept->of[KEY_RELAY], why);
 }
 
 /* The worker store is at an address that node 0 names, perhaps behind NAT: whatever a CA of ours has signed may serve it. */
@@ -46,11 +57,10 @@ static int init_certificates(struct job_keys *k, const struct certificate_files 
 int job_keys_init(struct job_keys *k, const struct secret *secret, const struct certificate_files *files,
                   const char *job, const char *host, char why[CERTIFICATE_ERROR_SIZE])
 {
-    int r = 0;
+    int r = begin_keys(k, job, why);
 
-    *k = (struct job_keys){.job = job, .is_settled = true};
-    secret_hide_process();
-    if (secret->bytes)
+    k->is_settled = true;
+    if (r == 0 && secret->bytes)
         r = init_secret(k, secret->bytes, secret->size, why);
     if (r == 0 && files)
         r = init_certificates(k, files, host, why);
@@ -62,13 +72,20 @@ int job_keys_init(struct job_keys *k, const struct secret *secret, const struct 
 int job_keys_init_munge(struct job_keys *k, const char *socket, const char *job,
                         char why[CERTIFICATE_ERROR_SIZE])
 {
-    *k = (struct job_keys){.job = job, .by_munge = true};
-    secret_hide_process();
-    (void)snprintf(k->munge.socket, sizeof(k->munge.socket), "%s", socket); /* of that size */
-    int r = random_fill(k->munge.secret, sizeof(k->munge.secret));
+    int r = begin_keys(k, job, why);
+
+    if (r < 0)
+        return r;
+    k->by_munge = true;
+    (void)snprintf(k->kept->munge.socket, sizeof(k->kept->munge.socket), "%s", socket); /* of that size */
+    r = random_fill(k->kept->munge.secret, sizeof(k->kept->munge.secret));
     if (r < 0)
         (void)snprintf(why, CERTIFICATE_ERROR_SIZE, "no random bytes: %s", strerror(-r)); /* fits */
-    return r < 0 ? r : init_secret(k, k->munge.secret, sizeof(k->munge.secret), why);
+    else
+        r = init_secret(k, k->kept->munge.secret, sizeof(k->kept->munge.secret), why);
+    if (r < 0)
+        job_keys_finish(k);
+    return r;
 }
 
 static void free_contexts(struct job_keys *k)
@@ -83,15 +100,16 @@ static void free_contexts(struct job_keys *k)
 int job_keys_renew(struct job_keys *k, const struct munge_secret *munge, char why[CERTIFICATE_ERROR_SIZE])
 {
     free_contexts(k);
-    k->munge = *munge;
+    k->kept->munge = *munge;
     k->is_settled = true;
-    return init_secret(k, k->munge.secret, sizeof(k->munge.secret), why);
+    return init_secret(k, k->kept->munge.secret, sizeof(k->kept->munge.secret), why);
 }
 
 void job_keys_finish(struct job_keys *k)
 {
     free_contexts(k);
-    key_erase(k, sizeof(*k));
+    key_memory_free(k->kept, sizeof(*k->kept));
+    *k = (struct job_keys){0};
 }
 
 /* Of agents, and of the stores of nodes, whose workers' keys are kept by the rendezvous. */
@@ -101,7 +119,7 @@ static int find_agent_key(void *data, enum key_purpose purpose, const char *job,
 
     if ((purpose != KEY_AGENT && purpose != KEY_RELAY) || strcmp(job, k->job) != 0)
         return 0;
-    *ret = k->keys[purpose];
+    *ret = k->kept->of[purpose];
     return 1;
 }
 
@@ -111,7 +129,7 @@ static int find_store_key(void *data, enum key_purpose purpose, const char *job,
 
     if (purpose != KEY_STORE || strcmp(job, k->job) != 0)
         return 0;
-    *ret = k->keys[KEY_STORE];
+    *ret = k->kept->of[KEY_STORE];
     return 1;
 }
 

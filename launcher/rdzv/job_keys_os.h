@@ -19,17 +19,22 @@ struct munge_secret {
     uint8_t secret[KEY_EXCHANGE_SECRET_SIZE];
 };
 
+/* In memory that no core file has. */
+struct kept_keys {
+    struct secret_key of[KEY_PURPOSE_COUNT]; /* with a secret */
+    struct munge_secret munge;
+};
+
 struct job_keys {
     struct tls_context *client; /* of sessions with the rendezvous */
     struct tls_context *store;  /* of proofs to a worker store */
     struct tls_context *relay;  /* of this node's store to the rendezvous, which keeps the keys */
     struct tls_context *server; /* with certificates: of what this node serves; else NULL */
     bool has_secret;
-    struct secret_key keys[KEY_PURPOSE_COUNT]; /* with a secret */
-    const char *job;                           /* the id; lives as long as this */
-    bool by_munge;                             /* the node that serves the rendezvous has made the secret */
+    struct kept_keys *kept;
+    const char *job; /* the id; lives as long as this */
+    bool by_munge;   /* the node that serves the rendezvous has made the secret */
     bool is_settled; /* else the secret is one that this node would give to the others */
-    struct munge_secret munge;
 };
 
 /*

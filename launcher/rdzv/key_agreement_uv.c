@@ -125,7 +125,7 @@ static struct munge_call *munge_call_create(struct key_agreement *a, const char 
     list_init(&m->call.link);
     m->agreement = a;
     m->attempt = a->n_attempts;
-    m->munge = a->config.keys->munge;
+    m->munge = a->config.keys->kept->munge;
     (void)strcpy(m->job, a->config.keys->job); /* job_keys_init() has checked its length */
     memcpy(m->nonce, a->nonce, sizeof(m->nonce));
     if (!credential || (m->credential = strndup(credential, n)))

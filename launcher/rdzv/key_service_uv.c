@@ -110,7 +110,7 @@ static int begin_exchange(void *data, struct exchange_conn *conn, const char *cr
     list_init(&x->call.link);
     x->service = s;
     x->conn = conn;
-    x->munge = s->keys->munge;
+    x->munge = s->keys->kept->munge;
     (void)strcpy(x->job, s->keys->job); /* job_keys_init() has checked its length */
     x->request = strndup(credential, n);
     int r = x->request ? call_queue_push(s->queue, &x->call) : -ENOMEM;

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -116,4 +117,6 @@ def test_secrets_of_a_sealed_job(plant):
     p = jobs.run_soak("secret_search.py", *(["--plant"] if plant else []))
     assert p.returncode == (1 if plant else 0), p.stdout + p.stderr
     assert ("found: secret, in environ of crun" in p.stdout) == plant, p.stdout
+    if shutil.which("gdb"):
+        assert "core of job-guardian" in p.stdout and ("found: secret, in core of crun" in p.stdout) == plant, p.stdout
     print(p.stdout)

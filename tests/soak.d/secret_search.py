@@ -1,10 +1,11 @@
 """Where does the secret of a sealed job show? On two hosts (network namespaces) beside a crund with the same secret.
 
 Looks for the secret, and for every key that is derived from it, as bytes, in hexadecimal and in base64, in: arguments and
-environments of crund, crun, guardian, keeper and workers; the whole memory of the workers; log folders, the event log, the trace of
+environments of crund, crun, guardian, keeper and workers; the whole memory of the workers, which are ranks of libcrw that have proved the
+job's key and encrypt; core files of all of these that root takes with gcore; log folders, the event log, the trace of
 --debug, the history; what crunctl prints (status, JSON, stacks); the metrics. Prints a table; each hit is a failure.
 
---plant puts the secret into the environment of one crun: then it has to be found, or the search is worth nothing.
+--plant puts the secret into the environment of one crun: then it has to be found there and in its core, or the search is worth nothing.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import os
 import pathlib
 import re
 import secrets
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,13 +28,19 @@ import scrapes
 from job_secret import write_secret
 
 JOB = "secrets-of-a-job"
-PURPOSES = ("agent", "worker", "store", "relay", "admin")
+PURPOSES = ("agent", "worker", "store", "relay", "admin", "replica")
+WITHOUT_JOB = ("admin", "replica")
 
 WORKER = """
-import os, sys, time
+import ctypes, os, sys, time
 sys.path.insert(0, sys.argv[1])
 from crund import Client
 rank = os.environ["RANK"]
+crw = ctypes.CDLL(sys.argv[2])
+crw.crw_error_message.restype = ctypes.c_char_p
+env, group, value = ctypes.create_string_buffer(1 << 16), ctypes.c_void_p(), ctypes.create_string_buffer(1 << 20)
+for result in (crw.crw_env_read(env), crw.crw_group_create(env, ctypes.byref(group)), crw.crw_broadcast(group, value, ctypes.c_size_t(1 << 20), 0)):
+    assert result == 0, crw.crw_error_message()
 client = Client(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
 client.set("rank" + rank, rank)
 os.write(1, f"UP {rank}.\\n".encode())
@@ -45,8 +53,14 @@ while True:
 def derived_keys(secret, job=JOB):
     """As proto/key_openssl.c: HKDF with SHA-256."""
     extracted = hmac.digest(b"crun secret, version 1", secret, hashlib.sha256)
-    return {purpose: hmac.digest(extracted, purpose.encode() + b"\0" + (b"" if purpose == "admin" else job.encode()) + b"\1", hashlib.sha256)
+    keys = {purpose: hmac.digest(extracted, purpose.encode() + b"\0" + (b"" if purpose in WITHOUT_JOB else job.encode()) + b"\1", hashlib.sha256)
             for purpose in PURPOSES}
+    return {**keys, "extracted": extracted, "generation": hmac.digest(keys["worker"], b"libcrw between hosts, generation 0", hashlib.sha256)}
+
+
+def is_needed(place, what):
+    """A rank proves the key of its generation to others that connect later, and has it in memory for that; its core has not."""
+    return place.startswith("memory of") and what == "generation"
 
 
 def forms(secret):
@@ -92,6 +106,42 @@ def look_at_processes(roots):
                 yield from ((f"memory of {name}", part) for part in memory_of(pid))
 
 
+def has_ended(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def core_of(pid, folder):
+    """As root takes it, whom nothing hinders: what gcore does, without the symbols. The kernel's own core files have less."""
+    path = folder / f"core.{pid}"
+    got = subprocess.run(["gdb", "--nx", "--batch", "-iex", "set auto-solib-add off", "-ex", f"attach {pid}", "-ex", f"gcore {path}", "-ex", "detach"],
+                         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+    if not path.exists():
+        assert has_ended(pid), got.stdout + got.stderr
+        return b""
+    core = path.read_bytes()
+    path.unlink()
+    return core
+
+
+def look_at_cores(roots, folder):
+    """Of one process after the other, as all have to go on, and of one worker of a node."""
+    if not shutil.which("gdb"):
+        return
+    for root in roots:
+        others = set(list(jobs.workers(root).values())[1:])
+        for pid in [root, *jobs.descendants(root)]:
+            try:
+                name = name_of(pid)
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # as above
+            if pid in others:
+                continue
+            yield f"core of {name}", core_of(pid, folder)
+
+
 def look_at_files(folder):
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.name != "secret":
@@ -118,7 +168,7 @@ def open_job(folder, fabric, secret_file, planted):
         nodes.crun("--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=c10d", f"--rdzv-endpoint={fabric.address(0)}:29400",
                    f"--rdzv-id={JOB}", "--seal", f"--secret-file={secret_file}", "-t=3", f"--log-dir={folder}/logs{host}",
                    f"--event-log={folder}/events{host}", f"--debug={folder}/debug{host}", "--metrics-addr=127.0.0.1:29500", worker,
-                   jobs.SUPPORT, prefix=fabric.prefix(host), env={**runtime, "PYTHON_EXEC": sys.executable, **(planted if host else {})})
+                   jobs.SUPPORT, jobs.build_folder() / "worker-runtime" / "libcrw.so.0", prefix=fabric.prefix(host), env={**runtime, "PYTHON_EXEC": sys.executable, **(planted if host else {})})
     for node in nodes[1:]:
         jobs.wait_for(lambda node=node: len(re.findall(r"UP \d\.", node.text())) == 2, timeout=120)
     return nodes, runtime
@@ -126,6 +176,7 @@ def open_job(folder, fabric, secret_file, planted):
 
 def collect(folder, fabric, nodes, runtime):
     yield from look_at_processes([node.pid for node in nodes])
+    yield from look_at_cores([node.pid for node in nodes], folder)
     for args in (["status"], ["--json", "status"], ["stacks"], ["history"], ["--json", "history"]):
         yield "crunctl " + " ".join(args), crunctl(runtime, *args)
     for host in (0, 1):
@@ -153,7 +204,7 @@ def run(plant=False):
             wanted = list(forms(secret))
             for place, content in collect(folder, fabric, nodes, runtime):
                 places[place] = places.get(place, 0) + len(content)
-                hits += [(place, what) for what, raw in wanted if raw in content]
+                hits += [(place, what) for what, raw in wanted if raw in content and not is_needed(place, what)]
         finally:
             nodes.__exit__(None, None, None)
     return places, hits

@@ -84,15 +84,15 @@ static int greet(const struct net *n, const struct net_wait *wait, const struct 
     net_hello_encode(hello, ret->hello);
     r = net_send_all(wait, fd, ret->hello, sizeof(ret->hello));
     if (r == 0)
-        r = net_receive_all(wait, fd, ret->answer, n->key.is_set ? NET_KEYED_ANSWER : NET_TOKEN_HALF);
+        r = net_receive_all(wait, fd, ret->answer, n->key->is_set ? NET_KEYED_ANSWER : NET_TOKEN_HALF);
     if (r)
         return r;
     if (!net_answer_decode(ret->answer, n->token, &answer) ||
-        (n->key.is_set && !is_proved(n, ret->hello, ret->answer)))
+        (n->key->is_set && !is_proved(n, ret->hello, ret->answer)))
         return NET_E_LOST;
     if (answer != NET_ANSWER_STAYS)
         return answer == NET_ANSWER_LEFT ? NET_E_LEFT : NET_E_DIFFERS;
-    return n->key.is_set ? prove_to(n, wait, ret, fd) : 0;
+    return n->key->is_set ? prove_to(n, wait, ret, fd) : 0;
 }
 
 /* The connection is the link's, also when this fails. */
@@ -138,10 +138,10 @@ int net_connect_once(struct net *n, const struct net_wait *wait, struct net_hell
     hello.from = (uint32_t)n->rank;
     hello.to = (uint32_t)to;
     memcpy(hello.token, n->token, sizeof(hello.token));
-    hello.generation = n->key.generation;
-    hello.keyed = n->key.is_set;
-    hello.cipher = n->key.encrypts ? net_seal_best_cipher() : NET_CIPHER_NONE;
-    r = n->key.is_set ? random_fill(hello.nonce, sizeof(hello.nonce)) : 0;
+    hello.generation = n->key->generation;
+    hello.keyed = n->key->is_set;
+    hello.cipher = n->key->encrypts ? net_seal_best_cipher() : NET_CIPHER_NONE;
+    r = n->key->is_set ? random_fill(hello.nonce, sizeof(hello.nonce)) : 0;
     if (r)
         return r;
     r = greet(n, wait, &hello, fd, &greeting);

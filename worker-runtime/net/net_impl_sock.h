@@ -85,7 +85,7 @@ struct net {
     struct net_peer self;
     struct net_peer *peers; /* by rank of the world */
     uint8_t token[NET_TOKEN];
-    struct job_key key;
+    struct job_key *key; /* in key_memory_new()'s memory */
     int listen_fd, wake_fd;
     pthread_t thread;
     bool running;

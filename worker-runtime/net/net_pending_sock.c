@@ -77,12 +77,12 @@ static bool has_left_group(const struct net *n, const struct net_hello *hello)
 static bool is_for_us(const struct net *n, const struct net_hello *hello)
 {
     return hello->to == (uint32_t)n->rank && net_token_equal(hello->token, n->token) &&
-           hello->keyed == n->key.is_set && hello->generation == n->key.generation;
+           hello->keyed == n->key->is_set && hello->generation == n->key->generation;
 }
 
 static enum net_answer answer_to(struct net *n, const struct net_hello *hello)
 {
-    if (n->key.encrypts != (hello->cipher != NET_CIPHER_NONE)) {
+    if (n->key->encrypts != (hello->cipher != NET_CIPHER_NONE)) {
         n->differs = (int)hello->from;
         return NET_ANSWER_DIFFERS;
     }
@@ -112,7 +112,7 @@ static bool answer_hello(struct net *n, struct net_pending *p)
     enum net_answer which = answer_to(n, &p->hello);
 
     p->answered = true;
-    if (n->key.is_set)
+    if (n->key->is_set)
         return answer_with_proof(n, p, which);
     net_answer_encode(n->token, which, answer);
     return net_send(p->fd, answer, sizeof(answer)) == sizeof(answer) && which == NET_ANSWER_STAYS;
@@ -141,7 +141,7 @@ static bool keep_pending(struct net *n, struct net_pending *p)
 /* The first step is the hello, the second the proof; without a key there is no second one. */
 static void take_step(struct net *n, struct net_pending *p)
 {
-    bool is_useful, is_last = p->answered || !n->key.is_set;
+    bool is_useful, is_last = p->answered || !n->key->is_set;
 
     pthread_mutex_lock(&n->lock);
     is_useful = p->answered ? net_mac_equal(p->bytes + NET_HELLO_SIZE, p->expected) : answer_hello(n, p);

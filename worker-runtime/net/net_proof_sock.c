@@ -15,7 +15,7 @@ bool net_prove(const struct net *n, const uint8_t hello[NET_HELLO_SIZE],
     const char *why;
 
     net_proved_encode(hello, answer, role, proved);
-    return key_mac(&n->key.of_generation, proved, sizeof(proved), ret, &why) == 0;
+    return key_mac(&n->key->of_generation, proved, sizeof(proved), ret, &why) == 0;
 }
 
 int net_encrypt(const struct net *n, struct net_link *link, enum net_cipher cipher,
@@ -23,8 +23,8 @@ int net_encrypt(const struct net *n, struct net_link *link, enum net_cipher ciph
 {
     enum net_role other = own == NET_ROLE_CONNECTS ? NET_ROLE_ACCEPTS : NET_ROLE_CONNECTS;
     struct secret_key of_sent, of_received;
-    int r = net_seal_secret(&n->key.of_generation, hello, answer, own, &of_sent) &&
-                    net_seal_secret(&n->key.of_generation, hello, answer, other, &of_received)
+    int r = net_seal_secret(&n->key->of_generation, hello, answer, own, &of_sent) &&
+                    net_seal_secret(&n->key->of_generation, hello, answer, other, &of_received)
                 ? net_link_encrypt(link, cipher, &of_sent, &of_received)
                 : -ENOSYS;
 

@@ -3,7 +3,7 @@
 #include "worker-runtime/net/net_impl_sock.h"
 
 #include "base/cond_os.h"
-#include "proto/key_openssl.h"
+#include "proto/key_memory_os.h"
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/base/thread_os.h"
 
@@ -43,7 +43,7 @@ static void net_free(struct net *n)
     free(n->left);
     pthread_cond_destroy(&n->changed);
     pthread_mutex_destroy(&n->lock);
-    key_erase(&n->key, sizeof(n->key));
+    key_memory_free(n->key, sizeof(*n->key));
     free(n);
 }
 
@@ -65,10 +65,11 @@ static struct net *net_new(int rank, int world_size, struct failure_detector *de
         .peers = calloc((size_t)world_size, sizeof(*n->peers)),
         .ended = calloc((size_t)world_size, 1),
         .left = calloc((size_t)world_size, 1),
+        .key = key_memory_new(sizeof(*n->key)),
     };
     pthread_mutex_init(&n->lock, NULL);
     cond_init(&n->changed);
-    if (net_pending_init(n) && n->peers && n->ended && n->left)
+    if (net_pending_init(n) && n->peers && n->ended && n->left && n->key)
         return n;
     net_free(n);
     return NULL;
@@ -147,7 +148,7 @@ int net_start(struct net *n, const struct net_peer *peers, const uint8_t *token,
 
     memcpy(n->peers, peers, (size_t)n->world_size * sizeof(*peers));
     memcpy(n->token, token, NET_TOKEN);
-    n->key = *key;
+    *n->key = *key;
     r = thread_start(&n->thread, net_run, n);
     if (r < 0)
         return crw_fail_errno(r, "cannot start a thread for ranks of other hosts");
