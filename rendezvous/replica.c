@@ -66,7 +66,8 @@ static int give_number(struct replica *r, struct replica_node *n)
         r->n_room = room;
     }
     r->by_number[r->n_numbers++] = n;
-    n->number = r->n_numbers;
+    if (n)
+        n->number = r->n_numbers;
     return 0;
 }
 
@@ -98,30 +99,59 @@ int replica_append_drop(struct replica *r, struct replica_node *n, struct wire_s
     return result;
 }
 
+bool replica_next_entry(const struct replica *r, size_t *offset, struct wire_span *ret)
+{
+    if (*offset >= buf_size(&r->log))
+        return false;
+    const uint8_t *entry = buf_bytes(&r->log) + *offset;
+    *ret = wire_span(entry, 4 + (size_t)wire_load_u32(entry));
+    *offset += ret->size;
+    return true;
+}
+
 void replica_confirm(struct replica *r, uint64_t n)
 {
     if (n > r->confirmed && n <= r->appended)
         r->confirmed = n;
 }
 
+void replica_join(struct replica *r)
+{
+    r->is_alone = false;
+}
+
+bool replica_has_joined(const struct replica *r)
+{
+    return !r->is_alone && r->confirmed >= r->executed;
+}
+
 /* ---- the backup ---- */
 
-/* The node of an entry that makes one. */
-static int receive_node(struct replica *r, const uint8_t *entry, uint32_t number)
+/* The node of that nonce gets the next number. */
+static int make_node(struct replica *r, const uint8_t *nonce, struct replica_node **ret)
 {
-    struct replica_node *n;
-    int result;
+    struct replica_node *n = r->host.create(r->host.data, nonce);
 
-    if (number != r->n_numbers + 1)
-        return -EPROTO;
-    n = r->host.create(r->host.data, entry + REPLICA_ENTRY_HEAD);
     if (!n)
         return -ENOMEM;
-    result = give_number(r, n);
+    if (n->number > 0)
+        return -EPROTO; /* it has one already */
+    int result = r->n_numbers < UINT32_MAX ? give_number(r, n) : -ENOMEM;
     if (result < 0) {
         relay_node_finish(&n->node);
         r->host.dropped(r->host.data, n, result);
     }
+    *ret = n;
+    return result;
+}
+
+int replica_restore_node(struct replica *r, const uint8_t *nonce, struct replica_node **ret)
+{
+    if (!nonce)
+        return r->n_numbers < UINT32_MAX ? give_number(r, NULL) : -ENOMEM;
+    int result = make_node(r, nonce, ret);
+    if (result == 0)
+        (*ret)->is_created = true;
     return result;
 }
 
@@ -142,19 +172,20 @@ static bool is_whole(const uint8_t *entry, size_t n)
     }
 }
 
-int replica_receive(struct replica *r, const uint8_t *entry, size_t n)
+int replica_receive(struct replica *r, const uint8_t *entry, size_t size)
 {
+    struct replica_node *n;
     int result = 0;
 
-    if (!is_whole(entry, n))
+    if (!is_whole(entry, size))
         return -EPROTO;
     uint32_t number = wire_load_u32(entry + 5);
     if (entry[4] == REPLICA_NODE)
-        result = receive_node(r, entry, number);
+        result = number == r->n_numbers + 1 ? make_node(r, entry + REPLICA_ENTRY_HEAD, &n) : -EPROTO;
     else if (number == 0 || number > r->n_numbers)
         result = -EPROTO;
     if (result == 0)
-        result = buf_append(&r->log, entry, n);
+        result = buf_append(&r->log, entry, size);
     r->appended += result == 0;
     r->confirmed = r->appended;
     return result;
@@ -169,7 +200,7 @@ uint64_t replica_confirmable(const struct replica *r)
 
 static bool may_begin(const struct replica *r)
 {
-    return buf_size(&r->log) > 0 && (r->is_alone || r->executed < r->confirmed);
+    return buf_size(&r->log) > 0 && !r->is_held && (r->is_alone || r->executed < r->confirmed);
 }
 
 bool replica_is_busy(const struct replica *r)

@@ -75,6 +75,7 @@ struct replica {
     bool is_backup;     /* entries come by replica_receive() */
     bool is_alone;      /* nothing is to be confirmed */
     bool is_blocked;    /* nothing is executed for now: see job_stores_uv.c */
+    bool is_held;       /* no entry is begun for now: the state is being copied (replica_state.h) */
     uint64_t bytes_max; /* for entries that are appended */
 
     enum { REPLICA_IDLE, REPLICA_REQUESTS, REPLICA_RELEASES, REPLICA_CLEANING } stage;
@@ -94,11 +95,23 @@ int replica_append_frame(struct replica *r, struct replica_node *n, struct wire_
                          struct wire_span *ret);
 int replica_append_drop(struct replica *r, struct replica_node *n, struct wire_span *ret);
 
+/* Walks the entries that are not executed, from *offset = 0 on; false: there is no other. */
+bool replica_next_entry(const struct replica *r, size_t *offset, struct wire_span *ret);
+
 /* The backup has that many entries; a lower number than before, or a higher one than were appended, is ignored. */
 void replica_confirm(struct replica *r, uint64_t n);
 
+/* The backup that comes later has confirmed that its copy is whole (replica_state.h): no further entry is executed without it. */
+void replica_join(struct replica *r);
+
+/* It has all entries that were executed, so that it may take over from now on. */
+bool replica_has_joined(const struct replica *r);
+
 /* The backup: one entry as it was sent. 0, -EPROTO or -ENOMEM. */
-int replica_receive(struct replica *r, const uint8_t *entry, size_t n);
+int replica_receive(struct replica *r, const uint8_t *entry, size_t size);
+
+/* A copy of a replica: the next node, with that nonce, of which the first entry is executed; NULL: it was dropped. 0, -EPROTO or -ENOMEM. */
+int replica_restore_node(struct replica *r, const uint8_t *nonce, struct replica_node **ret);
 
 /* How many entries the backup may confirm. */
 uint64_t replica_confirmable(const struct replica *r);

@@ -387,16 +387,6 @@ static int do_cancel_wait(struct call *call)
 
 /* ---- queues ---- */
 
-static void append_item(struct store_entry *name, struct blob *b)
-{
-    if (name->queue_tail)
-        name->queue_tail->next = b;
-    else
-        name->queue_head = b;
-    name->queue_tail = b;
-    name->queue_size++;
-}
-
 /* The item with a reference for the queue, all copied. */
 static int create_item(struct call *call, struct blob **ret)
 {
@@ -431,7 +421,7 @@ static int do_queue_push(struct call *call)
         blob_unref(b);
         return r;
     }
-    append_item(name, b);
+    store_append_item(name, b);
     return store_wake_first(call, name);
 }
 

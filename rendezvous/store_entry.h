@@ -27,6 +27,7 @@ struct store_entry {
     uint32_t n_waiters;
     uint32_t n_pinned; /* clients whose store_client.promised, or store_task.waking, this is */
     uint32_t key_size;
+    uint32_t place;  /* in the copy that is being made of the store: see replica_state_write.c */
     uint16_t owner;  /* of the key, or of the request that made the name */
     uint8_t bytes[]; /* the key */
 };

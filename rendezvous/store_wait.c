@@ -15,25 +15,6 @@
 
 #include "base/cleanup.h"
 
-struct wait_link {
-    struct list entry; /* in name.waiters, or unlinked: this name was written */
-    struct store_entry *name;
-    struct store_wait *wait;
-    uint64_t number; /* ascending in name.waiters */
-};
-
-struct store_wait {
-    struct store_client *client; /* NULL: dropped */
-    struct store_wait *next_dropped;
-    size_t
-        n_missing; /* links in lists of waiters; and one more until all names of the request were looked up */
-    size_t n_links; /* used */
-    size_t n_room;
-    bool building;
-    uint16_t owner; /* as the client's */
-    struct wait_link links[];
-};
-
 static uint64_t wait_charge(const struct store_wait *w)
 {
     return sizeof(*w) + (uint64_t)w->n_room * sizeof(w->links[0]);
@@ -290,6 +271,42 @@ int store_wait_again(struct store *s, struct store_client *c, const struct store
     s->account.owner = c->owner;
     return store_wait_for_name(&call, promised->promised);
 }
+
+/* ---- a copy of another store ---- */
+
+int store_restore_wait(struct store *s, struct store_client *c, uint64_t n_room, uint64_t n_links)
+{
+    struct call call = {.store = s, .client = c, .budget = &STORE_BUDGET_NONE};
+    struct store_wait *w;
+    int r = n_links <= n_room && n_room <= SIZE_MAX / sizeof(w->links[0]) / 2 ? 0 : -EPROTO;
+
+    if (r == 0)
+        r = create_wait(&call, n_room, &w);
+    if (r != 0)
+        return r;
+    w->n_links = n_links;
+    for (size_t i = 0; i < n_links; i++)
+        list_init(&w->links[i].entry);
+    return 0;
+}
+
+bool store_restore_link(struct store *s, struct store_client *c, uint64_t i, struct store_entry *name,
+                        uint64_t number)
+{
+    struct store_wait *w = c->wait;
+    uint64_t last = name->n_waiters > 0 ? list_entry(name->waiters.prev, struct wait_link, entry)->number : 0;
+
+    if (!w || i >= w->n_links || w->links[i].name || number <= last || number > s->last_number ||
+        name->n_waiters >= s->limits.waiters_max)
+        return false;
+    w->links[i] = (struct wait_link){.name = name, .wait = w, .number = number};
+    list_append(&name->waiters, &w->links[i].entry);
+    name->n_waiters++;
+    w->n_missing++;
+    return true;
+}
+
+/* ---- names that are missing ---- */
 
 static size_t count_missing(struct store *s, struct wire_span list)
 {

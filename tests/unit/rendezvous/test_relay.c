@@ -13,7 +13,7 @@
 #include "base/err.h"
 #include "rendezvous/relay.h"
 #include "rendezvous/relay_node.h"
-#include "rendezvous/replica.h"
+#include "rendezvous/replica_state.h"
 #include "rendezvous/store.h"
 
 #include "tests/support/c/cmocka_fixed.h"
@@ -58,7 +58,13 @@ static struct world {
     struct side sides[2], *serving; /* NULL: without a backup */
     struct side *backup;            /* NULL: it serves, or there is none */
     struct buf entries;             /* on the way to the backup */
-    unsigned until_failover;        /* steps; 0: none */
+    bool copies;                    /* a backup is made where there is none */
+    bool is_writing;                /* of its state pieces are missing */
+    struct replica_state_writer writer;
+    struct replica_state_reader reader;
+    struct buf pieces; /* each behind its size, on the way to the backup ahead of the entries */
+    unsigned n_lost;
+    unsigned until_failover; /* steps; 0: none */
     unsigned n_failovers;
     struct node nodes[N_NODES];
     struct local locals[N_CLIENTS];
@@ -148,17 +154,12 @@ static void close_side(struct side *s)
 
 static void send_entry(struct wire_span entry)
 {
-    if (w.backup)
+    if (w.backup && !w.is_writing)
         assert_int_equal(buf_append(&w.entries, entry.data, entry.size), 0);
 }
 
-static void serve_with_backup(void)
+static void begin_nodes(void)
 {
-    w.serving = &w.sides[0];
-    w.backup = &w.sides[1];
-    open_side(w.serving);
-    open_side(w.backup);
-    w.backup->replica.is_backup = true;
     for (unsigned i = 0; i < N_NODES; i++) {
         const uint8_t nonce[RELAY_NONCE_SIZE] = {(uint8_t)i};
         struct replica_node *n = make_replica_node(w.serving, nonce);
@@ -171,10 +172,117 @@ static void serve_with_backup(void)
     }
 }
 
+static void serve_with_backup(void)
+{
+    w.serving = &w.sides[0];
+    w.backup = &w.sides[1];
+    open_side(w.serving);
+    open_side(w.backup);
+    w.backup->replica.is_backup = true;
+    begin_nodes();
+}
+
+/* ---- a backup that comes later ---- */
+
+static void serve_with_copies(void)
+{
+    w.serving = &w.sides[0];
+    w.copies = true;
+    open_side(w.serving);
+    w.serving->replica.is_alone = true;
+    begin_nodes();
+}
+
+static void begin_copy(void)
+{
+    struct replica *r = &w.serving->replica;
+
+    r->is_held = true;
+    if (r->stage != REPLICA_IDLE)
+        return;
+    if (!replica_state_is_quiet(r)) {
+        r->is_held = false;
+        return;
+    }
+    w.backup = w.serving == &w.sides[0] ? &w.sides[1] : &w.sides[0];
+    open_side(w.backup);
+    w.backup->replica.is_backup = true;
+    replica_state_reader_init(&w.reader, &w.backup->replica);
+    replica_state_writer_init(&w.writer, r);
+    w.is_writing = true;
+}
+
+/* A piece of the state leaves, and behind the last one what is in the log. */
+static void write_piece(void)
+{
+    struct buf piece = {0};
+    struct wire_span entry;
+    size_t offset = 0;
+
+    assert_int_equal(replica_state_write(&w.writer, &piece), 0);
+    assert_int_equal(buf_append_u32(&w.pieces, (uint32_t)buf_size(&piece)), 0);
+    assert_int_equal(buf_append(&w.pieces, buf_bytes(&piece), buf_size(&piece)), 0);
+    buf_finish(&piece);
+    w.is_writing = w.writer.stage != REPLICA_WRITE_DONE;
+    if (w.is_writing)
+        return;
+    while (replica_next_entry(&w.serving->replica, &offset, &entry))
+        send_entry(entry);
+    w.serving->replica.is_held = false;
+}
+
+static void receive_piece(void)
+{
+    size_t size = wire_load_u32(buf_bytes(&w.pieces));
+
+    assert_int_equal(replica_state_read(&w.reader, wire_span(buf_bytes(&w.pieces) + 4, size)), 0);
+    buf_consume(&w.pieces, 4 + size);
+    if (w.reader.is_done)
+        replica_join(&w.serving->replica); /* its confirmation */
+}
+
+static void forget_copy(void)
+{
+    replica_state_reader_finish(&w.reader);
+    buf_reset(&w.pieces);
+    buf_reset(&w.entries);
+    w.is_writing = false;
+}
+
+static void lose_backup(void)
+{
+    forget_copy();
+    close_side(w.backup);
+    w.backup = NULL;
+    w.serving->replica.is_held = false;
+    w.serving->replica.is_alone = true;
+    w.n_lost++;
+}
+
+static void run_copy(void)
+{
+    if (!w.backup)
+        begin_copy();
+    else if (below(200) == 0)
+        lose_backup();
+    else if (w.is_writing)
+        write_piece();
+    if (w.backup && buf_size(&w.pieces) > 0 && below(2))
+        receive_piece();
+}
+
+/* May the backup take over? */
+static bool has_joined(void)
+{
+    return w.backup && (!w.copies || replica_has_joined(&w.serving->replica));
+}
+
 /* Some of the entries arrive, and some of those are executed, here and there. */
 static void run_sides(void)
 {
-    for (unsigned n = below(4); w.backup && n > 0 && buf_size(&w.entries) > 0; n--) {
+    bool is_whole = buf_size(&w.pieces) == 0 && !w.is_writing;
+
+    for (unsigned n = below(4); w.backup && is_whole && n > 0 && buf_size(&w.entries) > 0; n--) {
         size_t size = 4 + (size_t)wire_load_u32(buf_bytes(&w.entries));
 
         assert_int_equal(replica_receive(&w.backup->replica, buf_bytes(&w.entries), size), 0);
@@ -189,8 +297,9 @@ static void run_sides(void)
 
 static bool are_sides_busy(void)
 {
-    return w.serving && (replica_is_busy(&w.serving->replica) || buf_size(&w.entries) > 0 ||
-                         (w.backup && replica_is_busy(&w.backup->replica)));
+    return w.serving &&
+           (w.serving->replica.is_held || buf_size(&w.pieces) > 0 || replica_is_busy(&w.serving->replica) ||
+            buf_size(&w.entries) > 0 || (w.backup && replica_is_busy(&w.backup->replica)));
 }
 
 /* The one that serves ends with what is under way; the nodes go on with its backup. */
@@ -201,7 +310,7 @@ static void fail_over(void)
     w.serving = w.backup;
     w.backup = NULL;
     w.n_failovers++;
-    buf_reset(&w.entries);
+    forget_copy();
     w.serving->replica.is_alone = true;
     assert_int_equal(replica_run_all(&w.serving->replica), 0);
     w.serving->replica.is_backup = false;
@@ -254,6 +363,8 @@ static size_t piece_of(const struct buf *b, uint64_t n_before, uint64_t cut)
 
 static void run_server(struct node *n)
 {
+    if (w.serving && w.copies)
+        run_copy();
     if (w.serving) {
         run_sides();
         return;
@@ -290,8 +401,11 @@ static bool move_bytes(struct node *n)
     n->n_down += down;
     if ((up > 0 && n->n_up == n->cut_up) || (down > 0 && n->n_down == n->cut_down))
         cut_node(n);
-    if (w.until_failover > 0 && --w.until_failover == 0)
-        fail_over();
+    if (w.until_failover > 0 && --w.until_failover == 0) {
+        if (has_joined())
+            fail_over();
+        w.until_failover = w.copies ? 1 + below(200) : 0;
+    }
     return up > 0 || down > 0 || are_sides_busy() || n->at_server->stage != RELAY_RECEIVING ||
            buf_size(&n->at_server->link.queue) > 0;
 }
@@ -468,9 +582,9 @@ static void close_world(void)
     }
     if (w.serving)
         close_side(w.serving);
+    forget_copy();
     if (w.backup)
         close_side(w.backup);
-    buf_reset(&w.entries);
     store_finish(&w.store);
     store_finish(&w.plain);
 }
@@ -691,6 +805,24 @@ static void test_a_backup_goes_on(void **state)
         close_world();
     }
     assert_true(n_failovers > 100);
+}
+
+/* One after another, each with a copy that was made while requests were under way. */
+static void test_backups_that_come_later_go_on(void **state)
+{
+    unsigned n_failovers = 0, n_lost = 0;
+
+    for (unsigned i = 0; i < 60; i++) {
+        open_world(&ample);
+        serve_with_copies();
+        w.until_failover = 1 + below(400);
+        give_at_random(150);
+        n_failovers += w.n_failovers;
+        n_lost += w.n_lost;
+        close_world();
+    }
+    assert_true(n_failovers > 200);
+    assert_true(n_lost > 60);
 }
 
 static void run_scenario(void)
@@ -1269,6 +1401,7 @@ int main(void)
         cmocka_unit_test(test_random_requests_as_with_a_plain_store),
         cmocka_unit_test(test_a_backup_comes_to_the_same),
         cmocka_unit_test(test_a_backup_goes_on),
+        cmocka_unit_test(test_backups_that_come_later_go_on),
         cmocka_unit_test(test_a_cut_behind_every_byte),
         cmocka_unit_test(test_waits_for_one_key_are_one_request),
         cmocka_unit_test(test_the_last_waiter_leaves),
