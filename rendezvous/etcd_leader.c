@@ -10,6 +10,7 @@
 #define MS UINT64_C(1000000)
 
 enum {
+    DEFER_MS = 1000,
     FOLLOW_MS = 200, /* FOLLOWING: between two looks at the leader's key */
     LOOK_MS = 400,   /* LEADING: the same */
     RETRY_MS = 50,   /* after a request that was not sent */
@@ -232,8 +233,28 @@ static void note_disproof(struct etcd_leader *l)
     l->disproved[l->n_disproved++] = l->seen_id;
 }
 
+/* The key is missing, or its process has certainly ended: only one process can listen at our address, so another one that led there has
+ * ended, and this one was started in its place. Not later, as two crunds with one address by mistake would depose each other for
+ * ever. */
+static bool is_vacant(struct etcd_leader *l, bool is_first)
+{
+    if (is_first && l->seen_revision > 0 && strcmp(l->seen_address, l->config.address) == 0)
+        l->predecessor_revision = l->seen_revision;
+    return l->seen_revision == 0 || l->seen_revision == l->predecessor_revision;
+}
+
+/* May a vacant place be taken? */
+static bool has_deferred(struct etcd_leader *l, bool vacant, uint64_t now_ns)
+{
+    if (!vacant)
+        l->vacant_ns = 0;
+    else if (l->vacant_ns == 0)
+        l->vacant_ns = now_ns;
+    return vacant && (!l->defers || now_ns - l->vacant_ns >= DEFER_MS * MS);
+}
+
 /* Of a read of the key, or of a transaction that found another revision. */
-static void see_leader(struct etcd_leader *l, const struct etcd_reply *reply)
+static void see_leader(struct etcd_leader *l, const struct etcd_reply *reply, uint64_t now_ns)
 {
     const struct etcd_pair *pair = reply->n_pairs > 0 ? &reply->pairs[0] : NULL;
     char text[ETCD_ADDRESS_SIZE + 64] = "";
@@ -248,10 +269,13 @@ static void see_leader(struct etcd_leader *l, const struct etcd_reply *reply)
     if (sscanf(text, "crund 1 %16" SCNx64 " %279s", &l->seen_id, l->seen_address) != 2)
         l->seen_address[0] = '\0';
     note_disproof(l);
-    /* Only one process can listen at our address: another one that led there has ended, and this one was started in its place.
-     * Not later, as two crunds with one address by mistake would depose each other for ever. */
-    l->wants_campaign = !pair || l->seen_id == l->config.id || l->seen_revision == l->dead_revision ||
-                        (is_first && strcmp(l->seen_address, l->config.address) == 0);
+    l->wants_campaign = has_deferred(l, is_vacant(l, is_first), now_ns) ||
+                        (pair && (l->seen_id == l->config.id || l->seen_revision == l->dead_revision));
+}
+
+void etcd_leader_defer(struct etcd_leader *l, bool defers)
+{
+    l->defers = defers;
 }
 
 static bool is_followed(const struct etcd_leader *l, const char *address)
@@ -311,7 +335,7 @@ static void take_campaign(struct etcd_leader *l, const struct etcd_reply *reply,
         job_key(l, 0, "", l->load_from);
         l->load_from[strlen(l->load_from) - 16] = '\0';
     } else if (reply->outcome == ETCD_OK) {
-        see_leader(l, reply);
+        see_leader(l, reply, now_ns);
     } else {
         l->has_seen = false;
         l->work_due_ns = now_ns + RETRY_MS * MS;
@@ -332,7 +356,7 @@ static void take_look(struct etcd_leader *l, const struct etcd_reply *reply, uin
     if (l->role != ETCD_FOLLOWING)
         return;
     if (reply->outcome == ETCD_OK)
-        see_leader(l, reply);
+        see_leader(l, reply, now_ns);
     else
         l->has_seen = false; /* it is not known any more where the leader is */
 }
@@ -671,7 +695,7 @@ static void take_save(struct etcd_leader *l, const struct etcd_reply *reply, uin
     }
     if (!reply->succeeded) {
         depose(l, "another crund leads", now_ns);
-        see_leader(l, reply);
+        see_leader(l, reply, now_ns);
         return;
     }
     list_for_each_safe(i, &l->jobs)
@@ -697,7 +721,7 @@ static void take_check(struct etcd_leader *l, const struct etcd_reply *reply, ui
         return;
     }
     depose(l, "another crund leads", now_ns);
-    see_leader(l, reply);
+    see_leader(l, reply, now_ns);
 }
 
 /* ---- requests ---- */

@@ -115,8 +115,12 @@ struct etcd_leader {
     /* Crunds that led again after they had been suspected: their address refuses connections from here while they live. */
     uint64_t disproved[ETCD_DISPROVED_MAX];
     size_t n_disproved;
-    bool has_looked;     /* at least once */
-    bool wants_campaign; /* with the next lease, if there is none */
+    bool has_looked; /* at least once */
+    bool defers;     /* see etcd_leader_defer() */
+    int64_t
+        predecessor_revision; /* the key that a process at our address had before this one was started; 0: none */
+    uint64_t vacant_ns;       /* since when the place was seen to be vacant; 0: it is not */
+    bool wants_campaign;      /* with the next lease, if there is none */
 
     enum etcd_work work; /* under way */
     int64_t work_term;
@@ -167,6 +171,9 @@ void etcd_leader_suspect(struct etcd_leader *l, const char *address);
 /* The process that leads at this address answers nothing any more, and etcd answers: its host is lost, or cut off. Only for one that has
  * answered here as the leader: one that is replaced by mistake replaces its successor only after that one has answered it. */
 void etcd_leader_presume_lost(struct etcd_leader *l, const char *address);
+
+/* Another crund is to be the first that takes a vacant place: this one leaves it for a second. */
+void etcd_leader_defer(struct etcd_leader *l, bool defers);
 
 /* What has become of this crund since the last call. */
 enum etcd_change etcd_leader_change(struct etcd_leader *l);

@@ -50,6 +50,8 @@ struct rounds_etcd {
     struct leader_silence silence;
     uint64_t tick_ms;                  /* the next one of that */
     uint64_t watched_id, answering_id; /* of the crund that is watched, or has answered as the leader */
+    uint64_t etcd_back_ms;             /* since when etcd answers */
+    bool is_etcd_away;
     struct buf text;
     uint64_t troubled_ms;
     size_t n_disproved; /* of the leader, logged */
@@ -215,11 +217,19 @@ static void reopen_watch(struct rounds_etcd *e)
     open_watch(e, address);
 }
 
+/* The crund that has the keys of jobs may take the place first, also where etcd has been away for as long as both waited for. */
+static bool leaves_place(const struct rounds_etcd *e)
+{
+    return replica_shell_defers(e->state.shell->server->replicas) &&
+           uv_now(e->timer.loop) - e->etcd_back_ms < DEFER_MS;
+}
+
 static void replace_leader(struct rounds_etcd *e)
 {
     const char *address = etcd_leader_address(&e->leader);
 
-    if (e->answering_id != e->leader.seen_id || e->leader.wants_campaign || address[0] == '\0')
+    if (leaves_place(e) || e->answering_id != e->leader.seen_id || e->leader.wants_campaign ||
+        address[0] == '\0')
         return;
     rounds_log(e->state.shell, "the crund at %s, which leads, answers nothing: this one takes its place",
                address);
@@ -319,6 +329,9 @@ static void take_replies(struct rounds_etcd *e)
 
     if (etcd_client_take(e->client, ETCD_LANE_WORK, &reply)) {
         is_answer = reply.outcome == ETCD_OK;
+        if (is_answer && e->is_etcd_away)
+            e->etcd_back_ms = uv_now(e->timer.loop);
+        e->is_etcd_away = !is_answer;
         etcd_leader_take_work(&e->leader, &reply, uv_hrtime());
         etcd_reply_finish(&reply);
         if (is_answer)
@@ -367,6 +380,7 @@ static void run_etcd(struct rounds_etcd *e)
 
     if (e->is_stopping || !e->advertised)
         return;
+    etcd_leader_defer(&e->leader, replica_shell_defers(e->state.shell->server->replicas));
     take_replies(e);
     log_disproved(e);
     etcd_leader_tick(&e->leader, uv_hrtime());

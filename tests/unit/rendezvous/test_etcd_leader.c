@@ -185,6 +185,47 @@ static void test_a_lost_leader_is_replaced_when_its_lease_has_ended(void **state
     assert_deposed(p, 0, "its lease in etcd has run out");
 }
 
+/* It was started at the address of the leader that has ended. */
+static void test_one_that_defers_leaves_its_place_for_a_second(void **state)
+{
+    struct place *p = *state;
+
+    elect(p, 0);
+    etcd_leader_finish(&p->crunds[0]);
+    boot(p, 0, 0xb0);
+    etcd_leader_defer(&p->crunds[0], true);
+    pass(p, 900 * MS, 1);
+    assert_int_equal(p->crunds[0].role, ETCD_FOLLOWING);
+    pass(p, 600 * MS, 1);
+    assert_int_equal(p->crunds[0].role, ETCD_LEADING);
+}
+
+static void test_a_vacant_place_is_for_one_that_does_not_defer(void **state)
+{
+    struct place *p = *state;
+
+    elect(p, 0);
+    settle(p, 1);
+    settle(p, 2);
+    etcd_leader_defer(&p->crunds[1], true);
+    for (unsigned i = 0; i < 60; i++) { /* crund 0 has no turns any more */
+        p->now_ns += 100 * MS;
+        etcd_model_expire(&p->etcd, p->now_ns);
+        settle(p, 1);
+        settle(p, 2);
+    }
+    assert_int_equal(p->crunds[2].role, ETCD_LEADING);
+    assert_int_equal(p->crunds[1].role, ETCD_FOLLOWING);
+    etcd_leader_finish(&p->crunds[2]);
+    boot(p, 2, 0xb2);
+    for (unsigned i = 0; i < 60; i++) { /* nor has that one */
+        p->now_ns += 100 * MS;
+        etcd_model_expire(&p->etcd, p->now_ns);
+        settle(p, 1);
+    }
+    assert_int_equal(p->crunds[1].role, ETCD_LEADING);
+}
+
 static void test_a_suspicion(void **state)
 {
     static const struct {
@@ -963,6 +1004,8 @@ int main(void)
         TEST(test_the_first_leads_and_others_follow),
         TEST(test_the_term_grows),
         TEST(test_a_lost_leader_is_replaced_when_its_lease_has_ended),
+        TEST(test_one_that_defers_leaves_its_place_for_a_second),
+        TEST(test_a_vacant_place_is_for_one_that_does_not_defer),
         TEST(test_a_suspicion),
         TEST(test_a_suspicion_while_a_look_is_under_way),
         TEST(test_a_leader_suspects_none),
