@@ -230,6 +230,11 @@ static void note_disproof(struct etcd_leader *l)
     if (l->dead_revision == 0 || l->seen_revision <= l->dead_revision || l->seen_id != l->suspected_id ||
         is_disproved(l, l->seen_id))
         return;
+    if (l->is_view_old) {
+        l->is_view_old = false; /* it had led again before it ended, which was not seen here */
+        l->dead_revision = l->seen_revision;
+        return;
+    }
     l->disproved[l->n_disproved++] = l->seen_id;
 }
 
@@ -295,6 +300,7 @@ void etcd_leader_suspect(struct etcd_leader *l, const char *address)
         return;
     take_for_lost(l);
     l->suspected_id = l->seen_id;
+    l->is_view_old = true;
 }
 
 void etcd_leader_presume_lost(struct etcd_leader *l, const char *address)
@@ -330,7 +336,7 @@ static void take_campaign(struct etcd_leader *l, const struct etcd_reply *reply,
     if (reply->outcome == ETCD_OK && reply->succeeded) {
         l->role = ETCD_LOADING;
         l->term = reply->revision;
-        l->has_seen = false;
+        l->has_seen = l->is_view_old = false;
         l->work_due_ns = now_ns;
         job_key(l, 0, "", l->load_from);
         l->load_from[strlen(l->load_from) - 16] = '\0';

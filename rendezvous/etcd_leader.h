@@ -112,6 +112,7 @@ struct etcd_leader {
     bool has_seen;
     int64_t dead_revision; /* the crund whose key had it has ended; 0: none */
     uint64_t suspected_id; /* of that crund */
+    bool is_view_old;      /* it was suspected, and the key has not been seen since to be what it was then */
     /* Crunds that led again after they had been suspected: their address refuses connections from here while they live. */
     uint64_t disproved[ETCD_DISPROVED_MAX];
     size_t n_disproved;

@@ -307,6 +307,24 @@ static void test_crunds_that_refuse_each_other_come_to_rest(void **state)
     assert_int_equal(count_terms_while_all_refuse(p, 60 * S), 1); /* the one that was there */
 }
 
+/* It was deposed, has led again and has ended, all between two looks. */
+static void test_a_suspicion_of_one_that_led_again_unseen(void **state)
+{
+    struct place *p = *state;
+    struct etcd_request request;
+
+    elect(p, 0);
+    settle(p, 1);
+    etcd_leader_save(&p->crunds[0], 1, "head", 4, "nodes", 5);
+    assert_true(next_work(p, 0, &request));
+    answer_work(p, 0, &request, ETCD_UNKNOWN, 0);
+    (void)etcd_leader_change(&p->crunds[0]);
+    elect(p, 0);
+    etcd_leader_suspect(&p->crunds[1], "10.0.0.1:29400");
+    elect(p, 1);
+    assert_int_equal(p->crunds[1].n_disproved, 0);
+}
+
 static void test_a_disproved_suspicion_leaves_the_lease(void **state)
 {
     struct place *p = *state;
@@ -1010,6 +1028,7 @@ int main(void)
         TEST(test_a_suspicion_while_a_look_is_under_way),
         TEST(test_a_leader_suspects_none),
         TEST(test_crunds_that_refuse_each_other_come_to_rest),
+        TEST(test_a_suspicion_of_one_that_led_again_unseen),
         TEST(test_a_disproved_suspicion_leaves_the_lease),
         TEST(test_a_silent_leader_is_replaced_each_time),
         TEST(test_after_many_disproofs_no_suspicion_counts),
