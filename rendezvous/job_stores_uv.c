@@ -10,20 +10,25 @@
 #include "proto/tls_openssl.h"
 #include "rendezvous/relay_shell_uv.h"
 #include "rendezvous/replica.h"
+#include "rendezvous/replica_state.h"
 #include "rendezvous/replica_stream.h"
 #include "rendezvous/replica_uv.h"
 #include "rendezvous/rounds.h"
+#include "rendezvous/rounds_keys_uv.h"
 #include "rendezvous/rounds_uv.h"
 #include "rendezvous/server_impl_uv.h"
 #include "rendezvous/session_message.h"
 
-enum { LARGE_BYTES = 1 << 20, PAUSE_MS = 60000 };
+/* Of a state, TURN_PIECES are written in a turn: half a millisecond, with their encryption. */
+enum { LARGE_BYTES = 1 << 20, PAUSE_MS = 60000, COPY_AGAIN_MS = 5000, TURN_PIECES = 4 };
 
 /* Where else the keys of a store are, if it has a replica. */
 enum job_store_copy {
     COPY_NONE,    /* nowhere */
-    COPY_BACKUP,  /* the backup has them, and gets each entry */
-    COPY_LEAVING, /* the backup is lost, and what was saved still names it */
+    COPY_SENDING, /* the backup gets its state, and the entries behind that; this crund goes on alone */
+    COPY_CATCHING, /* the backup has the state, and lacks entries that this crund has executed; no further ones are */
+    COPY_BACKUP,  /* the backup has them, and gets each entry; what is saved names it, or will */
+    COPY_LEAVING, /* the backup is lost, and what was saved may still name it */
     COPY_HELD,    /* another crund serves them, and this one is its backup */
 };
 
@@ -41,11 +46,15 @@ struct job_store {
 
     /* With replicas. */
     struct replica *replica; /* NULL: without */
-    uint64_t number;         /* in the stream to the backup, or from the crund that serves it */
+    uint64_t
+        number; /* in the stream to the backup, or from the crund that serves it; 0: a copy from before */
     enum job_store_copy copy;
     uint64_t mark;      /* it is not served before that is saved; 0: it is */
     uint64_t paused_ms; /* since when `mark` cannot be saved, as this crund does not lead; 0: it can */
     uint64_t told;      /* COPY_HELD: entries that were confirmed */
+    uint64_t passed;    /* the backup was sent all entries up to this number */
+    uint64_t again_ms;  /* it is not copied before */
+    struct replica_state_reader *reader; /* COPY_HELD: its state is not whole; NULL: it is */
 };
 
 struct job_stores {
@@ -55,6 +64,12 @@ struct job_stores {
     size_t n_stores;      /* whose memory is not freed yet */
     uint64_t bytes;       /* of all stores */
     uint64_t last_number; /* of a store with a replica */
+
+    struct job_store *copying; /* to the backup: nothing of it is begun meanwhile; NULL: none */
+    bool is_writing;   /* its state, and behind that its log; else it is waited for the end of an entry */
+    bool is_confirmed; /* the backup has all of the state, before all of the log was sent */
+    struct replica_state_writer writer;
+    size_t log_offset;
 };
 
 /* ---- accounts ---- */
@@ -83,6 +98,8 @@ static void confirm_entries(struct job_store *st)
 {
     uint64_t n = replica_confirmable(st->replica);
 
+    if (st->reader || st->number == 0)
+        return;
     if (n > st->told)
         replica_shell_confirm(st->owner->server->replicas, st->number, n);
     st->told = n;
@@ -98,12 +115,202 @@ static void fail_replica(struct job_store *st, int r)
     end_store(st);
 }
 
+static void send_entry(struct job_store *st, struct wire_span entry)
+{
+    replica_shell_send_entry(st->owner->server->replicas, st->number, entry);
+    st->passed++;
+}
+
+/* Does the backup have, or get, the entries of the store? */
+static bool is_copied(const struct job_store *st)
+{
+    return st->copy == COPY_SENDING || st->copy == COPY_CATCHING || st->copy == COPY_BACKUP;
+}
+
+/* Those that come while the state is written follow it from the log. */
 static void pass_entry_on(void *data, struct wire_span entry)
 {
     struct job_store *st = data;
 
-    if (st->copy == COPY_BACKUP)
-        replica_shell_send_entry(st->owner->server->replicas, st->number, entry);
+    if (is_copied(st) && st->owner->copying != st)
+        send_entry(st, entry);
+}
+
+static void set_alone(struct job_store *st)
+{
+    st->replica->is_alone = st->copy == COPY_NONE || st->copy == COPY_SENDING;
+}
+
+static void activate(struct job_store *st)
+{
+    if (list_is_empty(&st->active))
+        list_append(&st->owner->active, &st->active);
+}
+
+/* ---- replicas: a copy of a store that has keys ---- */
+
+static bool needs_copy(const struct job_store *st)
+{
+    return st->copy == COPY_NONE && st->mark == 0 && st->paused_ms == 0 && !st->is_orphan &&
+           uv_now(st->owner->server->loop) >= st->again_ms;
+}
+
+static void release_hold(struct job_stores *j)
+{
+    struct job_store *st = j->copying;
+
+    j->copying = NULL;
+    j->is_writing = false;
+    st->replica->is_held = false;
+    activate(st);
+}
+
+void job_stores_want_copies(struct job_stores *j)
+{
+    if (!j || j->copying || !rounds_shell_leads(j->server->rounds))
+        return;
+    list_for_each(i, &j->stores)
+    {
+        struct job_store *st = list_entry(i, struct job_store, link);
+
+        if (!needs_copy(st))
+            continue;
+        j->copying = st;
+        st->replica->is_held = true;
+        server_want_turn(j->server);
+        return;
+    }
+}
+
+/* What its nodes have in common with the copy of it; it may have been another crund's. */
+static struct replica_begin describe_store(const struct job_store *st)
+{
+    uint64_t bytes_max = st->owner->server->limits.job_store.bytes_max;
+    struct replica_begin begin = {.space = {.instance = st->instance, .key_space = st->key_space},
+                                  .limits = st->store.limits,
+                                  .wire = *relay_shell_wire(st->nodes)};
+
+    begin.limits.bytes_max = bytes_max > st->store.account.bytes ? bytes_max : st->store.account.bytes;
+    memcpy(begin.seed, st->store.names.seed, sizeof(begin.seed));
+    session_copy_text(begin.space.job, sizeof(begin.space.job), st->job);
+    return begin;
+}
+
+/* False: not now, or the backup is about to be lost. */
+static bool begin_copy(struct job_stores *j, struct job_store *st)
+{
+    struct replica_begin begin = describe_store(st);
+
+    if (!replica_state_is_quiet(st->replica))
+        return false; /* the next call of job_stores_want_copies() tries again */
+    begin.is_copy = true;
+    if (!replica_shell_send_begin(j->server->replicas, ++j->last_number, &begin))
+        return false;
+    st->number = j->last_number;
+    st->copy = COPY_SENDING;
+    st->passed = st->replica->executed;
+    replica_state_writer_init(&j->writer, st->replica);
+    j->log_offset = 0;
+    j->is_writing = true;
+    j->is_confirmed = false;
+    return true;
+}
+
+/* It goes on alone, as if none had been begun. */
+static void cancel_copy(struct job_store *st)
+{
+    if (st->owner->copying == st)
+        release_hold(st->owner);
+    if (st->copy != COPY_SENDING && st->copy != COPY_CATCHING)
+        return;
+    st->copy = COPY_NONE;
+    st->again_ms = uv_now(st->owner->server->loop) + COPY_AGAIN_MS;
+    set_alone(st);
+    activate(st);
+}
+
+static void send_end(struct job_store *st)
+{
+    replica_shell_send_end(st->owner->server->replicas, st->number, st->passed - st->replica->confirmed);
+}
+
+/* Nothing is executed any more that the backup lacks, and it lacks nothing that was: it may be named. */
+static void note_confirmed(struct job_store *st)
+{
+    if (st->copy == COPY_SENDING) {
+        st->copy = COPY_CATCHING;
+        replica_join(st->replica);
+    }
+    if (st->copy != COPY_CATCHING || !replica_has_joined(st->replica))
+        return;
+    st->copy = COPY_BACKUP;
+    st->mark = UINT64_MAX;
+    rounds_keys_gain_backup(st->owner->server->rounds);
+}
+
+/* As many bytes of the log as a piece has. False: all is sent. */
+static bool send_log(struct job_stores *j, struct job_store *st)
+{
+    struct wire_span entry;
+
+    for (size_t n = 0; n < REPLICA_STATE_PIECE_MAX; n += entry.size) {
+        if (!replica_next_entry(st->replica, &j->log_offset, &entry))
+            return false;
+        send_entry(st, entry);
+    }
+    return true;
+}
+
+/* 0 or -ENOMEM. */
+static int send_state(struct job_stores *j, struct job_store *st)
+{
+    struct buf piece = {0};
+    int r = replica_state_write(&j->writer, &piece);
+
+    if (r == 0 && buf_size(&piece) > 0 &&
+        !replica_shell_send_state(j->server->replicas, st->number,
+                                  wire_span(buf_bytes(&piece), buf_size(&piece))))
+        r = -ENOMEM;
+    buf_finish(&piece);
+    return r;
+}
+
+/* A piece of the state, or of the log behind it. */
+static void send_piece(struct job_stores *j, struct job_store *st)
+{
+    if (j->writer.stage == REPLICA_WRITE_DONE) {
+        if (send_log(j, st))
+            return;
+        release_hold(j);
+        if (j->is_confirmed)
+            note_confirmed(st);
+    } else if (send_state(j, st) < 0) {
+        send_end(st);
+        cancel_copy(st);
+    }
+}
+
+static bool can_copy_on(const struct job_stores *j)
+{
+    return j->copying && (j->is_writing ? replica_shell_has_room(j->server->replicas)
+                                        : j->copying->replica->stage == REPLICA_IDLE);
+}
+
+static void run_copy(struct job_stores *j)
+{
+    struct job_store *st = j->copying;
+
+    if (!can_copy_on(j))
+        return;
+    if (!j->is_writing && !begin_copy(j, st)) {
+        release_hold(j);
+        list_unlink(&st->link); /* others are tried first */
+        list_append(&j->stores, &st->link);
+        return;
+    }
+    for (int i = 0; i < TURN_PIECES && j->copying && replica_shell_has_room(j->server->replicas); i++)
+        send_piece(j, st);
+    replica_shell_flush(j->server->replicas);
 }
 
 /* ---- turns ---- */
@@ -144,14 +351,17 @@ void job_stores_release(struct job_stores *j, unsigned max)
 
 bool job_stores_are_busy(const struct job_stores *j)
 {
-    return j && !list_is_empty(&j->active);
+    return j && (!list_is_empty(&j->active) || can_copy_on(j));
 }
 
 void job_stores_run_turn(struct job_stores *j)
 {
     struct job_store *st;
 
-    if (!job_stores_are_busy(j))
+    if (!j)
+        return;
+    run_copy(j);
+    if (list_is_empty(&j->active))
         return;
     st = list_entry(j->active.next, struct job_store, active);
     list_unlink(&st->active);
@@ -193,9 +403,13 @@ static void on_nodes_closed(void *data)
 
 static void end_store(struct job_store *st)
 {
-    if (st->copy == COPY_BACKUP)
-        replica_shell_send_end(st->owner->server->replicas, st->number,
-                               st->replica->appended - st->replica->confirmed);
+    if (is_copied(st))
+        send_end(st);
+    cancel_copy(st);
+    if (st->reader)
+        replica_state_reader_finish(st->reader);
+    free(st->reader);
+    st->reader = NULL;
     list_unlink(&st->link);
     list_unlink(&st->active);
     relay_shell_stop(st->nodes);
@@ -219,8 +433,8 @@ static void on_nodes_worked(void *data)
         replica_shell_flush(st->owner->server->replicas);
     if (st->is_orphan && (!relay_shell_has_nodes(st->nodes) || is_given_up(st)))
         end_store(st);
-    else if (list_is_empty(&st->active))
-        list_append(&st->owner->active, &st->active);
+    else
+        activate(st);
 }
 
 static struct job_store *find_store(struct job_stores *j, const char *job, uint64_t instance,
@@ -278,6 +492,7 @@ static int create_store(struct job_stores *j, const struct relay_space *space,
         return r;
     }
     st->owner = j;
+    st->reader = begin && begin->is_copy ? calloc(1, sizeof(*st->reader)) : NULL;
     j->n_stores++;
     st->replica = relay_shell_replica(st->nodes);
     st->copy = begin ? COPY_HELD : COPY_NONE;
@@ -292,18 +507,17 @@ static int create_store(struct job_stores *j, const struct relay_space *space,
 }
 
 /* A new store with a replica is not served before it is saved where its keys are. */
-static void begin_replica(struct job_store *st, const struct relay_space *space)
+static void begin_replica(struct job_store *st)
 {
     struct server *s = st->owner->server;
-    struct replica_begin begin = {.space = *space, .limits = st->store.limits, .wire = s->limits.wire};
+    struct replica_begin begin = describe_store(st);
 
     st->number = ++st->owner->last_number;
     st->mark = UINT64_MAX;
     st->replica->is_blocked = true;
-    memcpy(begin.seed, st->store.names.seed, sizeof(begin.seed));
     if (replica_shell_backup(s->replicas) != 0 && replica_shell_send_begin(s->replicas, st->number, &begin))
         st->copy = COPY_BACKUP;
-    st->replica->is_alone = st->copy == COPY_NONE;
+    set_alone(st);
 }
 
 void job_stores_begin(struct job_stores *j, const char *job, uint64_t instance, uint32_t key_space)
@@ -324,7 +538,7 @@ void job_stores_begin(struct job_stores *j, const char *job, uint64_t instance, 
     if (r < 0)
         server_log(j->server, NULL, "cannot keep the keys of job '%.64s': %s", job, strerror(-r));
     else if (st->replica)
-        begin_replica(st, &space);
+        begin_replica(st);
 }
 
 void job_stores_end(struct job_stores *j, const char *job, uint64_t instance)
@@ -351,6 +565,9 @@ void job_stores_orphan(struct job_stores *j)
         struct job_store *st = list_entry(i, struct job_store, link);
 
         st->is_orphan = st->copy != COPY_HELD;
+        if (st->copy == COPY_SENDING || st->copy == COPY_CATCHING)
+            send_end(st); /* it cannot be saved that the backup has it */
+        cancel_copy(st);
         if (st->mark > 0)
             pause_store(st);
         if (st->is_orphan && !relay_shell_has_nodes(st->nodes))
@@ -385,9 +602,10 @@ static void open_store(struct job_store *st)
     st->replica->is_blocked = false;
     if (st->copy == COPY_LEAVING)
         st->copy = COPY_NONE;
-    st->replica->is_alone = st->copy == COPY_NONE;
-    if (list_is_empty(&st->active))
-        list_append(&st->owner->active, &st->active);
+    set_alone(st);
+    activate(st);
+    if (st->copy == COPY_BACKUP)
+        rounds_log(st->owner->server->rounds, "job '%.64s': its keys are at another crund, too", st->job);
 }
 
 void job_stores_set_mark(struct job_stores *j, const struct rounds_job *job, uint64_t mark)
@@ -423,6 +641,7 @@ bool job_stores_lose_backup(struct job_stores *j, bool leads)
     {
         struct job_store *st = list_entry(i, struct job_store, link);
 
+        cancel_copy(st);
         if (st->copy != COPY_BACKUP)
             continue;
         st->copy = COPY_LEAVING;
@@ -444,12 +663,17 @@ static int serve_copy(struct job_store *st)
     return r;
 }
 
+/* By what is saved; an incomplete copy is never named there. */
+static bool may_serve(const struct job_store *st, const struct rounds_job *job, uint64_t id)
+{
+    return st->replica && !st->reader && (st->copy == COPY_HELD ? job->keys_backup : job->keys_at) == id;
+}
+
 bool job_stores_serve(struct job_stores *j, const struct rounds_job *job, uint64_t id)
 {
     struct job_store *st = find_store(j, job->id, job->instance, job->key_space);
 
-    if (!st || !st->replica || (st->copy == COPY_HELD ? job->keys_backup : job->keys_at) != id ||
-        (st->copy == COPY_HELD && serve_copy(st) < 0))
+    if (!st || !may_serve(st, job, id) || (st->copy == COPY_HELD && serve_copy(st) < 0))
         return false;
     st->is_orphan = false;
     st->paused_ms = 0;
@@ -477,10 +701,15 @@ static struct job_store *find_copy(struct job_stores *j, uint64_t number)
     {
         struct job_store *st = list_entry(i, struct job_store, link);
 
-        if (st->copy == COPY_HELD && st->number == number)
+        if (st->copy == COPY_HELD && st->number == number && number != 0)
             return st;
     }
     return NULL;
+}
+
+static void log_copy(const struct job_store *st)
+{
+    server_log(st->owner->server, NULL, "has the keys of job '%.64s', too", st->job);
 }
 
 int job_stores_copy_begin(struct job_stores *j, uint64_t number, const struct replica_begin *begin)
@@ -496,17 +725,43 @@ int job_stores_copy_begin(struct job_stores *j, uint64_t number, const struct re
     if (r < 0)
         return r;
     st->number = number;
-    server_log(j->server, NULL, "has the keys of job '%.64s', too", space->job);
+    if (begin->is_copy && !st->reader) {
+        end_store(st);
+        return -ENOMEM;
+    }
+    if (begin->is_copy)
+        replica_state_reader_init(st->reader, st->replica);
+    else
+        log_copy(st);
+    return 0;
+}
+
+int job_stores_copy_state(struct job_stores *j, uint64_t number, struct wire_span piece)
+{
+    struct job_store *st = find_copy(j, number);
+    int r = st && st->reader ? replica_state_read(st->reader, piece) : -EPROTO;
+
+    if (r < 0)
+        return r;
+    account(st);
+    if (!st->reader->is_done)
+        return 0;
+    replica_state_reader_finish(st->reader);
+    free(st->reader);
+    st->reader = NULL;
+    st->told = replica_confirmable(st->replica);
+    replica_shell_confirm(j->server->replicas, number, st->told);
+    log_copy(st);
     return 0;
 }
 
 int job_stores_copy_entry(struct job_stores *j, uint64_t number, struct wire_span entry)
 {
     struct job_store *st = find_copy(j, number);
-    int r = st ? replica_receive(st->replica, entry.data, entry.size) : -EPROTO;
+    int r = st && !st->reader ? replica_receive(st->replica, entry.data, entry.size) : -EPROTO;
 
-    if (r == 0 && list_is_empty(&st->active))
-        list_append(&j->active, &st->active);
+    if (r == 0)
+        activate(st);
     return r;
 }
 
@@ -530,15 +785,40 @@ void job_stores_confirm_copies(struct job_stores *j)
     server_work_off(j->server);
 }
 
-void job_stores_drop_copies(struct job_stores *j)
+void job_stores_age_copies(struct job_stores *j)
 {
     list_for_each_safe(i, &j->stores)
     {
         struct job_store *st = list_entry(i, struct job_store, link);
 
         if (st->copy == COPY_HELD)
+            st->number = 0;
+        if (st->reader)
             end_store(st);
     }
+}
+
+void job_stores_drop_copies(struct job_stores *j)
+{
+    list_for_each_safe(i, &j->stores)
+    {
+        struct job_store *st = list_entry(i, struct job_store, link);
+
+        if (st->copy == COPY_HELD && st->number == 0)
+            end_store(st);
+    }
+}
+
+bool job_stores_have_keys(const struct job_stores *j)
+{
+    list_for_each(i, &j->stores)
+    {
+        const struct job_store *st = list_entry(i, struct job_store, link);
+
+        if (!st->reader && st->paused_ms == 0 && (st->copy != COPY_HELD || st->number > 0))
+            return true;
+    }
+    return false;
 }
 
 uint64_t job_stores_confirm(struct job_stores *j, uint64_t number, uint64_t n)
@@ -547,12 +827,15 @@ uint64_t job_stores_confirm(struct job_stores *j, uint64_t number, uint64_t n)
     {
         struct job_store *st = list_entry(i, struct job_store, link);
 
-        if (st->copy != COPY_BACKUP || st->number != number)
+        if (!is_copied(st) || st->number != number)
             continue;
         uint64_t before = st->replica->confirmed;
         replica_confirm(st->replica, n);
-        if (list_is_empty(&st->active))
-            list_append(&j->active, &st->active);
+        if (j->copying != st)
+            note_confirmed(st);
+        else
+            j->is_confirmed = j->writer.stage == REPLICA_WRITE_DONE;
+        activate(st);
         return st->replica->confirmed - before;
     }
     return 0;

@@ -17,6 +17,9 @@
  * other keys gets none of it. Nothing is saved: a rendezvous that was started again has no keys, refuses the nodes that had some,
  * and their workers' connections end.
  *
+ * With replicas a store that the backup lacks is copied to it (replica_state.h), one store at a time; what that costs is there. A turn
+ * of the loop writes some pieces, and no further ones while 256 KiB wait for the socket.
+ *
  * Bounds: of one job as server_limits.job_store has it, and of all jobs together as server_limits.store. What is said here of
  * memory is counted by the store: names, values and waits.
  */
@@ -70,12 +73,24 @@ bool job_stores_serve(struct job_stores *j, const struct rounds_job *job, uint64
 /* Behind those calls for all jobs: ends the stores of which another crund has, or had, the last state. */
 void job_stores_end_rest(struct job_stores *j);
 
+/* There is a backup: a store that it does not have is copied to it. Called again and again. */
+void job_stores_want_copies(struct job_stores *j);
+
 /* The copies that this crund has as a backup. 0, -EPROTO or -ENOMEM: it is none any more. */
 int job_stores_copy_begin(struct job_stores *j, uint64_t number, const struct replica_begin *begin);
+int job_stores_copy_state(struct job_stores *j, uint64_t number, struct wire_span piece);
 int job_stores_copy_entry(struct job_stores *j, uint64_t number, struct wire_span entry);
 void job_stores_copy_end(struct job_stores *j, uint64_t number);
 void job_stores_confirm_copies(struct job_stores *j);
+
+/* What follows is from another crund, or another connection: copies from before may be served, but are not continued. */
+void job_stores_age_copies(struct job_stores *j);
+
+/* Drops copies from before. */
 void job_stores_drop_copies(struct job_stores *j);
+
+/* Are there keys that this crund is to serve if it leads? Not copies from before. */
+bool job_stores_have_keys(const struct job_stores *j);
 
 /* The backup has n entries of that store; how many more than before. */
 uint64_t job_stores_confirm(struct job_stores *j, uint64_t number, uint64_t n);

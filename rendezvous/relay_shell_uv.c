@@ -520,6 +520,11 @@ struct replica *relay_shell_replica(struct relay_shell *h)
     return h->config.entry ? &h->replica : NULL;
 }
 
+const struct wire_limits *relay_shell_wire(const struct relay_shell *h)
+{
+    return &h->wire;
+}
+
 void relay_shell_cut(struct relay_shell *h)
 {
     while (!list_is_empty(&h->conns))

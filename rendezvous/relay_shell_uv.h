@@ -58,6 +58,9 @@ int relay_shell_run_turn(struct relay_shell *h);
 /* NULL: without replicas. */
 struct replica *relay_shell_replica(struct relay_shell *h);
 
+/* The limits of requests. */
+const struct wire_limits *relay_shell_wire(const struct relay_shell *h);
+
 /* Closes the connections of all nodes, which come again. */
 void relay_shell_cut(struct relay_shell *h);
 

@@ -4,11 +4,13 @@
 
 #include "rendezvous/replica_stream.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
 #include "base/buf.h"
 #include "rendezvous/replica.h"
+#include "rendezvous/replica_state.h"
 
 enum {
     LENGTH_SIZE = 4,
@@ -18,7 +20,10 @@ enum {
     MESSAGE_MAX = HEAD_SIZE + REPLICA_ENTRY_MAX,
 };
 
-static const uint8_t magic[8] = "crunrep1";
+static_assert((int)REPLICA_STATE_PIECE_MAX <= (int)REPLICA_ENTRY_MAX,
+              "a piece is no longer than an entry may be");
+
+static const uint8_t magic[8] = "crunrep2";
 
 int replica_put_hello(struct buf *out, uint64_t id)
 {
@@ -53,7 +58,7 @@ int replica_put_begin(struct buf *out, uint64_t store, const struct replica_begi
     int r = relay_space_put(&space, &b->space);
 
     if (r == 0)
-        r = put_head(out, REPLICA_BEGIN, store, BEGIN_SIZE + buf_size(&space));
+        r = put_head(out, b->is_copy ? REPLICA_COPY : REPLICA_BEGIN, store, BEGIN_SIZE + buf_size(&space));
     for (size_t i = 0; r == 0 && i < N_LIMITS; i++)
         r = buf_append_u64(out, limits[i]);
     if (r == 0)
@@ -69,6 +74,13 @@ int replica_put_entry(struct buf *out, uint64_t store, struct wire_span entry)
     int r = put_head(out, REPLICA_ENTRY, store, entry.size);
 
     return r < 0 ? r : buf_append(out, entry.data, entry.size);
+}
+
+int replica_put_state(struct buf *out, uint64_t store, struct wire_span piece)
+{
+    int r = put_head(out, REPLICA_STATE, store, piece.size);
+
+    return r < 0 ? r : buf_append(out, piece.data, piece.size);
 }
 
 int replica_put_end(struct buf *out, uint64_t store)
@@ -105,10 +117,13 @@ static int decode_body(const uint8_t *body, size_t n, struct replica_message *re
 {
     switch (ret->kind) {
     case REPLICA_BEGIN:
+    case REPLICA_COPY:
+        ret->begin.is_copy = ret->kind == REPLICA_COPY;
         return decode_begin(body, n, &ret->begin);
     case REPLICA_ENTRY:
+    case REPLICA_STATE:
         ret->entry = wire_span(body, n);
-        return 0; /* replica_receive() decodes it */
+        return 0; /* replica_receive() or replica_state_read() decodes it */
     case REPLICA_END:
         return n == 0 ? 0 : -EPROTO;
     case REPLICA_CONFIRM:

@@ -7,13 +7,15 @@
  *   backup                                   serving crund
  *   hello: its id                       ->
  *                                       <-   begin: a store without keys, its limits and seed
+ *                                       <-   or copy: the same of a store that has some, and pieces of its state (replica_state.h), ...
  *                                       <-   entry (replica.h), ...
- *   confirm: number of entries          ->
+ *   confirm: number of entries          ->   behind a copy once when it is whole, however many there are
  *                                       <-   end: the store ends
  *
  * Failure: memory is out (-ENOMEM), or a message cannot be decoded (-EPROTO); both end the connection.
  */
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -32,6 +34,8 @@ enum replica_message_kind {
     REPLICA_ENTRY,
     REPLICA_END,
     REPLICA_CONFIRM,
+    REPLICA_COPY,
+    REPLICA_STATE,
     REPLICA_MESSAGE_KIND_COUNT
 };
 
@@ -41,20 +45,22 @@ struct replica_begin {
     struct store_limits limits;
     struct wire_limits wire;
     uint8_t seed[SIPHASH_SEED_SIZE];
+    bool is_copy; /* its state follows */
 };
 
 struct replica_message {
     enum replica_message_kind kind;
     uint64_t store;             /* its number, which the serving crund gives */
-    struct wire_span entry;     /* ENTRY: in the caller's bytes */
+    struct wire_span entry;     /* ENTRY, or a piece of STATE: in the caller's bytes */
     uint64_t n;                 /* CONFIRM: entries of this store so far */
-    struct replica_begin begin; /* BEGIN */
+    struct replica_begin begin; /* BEGIN, COPY */
 };
 
 /* 0 or -ENOMEM. */
 int replica_put_hello(struct buf *out, uint64_t id);
 int replica_put_begin(struct buf *out, uint64_t store, const struct replica_begin *begin);
 int replica_put_entry(struct buf *out, uint64_t store, struct wire_span entry);
+int replica_put_state(struct buf *out, uint64_t store, struct wire_span piece);
 int replica_put_end(struct buf *out, uint64_t store);
 int replica_put_confirm(struct buf *out, uint64_t store, uint64_t n);
 

@@ -1,12 +1,14 @@
 /*
  *   a crund that follows -> connects to the leader, proves the key of the purpose `replica`, sends its id
- *   the leader           -> makes the first one its backup: stores that begin from now on are copied to it
+ *   the leader           -> makes the first one its backup: stores that begin from now on are there, too, and those that
+ *                           are there already are copied to it, one after another (job_stores_uv.c)
  *
- * The others stay connected, and one of them becomes the backup when it is lost; it gets the stores that begin after that. A store
- * whose backup was lost goes on alone (rounds_keys_uv.c).
+ * The others stay connected, and one of them becomes the backup when it is lost. A store that has lost its backup goes on alone until
+ * the next one has a copy (rounds_keys_uv.c).
  *
  * A backup that leaves an entry unconfirmed for PATIENCE_MS is lost. The backup takes part as long as the same crund leads; when the
- * connection ends it keeps its copies until it leads itself or follows the next leader.
+ * connection ends it keeps its copies until it leads itself, or has followed the next leader for KEEP_COPIES_MS: that one may
+ * have ended before it saved anything.
  */
 
 #include "rendezvous/replica_uv.h"
@@ -30,9 +32,11 @@ enum {
     TICK_MS = 200,
     PATIENCE_MS = 1000,
     HELLO_MS = 5000,
+    KEEP_COPIES_MS = 5000,
     ROOM = 64 * 1024,
     CONNS_MAX = 64,
-    OUTPUT_MAX = 64 << 20
+    OUTPUT_MAX = 64 << 20,
+    STATE_OUTPUT_MAX = 256 * 1024
 };
 
 struct replica_conn {
@@ -61,8 +65,7 @@ struct replica_shell {
     uint64_t n_sent, n_confirmed; /* entries */
     uint64_t waiting_ms;          /* since when the backup has confirmed none, while there are some */
     bool is_stopping;
-    bool is_behind;  /* something for the backup could not be queued */
-    bool was_backup; /* it had copies when the connection to the leader ended, or has them */
+    bool is_behind; /* something for the backup could not be queued */
     uint8_t scratch[ROOM];
 };
 
@@ -120,6 +123,8 @@ static void on_replica_written(uv_write_t *write, int status)
         close_conn(c);
     else
         flush_conn(c);
+    if (!c->is_closing)
+        server_want_turn(c->shell->server); /* there may be room for more of a state */
 }
 
 /* 0 or -errno: the connection is broken. */
@@ -176,8 +181,7 @@ static void choose_backup(struct replica_shell *h)
             h->backup = c;
     }
     if (h->backup)
-        rounds_log(h->server->rounds,
-                   "another crund is the backup: keys of generations from now on are there, too");
+        rounds_log(h->server->rounds, "another crund is the backup: keys of jobs will be there, too");
 }
 
 uint64_t replica_shell_backup(const struct replica_shell *h)
@@ -200,6 +204,18 @@ static bool note_queued(struct replica_shell *h, int r)
 bool replica_shell_send_begin(struct replica_shell *h, uint64_t number, const struct replica_begin *begin)
 {
     return h->backup && note_queued(h, replica_put_begin(&h->backup->out, number, begin));
+}
+
+bool replica_shell_send_state(struct replica_shell *h, uint64_t number, struct wire_span piece)
+{
+    return h->backup && note_queued(h, replica_put_state(&h->backup->out, number, piece));
+}
+
+bool replica_shell_has_room(const struct replica_shell *h)
+{
+    const struct replica_conn *c = h->backup;
+
+    return c && !c->is_writing && buf_size(&c->out) + buf_size(&c->wire) < STATE_OUTPUT_MAX;
 }
 
 void replica_shell_send_entry(struct replica_shell *h, uint64_t number, struct wire_span entry)
@@ -254,10 +270,12 @@ static int take_order(struct replica_conn *c, const struct replica_message *m)
 {
     struct job_stores *j = c->shell->server->job_stores;
 
-    c->shell->was_backup = true;
     switch (m->kind) {
     case REPLICA_BEGIN:
+    case REPLICA_COPY:
         return job_stores_copy_begin(j, m->store, &m->begin);
+    case REPLICA_STATE:
+        return job_stores_copy_state(j, m->store, m->entry);
     case REPLICA_ENTRY:
         return job_stores_copy_entry(j, m->store, m->entry);
     case REPLICA_END:
@@ -408,9 +426,8 @@ static void on_leader_connected(uv_connect_t *connect, int status)
         close_conn(c);
         return;
     }
-    /* What this crund has from before is not what the leader goes on with. */
-    job_stores_drop_copies(c->shell->server->job_stores);
-    c->shell->was_backup = false;
+    c->since_ms = uv_now(connect->handle->loop);
+    job_stores_age_copies(c->shell->server->job_stores);
     take_records(c, NULL, 0);
 }
 
@@ -457,7 +474,7 @@ void replica_shell_follow(struct replica_shell *h, const char *address, bool lea
 
 bool replica_shell_defers(const struct replica_shell *h)
 {
-    return h && !h->was_backup;
+    return h && !job_stores_have_keys(h->server->job_stores);
 }
 
 /* ---- time ---- */
@@ -485,8 +502,12 @@ static void on_replica_tick(uv_timer_t *timer)
     else if (h->leader && !tls_link_is_established(h->leader->tls) &&
              now_ms - h->leader->since_ms >= HELLO_MS)
         close_conn(h->leader);
+    else if (h->leader && now_ms - h->leader->since_ms >= KEEP_COPIES_MS)
+        job_stores_drop_copies(h->server->job_stores);
     if (!h->backup)
         choose_backup(h);
+    if (h->backup)
+        job_stores_want_copies(h->server->job_stores);
 }
 
 /* ---- life ---- */

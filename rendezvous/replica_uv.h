@@ -22,8 +22,7 @@ int replica_shell_create(struct replica_shell **ret, struct server *s, uint64_t 
 /* Where the crund is that leads, HOST:PORT, numeric; "": it is not known. leads: it is this one. */
 void replica_shell_follow(struct replica_shell *h, const char *address, bool leads);
 
-/* A connection to the leader is refused: another crund may have all the keys that this one lacks, and is to be the first to take
- * over. */
+/* The leader is lost: another crund may have all the keys that this one lacks, and is to be the first to take over. */
 bool replica_shell_defers(const struct replica_shell *h);
 
 /* ---- the crund that serves ---- */
@@ -36,10 +35,14 @@ uint64_t replica_shell_backup(const struct replica_shell *h);
 
 /* To the backup, when it is flushed. False: it is not sent; the backup is about to be lost. */
 bool replica_shell_send_begin(struct replica_shell *h, uint64_t number, const struct replica_begin *begin);
+bool replica_shell_send_state(struct replica_shell *h, uint64_t number, struct wire_span piece);
 void replica_shell_send_entry(struct replica_shell *h, uint64_t number, struct wire_span entry);
 /* n_unconfirmed: entries that nothing waits for any more. */
 void replica_shell_send_end(struct replica_shell *h, uint64_t number, uint64_t n_unconfirmed);
 void replica_shell_flush(struct replica_shell *h);
+
+/* May pieces of a state be sent? So few are on their way that entries behind them do not wait long. */
+bool replica_shell_has_room(const struct replica_shell *h);
 
 /* ---- the backup ---- */
 

@@ -39,6 +39,14 @@ void rounds_keys_begin(struct rounds_shell *r, const struct rounds_job *job)
     }
 }
 
+void rounds_keys_gain_backup(struct rounds_shell *r)
+{
+    if (!r->leads)
+        return;
+    save_all_keys(r);
+    rounds_state_write(r->state);
+}
+
 void rounds_keys_lose_backup(struct rounds_shell *r)
 {
     if (!r || !r->server->job_stores || !job_stores_lose_backup(r->server->job_stores, r->leads) || !r->leads)

@@ -1,6 +1,6 @@
 /*
  * Fuzz target: a backup of a store (replica.h) that receives any bytes from the crund that serves it, as messages of
- * replica_stream.h. Entries of all stores are executed on one. Whatever comes, all memory has been given back at the end
+ * replica_stream.h. Pieces of a state and entries of all stores are for one. Whatever comes, all memory has been given back at the end
  * (store_finish() asserts it).
  */
 
@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "rendezvous/replica.h"
+#include "rendezvous/replica_state.h"
 #include "rendezvous/replica_stream.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -22,6 +23,7 @@ static const struct wire_limits limits = {
 struct backup {
     struct store store;
     struct replica replica;
+    struct replica_state_reader reader;
     struct replica_node *nodes[NODES_MAX];
     unsigned n_nodes;
 };
@@ -56,10 +58,16 @@ static void free_node(void *data, struct replica_node *n, int reason)
     free(n);
 }
 
+/* As job_stores_uv.c: a state is whole before an entry is received. */
 static int take(struct backup *b, const struct replica_message *m)
 {
-    int r = m->kind == REPLICA_ENTRY ? replica_receive(&b->replica, m->entry.data, m->entry.size) : 0;
+    bool is_state = m->kind == REPLICA_STATE, is_read = b->reader.has_head && !b->reader.is_done;
+    int r = 0;
 
+    if (is_state)
+        r = b->replica.appended > 0 && !is_read ? -1 : replica_state_read(&b->reader, m->entry);
+    else if (m->kind == REPLICA_ENTRY)
+        r = is_read ? -1 : replica_receive(&b->replica, m->entry.data, m->entry.size);
     for (unsigned i = 0; r == 0 && i < TURNS_MAX && replica_is_busy(&b->replica); i++)
         r = replica_run(&b->replica);
     return r;
@@ -81,6 +89,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     replica_init(&b.replica, &b.store, &host);
     b.replica.is_backup = true;
+    replica_state_reader_init(&b.reader, &b.replica);
     for (int r = 0; r == 0 && used > 0; data += used, size -= used) {
         r = replica_decode(data, size, &m, &used);
         if (r == 0 && used > 0)
@@ -93,6 +102,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         relay_node_finish(&b.nodes[i]->node);
         free(b.nodes[i]);
     }
+    replica_state_reader_finish(&b.reader);
     replica_finish(&b.replica);
     store_finish(&b.store);
     return 0;

@@ -5,6 +5,7 @@ notes: a write that was acknowledged and is lost, or an addition that is execute
 """
 
 import pathlib
+import re
 import signal
 import sys
 
@@ -108,6 +109,22 @@ def backup_of(place):
     return next(i for i, c in enumerate(place.crunds) if "has the keys of job 'j', too" in c.log())
 
 
+KEYS_LINE = re.compile(r"its keys are at another (crund), too|its keys are served by this crund|has the keys of jobs, too, is lost"
+                       r"|does not confirm them")
+
+
+def has_backup(place, i):
+    """The keys that this crund serves are at another one, too."""
+    lines = KEYS_LINE.findall(place.crunds[i].log())
+    return bool(lines) and lines[-1] == "crund"
+
+
+def wait_for_backup(place):
+    """The crund that serves the keys, which are at another one, too."""
+    assert wait_until(lambda: place.leader() is not None and has_backup(place, place.leader()), 60), place.logs()
+    return place.leader()
+
+
 def other(place, *not_these):
     return next(i for i in range(3) if i not in not_these)
 
@@ -152,15 +169,50 @@ def test_a_backup_that_stood_still_serves_nothing(tmp_path, secret):
 
 
 def test_a_leader_that_stood_still_serves_nothing(tmp_path, secret):
-    """Its lease runs out, its backup goes on, and what it replies to later changes nothing."""
+    """Its backup goes on, not the third crund, and what it replies to later changes nothing."""
     with open_place(tmp_path, "--secret-file", str(secret), "--store-replicas", "2") as place:
         job = Job(place, secret, tmp_path)
         job.wait_for_writes()
         leader, backup = place.leader(), backup_of(place)
-        place.crunds[other(place, leader, backup)].process.kill()
         place.crunds[leader].process.send_signal(signal.SIGSTOP)
         assert wait_until(lambda: place.says_it_leads(backup), 60), place.logs()
         place.crunds[leader].process.send_signal(signal.SIGCONT)
         assert wait_until(lambda: not place.says_it_leads(leader), 60), place.logs()
+        job.wait_for_writes()
+        job.finish()
+
+
+def test_each_crund_that_serves_the_keys_is_killed(tmp_path, secret):
+    """Within one generation, as soon as another one has them, too; the dead one comes back."""
+    with open_place(tmp_path, "--secret-file", str(secret), "--store-replicas", "2") as place:
+        job = Job(place, secret, tmp_path)
+        for _ in range(4):
+            old = wait_for_backup(place)
+            job.wait_for_writes(20)
+            place.crunds[old].process.kill()
+            assert wait_until(lambda: place.leader() not in (None, old), 60), place.logs()  # noqa: B023
+            assert served_by(place, place.leader()), place.logs()
+            place.crunds[old].__exit__()
+            place.start_crund(old)
+        wait_for_backup(place)
+        job.wait_for_writes()
+        job.finish()
+
+
+def test_a_backup_that_is_lost_is_replaced(tmp_path, secret):
+    """By a crund that was there before, and then by one that comes later; the one that serves the keys dies last."""
+    with open_place(tmp_path, "--secret-file", str(secret), "--store-replicas", "2") as place:
+        job = Job(place, secret, tmp_path)
+        leader = wait_for_backup(place)
+        first = backup_of(place)
+        for n, i in enumerate((first, other(place, leader, first))):
+            place.crunds[i].__exit__()
+            lost = "the crund that has the keys of jobs, too, is lost"
+            assert wait_until(lambda: place.crunds[leader].log().count(lost) > n, 60), place.logs()  # noqa: B023
+            assert wait_for_backup(place) == leader
+            place.start_crund(i)
+            job.wait_for_writes(20)
+        place.crunds[leader].process.kill()
+        assert wait_until(lambda: place.leader() not in (None, leader), 60), place.logs()
         job.wait_for_writes()
         job.finish()
