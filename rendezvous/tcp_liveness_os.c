@@ -15,6 +15,17 @@ void tcp_liveness_tune(int fd)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &yes, sizeof(yes)); /* see above */
 }
 
+void tcp_liveness_limit(int fd, unsigned silence_ms)
+{
+    const int yes = 1, probes = 2, interval_s = (int)(silence_ms / (1000 * (unsigned)(probes + 1)));
+
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &silence_ms, sizeof(silence_ms)); /* see above */
+    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof(yes));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &interval_s, sizeof(interval_s));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof(interval_s));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
+}
+
 static struct tcp_info get_info(int fd)
 {
     struct tcp_info info = {.tcpi_last_ack_recv = UINT32_MAX};

@@ -12,6 +12,10 @@
 /* Packets that were lost again are sent again at steady intervals, not at ever longer ones. */
 void tcp_liveness_tune(int fd);
 
+/* The kernel ends the connection when the peer's kernel has acknowledged nothing for so long, also while nothing is sent. For a peer
+ * whose host is lost: a process that is stopped is not noticed. */
+void tcp_liveness_limit(int fd, unsigned silence_ms);
+
 /* Extra silence to tolerate on this connection: four round trips, in which lost packets are sent again;
  * UINT64_MAX if the receive queue is not empty (data behind a lost segment, or not read yet). 0 where the
  * kernel does not report it. */

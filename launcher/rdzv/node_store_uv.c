@@ -4,6 +4,9 @@
  * The connection is a second one beside the session, so values do not hold up signs of life. When it breaks it is dialled
  * again, and nothing is lost (relay_link.h); after PATIENCE_MS without one, or when the store has forgotten this node,
  * the clients are closed, as when a plain store ends.
+ *
+ * A host that is lost with the store breaks no connection, so silence of its kernel for SILENCE_MS does. It is longer than a cable is out
+ * for a moment: what dials another crund in vain has lost its keys, where there are no replicas.
  */
 
 #include "launcher/rdzv/node_store_uv.h"
@@ -22,7 +25,13 @@
 #include "rendezvous/server_security.h"
 #include "rendezvous/server_uv.h"
 
-enum { RETRY_MS = 50, PATIENCE_MS = 30000 };
+enum {
+    RETRY_MS = 50,
+    PATIENCE_MS = 30000,
+    SILENCE_MS = 15000,
+    REACH_MS = 2000,  /* of an attempt: until an address answers */
+    HELLO_MS = 10000, /* and then until the store does, which may have the handshakes of all nodes to make */
+};
 
 struct node_store {
     struct node_store_config config;
@@ -51,6 +60,7 @@ static void fail_node_store(struct node_store *n, const char *why)
     tcp_client_close(n->client);
     n->client = NULL;
     n->is_open = false;
+    (void)uv_timer_stop(&n->timer); /* cannot fail on a timer that exists */
     relay_fail(&n->relay);
     server_serve_relayed(n->server); /* closes the clients */
     n->config.on_failed(n->config.data, why);
@@ -103,6 +113,7 @@ static int take_store_hello(struct node_store *n)
     buf_consume(&n->hello, RELAY_HELLO_SIZE);
     n->is_open = true;
     n->until_ms = 0;
+    (void)uv_timer_stop(&n->timer); /* cannot fail on a timer that exists */
     return 0;
 }
 
@@ -160,13 +171,34 @@ static void list_addresses(struct node_store *n, struct resolver_addresses *ret)
     ret->items[ret->n++] = now.items[0];
 }
 
+/* The timer is that of the present attempt until the store's hello. */
+static void on_attempt_late(uv_timer_t *timer)
+{
+    struct node_store *n = timer->data;
+
+    tcp_client_close(n->client);
+    on_store_lost(n, "it does not answer");
+}
+
+static void limit_attempt(struct node_store *n, unsigned ms)
+{
+    (void)uv_timer_start(&n->timer, on_attempt_late, ms, 0); /* fails only without a callback */
+}
+
+static void on_store_reached(void *data)
+{
+    limit_attempt(data, HELLO_MS);
+}
+
 static int dial_relay(struct node_store *n)
 {
     struct resolver_addresses addresses;
     const struct tcp_client_config config = {.loop = n->config.loop,
                                              .addresses = &addresses,
                                              .turn = n->turn,
+                                             .silence_ms = SILENCE_MS,
                                              .tls = n->config.tls,
+                                             .on_reached = on_store_reached,
                                              .on_connected = on_store_connected,
                                              .on_bytes = on_store_bytes,
                                              .on_lost = on_store_lost,
@@ -174,6 +206,7 @@ static int dial_relay(struct node_store *n)
 
     list_addresses(n, &addresses);
     n->turn++;
+    limit_attempt(n, REACH_MS);
     return tcp_client_dial(&n->client, &config);
 }
 

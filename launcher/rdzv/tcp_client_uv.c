@@ -314,6 +314,13 @@ uint64_t tcp_client_slack_ns(const struct tcp_client *l, uint32_t within_ms)
 
 /* ---- connecting ---- */
 
+static void tune(const struct tcp_client *l, int fd)
+{
+    tcp_liveness_tune(fd);
+    if (l->config.silence_ms > 0)
+        tcp_liveness_limit(fd, l->config.silence_ms);
+}
+
 static void on_connect(uv_connect_t *request, int status)
 {
     struct tcp_client *l = request->handle->data;
@@ -329,7 +336,7 @@ static void on_connect(uv_connect_t *request, int status)
     (void)uv_tcp_nodelay(&l->tcp, 1); /* without it only slower */
     uv_os_fd_t fd;
     if (uv_fileno((const uv_handle_t *)&l->tcp, &fd) == 0)
-        tcp_liveness_tune(fd);
+        tune(l, fd);
     int r = uv_read_start((uv_stream_t *)&l->tcp, on_client_alloc, on_client_read);
     if (r == 0 && l->config.tls)
         r = tls_link_create_to(&l->tls, l->config.tls, l->names[l->dialled - l->addresses.items]);

@@ -24,6 +24,7 @@ struct tcp_client_config {
     /* With addresses and certificates: the name that the certificate at each address has to have, NULL: the one of `tls`. NULL: that
      * for all. The array is needed for the call only, the names until the connection has ended. */
     const char *const *names;
+    unsigned silence_ms;            /* tcp_liveness_limit(); at least 3000, 0: no limit */
     unsigned turn;                  /* index of the first address to try, modulo their number */
     struct tls_context *tls;        /* NULL: in the clear. Outlives the connection. */
     void (*on_reached)(void *data); /* with TLS: the handshake begins. NULL: not wanted */

@@ -130,6 +130,15 @@ while True:
 """
 
 
+def test_the_kernel_watches_the_connection_for_keys(fabric, job):
+    """A host that is lost ends none of its connections: without its own timer a node's store would wait for a quarter of an hour."""
+    text = subprocess.run([*fabric.prefix(1), "ss", "-Htno", "state", "established", "dport", "=", ":29400"], capture_output=True, text=True,
+                          check=True).stdout
+    timers = re.findall(r"timer:\(keepalive,([0-9.]+)(ms|sec)", text)
+    assert len(timers) == 1, text  # the other one is the session's, which has signs of life
+    assert timers[0][1] == "ms" or float(timers[0][0]) <= 5, text
+
+
 @pytest.mark.parametrize("mode, served_at", [(["--security=open"], "*"), (["--security=require"], "address"), (["--seal"], None)],
                          ids=["open", "fenced", "sealed"])
 def test_what_listens_in_each_mode(fabric, tmp_path, mode, served_at):
