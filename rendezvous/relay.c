@@ -3,8 +3,8 @@
  * under way are found by their id, and those that others may join by the bytes of the WAIT or the key of the ADD.
  *
  * ADD: while one of a key is under way, those that come are gathered in a second call, which is sent when the first has its
- * reply. Its reply is the sum behind all of them, from which each member's own is reckoned, as if they had been executed
- * one after another.
+ * reply, and not between the pieces of a long request. Its reply is the sum behind all of them, from which each member's own is
+ * reckoned, as if they had been executed one after another.
  *
  * A client that leaves is taken off its calls, which go on; only a wait without members is forgotten, here and at the
  * server. What comes for a call that is not known any more was under way when it was forgotten, and is ignored.
@@ -24,7 +24,8 @@ enum { SILENT_MAX = 256 };
 struct relay_call {
     uint64_t id; /* 0: an ADD that is being gathered */
     enum wire_op op;
-    struct list by_id, by_key;
+    struct list by_id; /* or in store_relay.held */
+    struct list by_key;
     struct list members;          /* of struct relay_member.of_call, in the order in which they came */
     uint64_t amount;              /* ADD: the sum of its members */
     struct relay_call *gathering; /* ADD: what is sent after this one */
@@ -375,6 +376,12 @@ static void end_streaming(struct store_relay *r, struct relay_client *c)
 {
     c->offset = 0;
     r->streaming = NULL;
+    while (!list_is_empty(&r->held) && !r->failed) {
+        struct relay_call *call = list_entry(r->held.next, struct relay_call, by_id);
+
+        list_unlink(&call->by_id);
+        (void)send_add(r, call); /* the relay has failed otherwise */
+    }
     feed_starved(r);
 }
 
@@ -458,10 +465,13 @@ static void end_add(struct store_relay *r, struct relay_call *call)
     struct relay_call *next = call->gathering;
 
     list_unlink(&call->by_key);
-    if (next) {
-        list_append(bucket_of_key(r, wire_span(next->key, next->n_key)), &next->by_key);
+    if (!next)
+        return;
+    list_append(bucket_of_key(r, wire_span(next->key, next->n_key)), &next->by_key);
+    if (r->streaming)
+        list_append(&r->held, &next->by_id);
+    else
         (void)send_add(r, next); /* the relay has failed otherwise */
-    }
 }
 
 static void take_sum(struct store_relay *r, struct relay_call *call, uint64_t sum)
@@ -604,6 +614,7 @@ void relay_init(struct store_relay *r, const uint8_t seed[SIPHASH_SEED_SIZE])
     *r = (struct store_relay){0};
     memcpy(r->seed, seed, SIPHASH_SEED_SIZE);
     list_init(&r->ready);
+    list_init(&r->held);
     list_init(&r->starved);
     for (size_t i = 0; i < RELAY_BUCKETS; i++) {
         list_init(&r->by_id[i]);

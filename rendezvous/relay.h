@@ -50,6 +50,7 @@ struct store_relay {
     uint64_t last_id;
     struct list by_id[RELAY_BUCKETS];  /* of struct relay_call: under way */
     struct list by_key[RELAY_BUCKETS]; /* of struct relay_call: WAIT and ADD that others may join */
+    struct list held;                  /* of struct relay_call: gathered, behind the long request */
     struct list ready;                 /* of struct relay_client: see relay_next_ready() */
     struct list starved;               /* of struct relay_client.ready: until the link has room */
     struct buf text;                   /* a request that is being encoded */

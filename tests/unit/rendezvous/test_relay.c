@@ -1197,6 +1197,35 @@ static void test_pieces_stay_together(void **state)
     close_world();
 }
 
+/* Found when large values were set beside sums: what was gathered was sent between the pieces of the long request. */
+static void test_a_gathered_sum_waits_for_a_long_request(void **state)
+{
+    char *large = malloc(LARGE + 1);
+
+    assert_non_null(large);
+    for (unsigned leaves = 0; leaves < 2; leaves++) {
+        open_world(&ample);
+        memset(large, 'v', LARGE);
+        large[LARGE] = '\0';
+        w.holds = true;
+        add(&w.locals[0], "/n", 1);
+        add(&w.locals[1], "/n", 2); /* gathered */
+        set(&w.locals[2], "/large", large);
+        assert_ptr_equal(w.nodes[0].relay.streaming, &w.locals[2].relayed);
+        w.holds = false;
+        while (buf_size(&w.locals[0].relayed.reply) == 0)
+            assert_true(move_bytes(&w.nodes[0]));
+        if (leaves)
+            reopen(&w.locals[2]);
+        settle();
+        on_key(&w.locals[N_LOCAL], WIRE_OP_GET, "/n");
+        settle();
+        check_locals();
+        close_world();
+    }
+    free(large);
+}
+
 /* A sum that is gathered is replied to later than what other clients request behind it. */
 static void test_replies_stay_in_order(void **state)
 {
@@ -1417,6 +1446,7 @@ int main(void)
         cmocka_unit_test(test_waits_for_several_names_are_not_joined),
         cmocka_unit_test(test_the_window_of_a_link),
         cmocka_unit_test(test_pieces_stay_together),
+        cmocka_unit_test(test_a_gathered_sum_waits_for_a_long_request),
         cmocka_unit_test(test_replies_stay_in_order),
         cmocka_unit_test(test_a_long_name),
         cmocka_unit_test(test_spaces),
