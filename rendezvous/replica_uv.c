@@ -6,7 +6,8 @@
  * The others stay connected, and one of them becomes the backup when it is lost. A store that has lost its backup goes on alone until
  * the next one has a copy (rounds_keys_uv.c).
  *
- * A backup that leaves an entry unconfirmed for PATIENCE_MS is lost. The backup takes part as long as the same crund leads; when the
+ * A backup that leaves an entry unconfirmed, or reads nothing of what is to be sent, for PATIENCE_MS is lost: with a state under
+ * way its job would wait for it. A host that is lost is found by SILENCE_MS when nothing is sent. The backup takes part as long as the same crund leads; when the
  * connection ends it keeps its copies until it leads itself, or has followed the next leader for KEEP_COPIES_MS: that one may
  * have ended before it saved anything.
  */
@@ -27,11 +28,13 @@
 #include "rendezvous/rounds_keys_uv.h"
 #include "rendezvous/rounds_uv.h"
 #include "rendezvous/server_impl_uv.h"
+#include "rendezvous/tcp_liveness_os.h"
 
 enum {
     TICK_MS = 200,
     PATIENCE_MS = 1000,
     HELLO_MS = 5000,
+    SILENCE_MS = 6000,
     KEEP_COPIES_MS = 5000,
     ROOM = 64 * 1024,
     CONNS_MAX = 64,
@@ -63,7 +66,7 @@ struct replica_shell {
     char address[ETCD_ADDRESS_SIZE];
     uv_timer_t timer;
     uint64_t n_sent, n_confirmed; /* entries */
-    uint64_t waiting_ms;          /* since when the backup has confirmed none, while there are some */
+    uint64_t moved_ms; /* since when the backup has confirmed and read nothing, while there is something */
     bool is_stopping;
     bool is_behind; /* something for the backup could not be queued */
     uint8_t scratch[ROOM];
@@ -116,6 +119,7 @@ static void on_replica_written(uv_write_t *write, int status)
     struct replica_conn *c = write->data;
 
     c->is_writing = false;
+    c->shell->moved_ms = uv_now(c->shell->server->loop);
     buf_consume(&c->wire, buf_size(&c->wire));
     if (c->is_closing)
         buf_finish(&c->wire);
@@ -142,6 +146,8 @@ static int write_wire(struct replica_conn *c)
     bytes = uv_buf_init((char *)buf_bytes(&c->wire), (unsigned)buf_size(&c->wire));
     n = uv_write(&c->write, (uv_stream_t *)&c->tcp, &bytes, 1, on_replica_written);
     c->is_writing = n == 0;
+    if (c->shell->n_sent == c->shell->n_confirmed)
+        c->shell->moved_ms = uv_now(c->shell->server->loop); /* nothing was under way */
     return n;
 }
 
@@ -168,16 +174,17 @@ static void tick_now(struct replica_shell *h)
     (void)uv_timer_start(&h->timer, h->timer.timer_cb, 0, TICK_MS); /* cannot fail: it has a callback */
 }
 
+/* The newest one: an older connection may be one to a host that is lost, or that was started again since. */
 static void choose_backup(struct replica_shell *h)
 {
-    h->n_sent = h->n_confirmed = h->waiting_ms = 0;
+    h->n_sent = h->n_confirmed = h->moved_ms = 0;
     h->is_behind = false;
     h->backup = NULL;
     list_for_each(i, &h->followers)
     {
         struct replica_conn *c = list_entry(i, struct replica_conn, link);
 
-        if (c->id != 0 && !c->is_closing && !h->backup)
+        if (c->id != 0 && !c->is_closing)
             h->backup = c;
     }
     if (h->backup)
@@ -223,7 +230,7 @@ void replica_shell_send_entry(struct replica_shell *h, uint64_t number, struct w
     if (!h->backup)
         return;
     if (h->n_sent++ == h->n_confirmed)
-        h->waiting_ms = uv_now(h->server->loop);
+        h->moved_ms = uv_now(h->server->loop);
     (void)note_queued(h, replica_put_entry(&h->backup->out, number, entry)); /* it is lost otherwise */
 }
 
@@ -248,7 +255,7 @@ static int take_confirm(struct replica_conn *c, const struct replica_message *m)
         return -EPROTO;
     if (h->backup == c) {
         h->n_confirmed += job_stores_confirm(h->server->job_stores, m->store, m->n);
-        h->waiting_ms = uv_now(h->server->loop);
+        h->moved_ms = uv_now(h->server->loop);
     }
     return 0;
 }
@@ -368,6 +375,15 @@ static void on_replica_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *room
 
 /* ---- connections ---- */
 
+static void tune_conn(struct replica_conn *c)
+{
+    uv_os_fd_t fd;
+
+    (void)uv_tcp_nodelay(&c->tcp, 1); /* else it is slower */
+    if (uv_fileno((const uv_handle_t *)&c->tcp, &fd) == 0)
+        tcp_liveness_limit(fd, SILENCE_MS);
+}
+
 static struct replica_conn *create_conn(struct replica_shell *h)
 {
     struct replica_conn *c = calloc(1, sizeof(*c));
@@ -401,7 +417,7 @@ void replica_shell_adopt(struct replica_shell *h, int fd, struct tls_link *tls, 
     h->server->n_peers++;
     h->n_followers++;
     list_append(&h->followers, &c->link);
-    (void)uv_tcp_nodelay(&c->tcp, 1); /* else it is slower */
+    tune_conn(c);
     r = uv_read_start((uv_stream_t *)&c->tcp, on_replica_room, on_replica_read);
     if (r == 0)
         r = buf_append(&c->in, buf_bytes(plain), buf_size(plain));
@@ -417,7 +433,7 @@ static void on_leader_connected(uv_connect_t *connect, int status)
 
     if (status == UV_ECANCELED || c->is_closing)
         return;
-    (void)uv_tcp_nodelay(&c->tcp, 1); /* else it is slower */
+    tune_conn(c);
     if (status == 0)
         status = uv_read_start((uv_stream_t *)&c->tcp, on_replica_room, on_replica_read);
     if (status == 0)
@@ -479,14 +495,20 @@ bool replica_shell_defers(const struct replica_shell *h)
 
 /* ---- time ---- */
 
+static bool is_backup_stuck(const struct replica_shell *h, uint64_t now_ms)
+{
+    bool is_waiting = h->backup->is_writing || h->n_sent > h->n_confirmed;
+
+    return h->is_behind || (is_waiting && now_ms - h->moved_ms >= PATIENCE_MS);
+}
+
 static void on_replica_tick(uv_timer_t *timer)
 {
     struct replica_shell *h = timer->data;
     uint64_t now_ms = uv_now(timer->loop);
 
     replica_shell_flush(h);
-    if (h->backup &&
-        (h->is_behind || (h->n_sent > h->n_confirmed && now_ms - h->waiting_ms >= PATIENCE_MS))) {
+    if (h->backup && is_backup_stuck(h, now_ms)) {
         server_log(h->server, NULL, "the crund that has the keys of jobs, too, does not confirm them");
         close_conn(h->backup);
     }

@@ -12,8 +12,9 @@
 /* Packets that were lost again are sent again at steady intervals, not at ever longer ones. */
 void tcp_liveness_tune(int fd);
 
-/* The kernel ends the connection when the peer's kernel has acknowledged nothing for so long, also while nothing is sent. For a peer
- * whose host is lost: a process that is stopped is not noticed. */
+/* The kernel ends the connection when the peer's kernel has acknowledged nothing for so long, also while nothing is sent, or when its
+ * process has read nothing for so long and more is waiting than fits. So a host that is lost is noticed, and a process that is
+ * stopped only when much is sent to it. */
 void tcp_liveness_limit(int fd, unsigned silence_ms);
 
 /* Extra silence to tolerate on this connection: four round trips, in which lost packets are sent again;

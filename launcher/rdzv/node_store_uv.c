@@ -5,8 +5,8 @@
  * again, and nothing is lost (relay_link.h); after PATIENCE_MS without one, or when the store has forgotten this node,
  * the clients are closed, as when a plain store ends.
  *
- * A host that is lost with the store breaks no connection, so silence of its kernel for SILENCE_MS does. It is longer than a cable is out
- * for a moment: what dials another crund in vain has lost its keys, where there are no replicas.
+ * A host that is lost with the store breaks no connection, so silence for SILENCE_MS does (tcp_liveness_limit()). That is longer than a
+ * cable is out for a moment: a node that dials another crund in vain has lost its keys, where there are no replicas.
  */
 
 #include "launcher/rdzv/node_store_uv.h"

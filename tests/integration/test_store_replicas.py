@@ -13,6 +13,7 @@ import pytest
 
 import jobs
 import nodes as lib
+from crund import Client
 from etcd_crunds import open_place
 from jobs import wait_until
 
@@ -39,6 +40,9 @@ def compare_set(key, expected, desired):
     client.send(message("COMPARE_SET", key, expected, desired))
     return client.read_vec()
 note("start")
+if rank == 0:
+    with open(f"{folder}/port", "w") as f:
+        f.write(os.environ["MASTER_PORT"])
 n = 0
 while not os.path.exists(f"{folder}/stop"):
     n += 1
@@ -80,6 +84,10 @@ class Job:
     def count(self, rank):
         path = self.folder / f"count.{rank}"
         return int(path.read_text() or 0) if path.exists() else 0
+
+    def store_port(self):
+        """Of the node's store of rank 0."""
+        return int((self.folder / "port").read_text())
 
     def wait_for_writes(self, n=50):
         """All workers have gone on."""
@@ -138,6 +146,28 @@ def test_the_crund_that_serves_the_keys_is_killed(tmp_path, secret):
         assert wait_until(lambda: place.leader() not in (None, old), 60), place.logs()
         assert served_by(place, place.leader()), place.logs()
         job.wait_for_writes()
+        job.finish()
+
+
+def test_a_backup_that_hangs_during_a_copy_is_given_up(tmp_path, secret):
+    """What fits into no socket's buffer is to be copied to a crund that does not read: the job goes on without it."""
+    with open_place(tmp_path, "--secret-file", str(secret), "--store-replicas", "2") as place:
+        job = Job(place, secret, tmp_path)
+        leader = wait_for_backup(place)
+        with Client("127.0.0.1", job.store_port(), timeout=60) as client:
+            for i in range(30):
+                client.set(f"large{i}", b"v" * 1000000)
+        first = backup_of(place)
+        hung = place.crunds[other(place, leader, first)].process
+        hung.send_signal(signal.SIGSTOP)
+        try:
+            place.crunds[first].process.kill()
+            job.wait_for_writes()
+            assert wait_until(lambda: "does not confirm them" in place.crunds[leader].log(), 30), place.logs()
+            job.wait_for_writes()
+        finally:
+            hung.send_signal(signal.SIGCONT)
+        wait_for_backup(place)
         job.finish()
 
 
