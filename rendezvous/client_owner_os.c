@@ -5,6 +5,8 @@
 #include <linux/netlink.h>
 #include <linux/sock_diag.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -98,7 +100,14 @@ static int write_question(int fd, struct question *q)
     return r ? r : put_end(&here, &q->about.sdiag_family, q->about.id.idiag_dst, &q->about.id.idiag_dport);
 }
 
-static int read_answer(const union answer *answer, size_t n_bytes, uid_t *ret_uid)
+/* Where there is no such connection the kernel names the socket that listens at the port of the client's end, if one does. */
+static bool is_asked_for(const struct inet_diag_sockid *asked, const struct inet_diag_msg *socket)
+{
+    return socket->idiag_state != TCP_LISTEN && socket->id.idiag_sport == asked->idiag_sport &&
+           socket->id.idiag_dport == asked->idiag_dport;
+}
+
+static int read_answer(const struct question *q, const union answer *answer, size_t n_bytes, uid_t *ret_uid)
 {
     struct nlmsgerr error;
     struct inet_diag_msg socket = {0};
@@ -110,6 +119,8 @@ static int read_answer(const union answer *answer, size_t n_bytes, uid_t *ret_ui
     if (answer->head.nlmsg_type != SOCK_DIAG_BY_FAMILY || n_bytes < NLMSG_HDRLEN + sizeof(socket))
         return -EPROTO;
     memcpy(&socket, answer->bytes + NLMSG_HDRLEN, sizeof(socket));
+    if (!is_asked_for(&q->about.id, &socket))
+        return -ENOENT;
     /* No process has it open any more. Newer kernels remember its user; older ones name root. */
     if (socket.idiag_inode == 0 && socket.idiag_uid == 0)
         return -ENOTCONN;
@@ -126,5 +137,5 @@ int client_owner_find(int diag, int fd, uid_t *ret_uid)
     if (r < 0)
         return r;
     ssize_t n = ask(diag, &q, &answer);
-    return n < 0 ? (int)n : read_answer(&answer, (size_t)n, ret_uid);
+    return n < 0 ? (int)n : read_answer(&q, &answer, (size_t)n, ret_uid);
 }

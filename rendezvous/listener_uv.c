@@ -146,12 +146,16 @@ bool server_is_of_own_user(struct server *s, int fd)
 /* Of an owner that is a user of this machine; an IPv6 network with this bit alone would share a quota with one. */
 #define LOCAL_USER (UINT64_C(1) << 32)
 
-static uint64_t network_of_own_end(int fd)
+/* The client has the address that it connects to. */
+static bool has_own_address(int fd)
 {
-    union address_endpoint at = {0};
-    socklen_t size = sizeof(at);
+    union address_endpoint here = {0}, there = {0};
+    socklen_t here_size = sizeof(here), there_size = sizeof(there);
+    char own[INET6_ADDRSTRLEN], other[INET6_ADDRSTRLEN];
 
-    return getsockname(fd, &at.any, &size) < 0 ? 0 : address_network(&at.any);
+    return getsockname(fd, &here.any, &here_size) == 0 && getpeername(fd, &there.any, &there_size) == 0 &&
+           address_format(&here.any, own, sizeof(own)) && address_format(&there.any, other, sizeof(other)) &&
+           strcmp(own, other) == 0;
 }
 
 /* A process of this machine has a loopback address, or in general the one that it connects to. */
@@ -164,7 +168,7 @@ static bool find_local_user(struct server *s, int fd, uint64_t address, uid_t *r
         *ret = peer.uid;
         return true;
     }
-    if (s->diag < 0 || (!server_is_local_address(address) && address != network_of_own_end(fd)))
+    if (s->diag < 0 || (!server_is_local_address(address) && !has_own_address(fd)))
         return false;
     return client_owner_find(s->diag, fd, ret) == 0;
 }

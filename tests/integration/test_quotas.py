@@ -172,6 +172,41 @@ def test_an_address_does_not_fill_the_store(kind):
         use(where, prefix=fabric.prefix(0))
 
 
+FILL_FROM_PORT = """
+import socket, sys
+sys.path.insert(0, sys.argv[1])
+from crund import VALIDATE, message
+host, port, source, name = sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
+n = 0
+with socket.create_connection((host, port), timeout=60, source_address=("::", source)) as s:
+    s.sendall(VALIDATE)
+    try:
+        for n in range(1000):
+            s.sendall(message("SET", f"{name}{n}", b"v") + message("CHECK", [f"{name}{n}"]))
+            if s.recv(1) == b"":
+                break
+    except ConnectionError:
+        pass
+print(n)
+"""
+
+
+def test_a_port_makes_no_owner():
+    """A client in the same IPv6 network that comes from the port at which crund listens is not taken for crund's user."""
+    if fabrics.missing():
+        pytest.skip(fabrics.missing())
+    with fabrics.Fabric(2) as fabric:
+        for host in (0, 1):
+            fabrics.sh(f"ip -n {fabric.space(host)} addr add fd00:77::{host + 1}/64 dev eth0 nodad")
+        with Crund(BUILD, "--max-keys=1000", listen=("[::]:0",), wrapper=fabric.prefix(0)) as crund:
+            def fill(source, name):
+                got = subprocess.run([*fabric.prefix(1), sys.executable, "-c", FILL_FROM_PORT, SUPPORT, "fd00:77::1", str(crund.port),
+                                      str(source), name], capture_output=True, text=True, timeout=60, check=True)
+                return int(got.stdout)
+            assert fill(0, "first") == 500
+            assert fill(crund.port, "second") == 0
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
 def test_connections_of_a_user():
     """Another user's connections are not counted for others of this machine."""
