@@ -2,8 +2,9 @@
 
 /*
  * What one owner of clients may hold of a store that several share: an address, or a user of this machine. It may take what
- * leaves as much free as it then holds. One owner alone so gets half of a limit, two a third each, and what n owners that take
- * all they can leave for another one is a part in n + 1: none can use the limit up for the others.
+ * leaves as much free as it then holds. One owner alone so gets half of a limit; the next one gets half of what that leaves, and so
+ * on, or n owners that take by turns a part in n + 1 each. So none uses the limit up for the others, and n owners together leave
+ * at least a part in 2 to the n: a bound for users who share a crund, not for one that has dozens of addresses or user ids.
  *
  * Owners have numbers. Number 0 is for clients that may use the whole limit, and is not counted.
  */

@@ -559,6 +559,30 @@ static void test_too_many_ghosts_break_a_listing(void **state)
     assert_int_equal(store.ghost_bytes, 0);
 }
 
+/* A client whose owner has more than its share by now deletes a key: what a listing of others needs for it is not the owner's. */
+static void test_a_listing_survives_an_owner_above_its_share(void **state)
+{
+    (void)state;
+    assert_int_equal(store_share_out(&store, 2), 0);
+    set_many(0);
+    clients[2].client.owner = 1;
+    set_key(2, "of the owner", text("v"));
+    (void)store_clean(&store, UINT64_MAX);
+    store.limits.bytes_max = store.account.bytes + store.account.shares[1].bytes;
+    begin_listing(1);
+    delete_key(2, many_text[0]);
+    assert_true(store.ghost_bytes > 0);
+    delete_key(2, "of the owner");
+    store.limits.bytes_max = UINT64_MAX;
+    outbox_consume(&clients[1].out, outbox_size(&clients[1].out));
+    int r = STORE_MORE;
+    while (r == STORE_MORE) {
+        outbox_consume(&clients[1].out, outbox_size(&clients[1].out));
+        r = turn(1);
+    }
+    assert_int_equal(r, 0);
+}
+
 /* The values of one turn's keys are those of one moment, however late they are read. */
 static void test_multi_get_is_a_snapshot(void **state)
 {
@@ -684,6 +708,7 @@ int main(void)
         TURN_TEST(test_append_never_copies_what_is_there),
         TURN_TEST(test_list_keys_is_a_snapshot),
         TURN_TEST(test_a_listing_that_is_not_read_does_not_fill_the_store),
+        TURN_TEST(test_a_listing_survives_an_owner_above_its_share),
         TURN_TEST(test_too_many_ghosts_break_a_listing),
         TURN_TEST(test_multi_get_is_a_snapshot),
         TURN_TEST(test_compare_set_of_a_value_that_changes),
