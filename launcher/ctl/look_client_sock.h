@@ -11,7 +11,7 @@
 struct looked;
 struct tls_context;
 
-enum { LOOK_CLIENT_ERROR_SIZE = 256 };
+enum { LOOK_CLIENT_ERROR_SIZE = 512 }; /* with why a certificate is refused */
 
 struct look_target {
     const char *endpoint; /* HOST, HOST:PORT, [IPV6]:PORT, or the path of a unix socket (with a "/") */

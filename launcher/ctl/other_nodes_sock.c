@@ -153,7 +153,9 @@ static int ask_endpoint_of_list(const struct look_options *request, const char *
     if (!endpoint)
         return -ENOMEM;
     looked_finish(ret);
-    int r = ask_with_key(&target, request, ret, error);
+    int r = n > 0 ? ask_with_key(&target, request, ret, error) : -EINVAL;
+    if (n == 0)
+        (void)snprintf(error, sizeof(error), "an endpoint of the list is empty");
     if (r)
         strbuf_add(failures, "crunctl: %s: %s\n", endpoint, error);
     return r;
