@@ -50,17 +50,24 @@ while True:
 """
 
 
+EARLY = "early secret of"
+
+
 def derived_keys(secret, job=JOB):
     """As proto/key_openssl.c: HKDF with SHA-256."""
     extracted = hmac.digest(b"crun secret, version 1", secret, hashlib.sha256)
     keys = {purpose: hmac.digest(extracted, purpose.encode() + b"\0" + (b"" if purpose in WITHOUT_JOB else job.encode()) + b"\1", hashlib.sha256)
             for purpose in PURPOSES}
-    return {**keys, "extracted": extracted, "generation": hmac.digest(keys["worker"], b"libcrw between hosts, generation 0", hashlib.sha256)}
+    early = {f"{EARLY} {purpose}": hmac.digest(bytes(32), key, hashlib.sha256) for purpose, key in keys.items()}
+    return {**keys, **early, "extracted": extracted,
+            "generation": hmac.digest(keys["worker"], b"libcrw between hosts, generation 0", hashlib.sha256)}
 
 
 def is_needed(place, what):
-    """A rank proves the key of its generation to others that connect later, and has it in memory for that; its core has not."""
-    return place.startswith("memory of") and what == "generation"
+    """A rank proves the key of its generation to others that connect later, and has it in memory for that; its core has not. OpenSSL
+    has the early secret of TLS 1.3 as long as the connection lasts (SECURITY.md)."""
+    is_of_openssl = place.startswith(("core of crun", "core of job-")) and what.startswith(EARLY)
+    return is_of_openssl or (place.startswith("memory of") and what == "generation")
 
 
 def forms(secret):
