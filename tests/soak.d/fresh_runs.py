@@ -35,14 +35,16 @@ def run(number, options, folder):
         group = stack.enter_context(cgroups.cpu(quota)) if quota else None
         command = [str(clone / "tests" / "run"), *options.step]
         if group:  # a shell moves itself, so that nothing of the run is outside
-            command = ["sh", "-c", 'echo 0 >"$0/cgroup.procs"; exec "$@"', str(group), *command]
+            command = ["sh", "-c", 'echo 0 >"$0/cgroup.procs" && exec "$@"', str(group), *command]
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True)
         try:
             process.wait(LIMIT_S)
-        except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            raise
+        except subprocess.TimeoutExpired:
+            out.write(b"\nit has run for too long\n")
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
     return describe(number, quota, time.monotonic() - began, log.read_text(errors="replace"))
 
 
@@ -69,6 +71,7 @@ def main():
     n_clean = 0
     with tempfile.TemporaryDirectory(prefix="crun-fresh-runs-") as folder, \
             concurrent.futures.ThreadPoolExecutor(options.at_once) as pool:
+        os.chmod(folder, 0o755)  # programs are started as other users, too
         for done in concurrent.futures.as_completed(pool.submit(run, n, options, pathlib.Path(folder)) for n in range(options.runs)):
             text, is_clean = done.result()
             n_clean += is_clean
