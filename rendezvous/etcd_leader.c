@@ -481,7 +481,7 @@ void etcd_leader_loaded(struct etcd_leader *l,
         struct buf text = {0};
 
         if (rest && !job) {
-            depose(l, "memory is out", 0);
+            etcd_leader_resign(l);
             return;
         }
         if (job && strcmp(rest, "head") == 0) {
@@ -499,6 +499,12 @@ void etcd_leader_loaded(struct etcd_leader *l,
 
 /* ---- saving ---- */
 
+void etcd_leader_resign(struct etcd_leader *l)
+{
+    if (l->role == ETCD_LEADING)
+        depose(l, "memory is out", 0);
+}
+
 void etcd_leader_save(struct etcd_leader *l, uint64_t instance, const void *head, size_t n_head,
                       const void *nodes, size_t n_nodes)
 {
@@ -513,7 +519,7 @@ void etcd_leader_save(struct etcd_leader *l, uint64_t instance, const void *head
         buf_reset(&job->nodes);
     }
     if (!job || buf_append(&job->head, head, n_head) < 0 || buf_append(&job->nodes, nodes, n_nodes) < 0)
-        depose(l, "memory is out", 0);
+        etcd_leader_resign(l);
 }
 
 void etcd_leader_forget(struct etcd_leader *l, uint64_t instance)
@@ -523,7 +529,7 @@ void etcd_leader_forget(struct etcd_leader *l, uint64_t instance)
     if (l->role != ETCD_LEADING)
         return;
     if (!job) {
-        depose(l, "memory is out", 0);
+        etcd_leader_resign(l);
         return;
     }
     job->is_waiting = job->forget = true;

@@ -184,6 +184,9 @@ void etcd_leader_save(struct etcd_leader *l, uint64_t instance, const void *head
                       const void *nodes, size_t n_nodes);
 void etcd_leader_forget(struct etcd_leader *l, uint64_t instance);
 
+/* LEADING. What has changed cannot be saved, for want of memory: deposed. Otherwise a check would complete the mark of the change. */
+void etcd_leader_resign(struct etcd_leader *l);
+
 /* The mark that a message which is decided now has to wait for; a check follows if nothing is saved. */
 uint64_t etcd_leader_want_mark(struct etcd_leader *l);
 

@@ -523,6 +523,7 @@ static void etcd_save(struct rounds_state *s, const struct rounds_job *job)
     r = rounds_json_save(&e->text, job);
     if (r < 0) {
         rounds_log(s->shell, "the state of a job cannot be saved: %s", strerror(-r));
+        etcd_leader_resign(&e->leader);
         return;
     }
     n_head = find_nodes(&e->text);

@@ -691,6 +691,23 @@ static void test_the_end_of_the_lease_is_a_deadline(void **state)
     assert_true(etcd_leader_deadline(&p->crunds[0]) == until_ns);
 }
 
+/* What is to be saved cannot be composed: no check may complete the mark of that change. */
+static void test_a_save_without_memory_ends_the_leadership(void **state)
+{
+    struct place *p = *state;
+    struct etcd_leader *l = &p->crunds[0];
+    uint64_t mark;
+
+    etcd_leader_resign(l); /* one that does not lead has nothing to give up */
+    assert_int_equal(etcd_leader_change(l), ETCD_NO_CHANGE);
+    elect(p, 0);
+    etcd_leader_resign(l);
+    mark = etcd_leader_want_mark(l);
+    assert_false(etcd_leader_holds(l, p->now_ns));
+    assert_deposed(p, 0, "memory is out");
+    assert_true(etcd_leader_done(l) < mark);
+}
+
 /* The answer to a save comes when the leadership has ended: nothing is done with it. */
 static void test_a_save_of_an_earlier_leadership(void **state)
 {
@@ -1041,6 +1058,7 @@ int main(void)
         TEST(test_outcomes_of_a_renewal),
         TEST(test_a_leader_stops_by_its_own_clock),
         TEST(test_the_end_of_the_lease_is_a_deadline),
+        TEST(test_a_save_without_memory_ends_the_leadership),
         TEST(test_a_save_of_an_earlier_leadership),
         TEST(test_a_late_grant_is_no_lease),
         TEST(test_a_mark_waits_for_a_request_that_was_begun_later),
