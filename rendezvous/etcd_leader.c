@@ -224,18 +224,19 @@ static bool is_disproved(const struct etcd_leader *l, uint64_t id)
     return l->n_disproved == ETCD_DISPROVED_MAX;
 }
 
-/* The crund that was suspected has written the key again. */
+/* Whether the crund that was suspected has written the key since. The first read after the suspicion only corrects the view. */
 static void note_disproof(struct etcd_leader *l)
 {
+    bool was_view_old = l->is_view_old;
+
+    l->is_view_old = was_view_old && l->is_look_old;
     if (l->dead_revision == 0 || l->seen_revision <= l->dead_revision || l->seen_id != l->suspected_id ||
         is_disproved(l, l->seen_id))
         return;
-    if (l->is_view_old) {
-        l->is_view_old = false; /* it had led again before it ended, which was not seen here */
-        l->dead_revision = l->seen_revision;
-        return;
-    }
-    l->disproved[l->n_disproved++] = l->seen_id;
+    if (was_view_old)
+        l->dead_revision = l->seen_revision; /* it had led again before it ended, which was not seen here */
+    else
+        l->disproved[l->n_disproved++] = l->seen_id;
 }
 
 /* The key is missing, or its process has certainly ended: only one process can listen at our address, so another one that led there has
@@ -301,6 +302,7 @@ void etcd_leader_suspect(struct etcd_leader *l, const char *address)
     take_for_lost(l);
     l->suspected_id = l->seen_id;
     l->is_view_old = true;
+    l->is_look_old = l->work == ETCD_WORK_LOOK;
 }
 
 void etcd_leader_presume_lost(struct etcd_leader *l, const char *address)
@@ -365,6 +367,7 @@ static void take_look(struct etcd_leader *l, const struct etcd_reply *reply, uin
         see_leader(l, reply, now_ns);
     else
         l->has_seen = false; /* it is not known any more where the leader is */
+    l->is_look_old = false;
 }
 
 /* ---- loading ---- */

@@ -112,7 +112,8 @@ struct etcd_leader {
     bool has_seen;
     int64_t dead_revision; /* the crund whose key had it has ended; 0: none */
     uint64_t suspected_id; /* of that crund */
-    bool is_view_old;      /* it was suspected, and the key has not been seen since to be what it was then */
+    bool is_view_old;      /* the key has not been read since the suspicion */
+    bool is_look_old;      /* the look under way was begun before the suspicion */
     /* Crunds that led again after they had been suspected: their address refuses connections from here while they live. */
     uint64_t disproved[ETCD_DISPROVED_MAX];
     size_t n_disproved;

@@ -307,20 +307,107 @@ static void test_crunds_that_refuse_each_other_come_to_rest(void **state)
     assert_int_equal(count_terms_while_all_refuse(p, 60 * S), 1); /* the one that was there */
 }
 
+/* It is deposed by an unknown outcome, and leads again at once. */
+static void lead_again(struct place *p, unsigned i)
+{
+    struct etcd_request request;
+
+    save(p, i, 1, "head", "nodes", 5);
+    assert_true(next_work(p, i, &request));
+    answer_work(p, i, &request, ETCD_UNKNOWN, 0);
+    assert_deposed(p, i, "it is not known whether etcd has carried out a save");
+    elect(p, i);
+}
+
 /* It was deposed, has led again and has ended, all between two looks. */
 static void test_a_suspicion_of_one_that_led_again_unseen(void **state)
 {
     struct place *p = *state;
-    struct etcd_request request;
 
     elect(p, 0);
     settle(p, 1);
-    etcd_leader_save(&p->crunds[0], 1, "head", 4, "nodes", 5);
-    assert_true(next_work(p, 0, &request));
-    answer_work(p, 0, &request, ETCD_UNKNOWN, 0);
-    (void)etcd_leader_change(&p->crunds[0]);
-    elect(p, 0);
+    lead_again(p, 0);
     etcd_leader_suspect(&p->crunds[1], "10.0.0.1:29400");
+    elect(p, 1);
+    assert_int_equal(p->crunds[1].n_disproved, 0);
+}
+
+static void fail_campaign(struct place *p, unsigned i)
+{
+    struct etcd_request request;
+
+    assert_true(next_work(p, i, &request));
+    assert_int_equal(request.kind, ETCD_TXN);
+    answer_work(p, i, &request, ETCD_NOT_SENT, 0);
+    p->now_ns += 50 * MS;
+}
+
+static void look(struct place *p, unsigned i)
+{
+    struct etcd_request request;
+
+    assert_true(next_work(p, i, &request));
+    assert_int_equal(request.kind, ETCD_RANGE);
+    answer_work(p, i, &request, ETCD_OK, 0);
+}
+
+/* The key was read after the refusal, and written by the suspected crund after that: it lives. */
+static void test_a_suspicion_of_one_that_leads_again_later(void **state)
+{
+    struct place *p = *state;
+
+    elect(p, 0);
+    settle(p, 1);
+    etcd_leader_suspect(&p->crunds[1], "10.0.0.1:29400");
+    fail_campaign(p, 1);
+    look(p, 1); /* as it was */
+    fail_campaign(p, 1);
+    lead_again(p, 0);
+    settle(p, 1);
+    assert_int_equal(p->crunds[1].role, ETCD_FOLLOWING);
+    assert_int_equal(p->crunds[1].n_disproved, 1);
+}
+
+static void test_a_suspicion_of_one_that_leads_after_another(void **state)
+{
+    struct place *p = *state;
+
+    elect(p, 0);
+    settle(p, 1);
+    etcd_leader_suspect(&p->crunds[1], "10.0.0.1:29400");
+    fail_campaign(p, 1);
+    settle(p, 2);
+    etcd_leader_suspect(&p->crunds[2], "10.0.0.1:29400");
+    elect(p, 2);
+    look(p, 1);
+    p->now_ns += 500 * MS;
+    settle(p, 0);
+    assert_deposed(p, 0, "another crund leads");
+    etcd_leader_suspect(&p->crunds[0], "10.0.0.3:29400");
+    elect(p, 0);
+    settle(p, 1);
+    assert_int_equal(p->crunds[1].role, ETCD_FOLLOWING);
+    assert_int_equal(p->crunds[1].n_disproved, 1);
+}
+
+/* The look was answered by etcd before that crund led again and ended: what it shows does not correct the view. */
+static void test_a_suspicion_behind_a_look_that_is_late(void **state)
+{
+    struct place *p = *state;
+    struct etcd_request request;
+    struct etcd_reply reply = {0};
+
+    elect(p, 0);
+    settle(p, 1);
+    p->now_ns += 450 * MS;
+    assert_true(next_work(p, 1, &request));
+    etcd_model_apply(&p->etcd, &request, p->now_ns, &reply);
+    etcd_request_finish(&request);
+    settle(p, 0);
+    lead_again(p, 0);
+    etcd_leader_suspect(&p->crunds[1], "10.0.0.1:29400");
+    etcd_leader_take_work(&p->crunds[1], &reply, p->now_ns);
+    etcd_reply_finish(&reply);
     elect(p, 1);
     assert_int_equal(p->crunds[1].n_disproved, 0);
 }
@@ -1046,6 +1133,9 @@ int main(void)
         TEST(test_a_leader_suspects_none),
         TEST(test_crunds_that_refuse_each_other_come_to_rest),
         TEST(test_a_suspicion_of_one_that_led_again_unseen),
+        TEST(test_a_suspicion_of_one_that_leads_again_later),
+        TEST(test_a_suspicion_of_one_that_leads_after_another),
+        TEST(test_a_suspicion_behind_a_look_that_is_late),
         TEST(test_a_disproved_suspicion_leaves_the_lease),
         TEST(test_a_silent_leader_is_replaced_each_time),
         TEST(test_after_many_disproofs_no_suspicion_counts),
