@@ -342,6 +342,7 @@ static void take_campaign(struct etcd_leader *l, const struct etcd_reply *reply,
         l->work_due_ns = now_ns;
         job_key(l, 0, "", l->load_from);
         l->load_from[strlen(l->load_from) - 16] = '\0';
+        l->vacant_ns = 0;
     } else if (reply->outcome == ETCD_OK) {
         see_leader(l, reply, now_ns);
     } else {

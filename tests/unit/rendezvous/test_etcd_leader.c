@@ -200,6 +200,26 @@ static void test_one_that_defers_leaves_its_place_for_a_second(void **state)
     assert_int_equal(p->crunds[0].role, ETCD_LEADING);
 }
 
+/* Each time: it had the place meanwhile. */
+static void test_one_that_defers_leaves_its_place_again(void **state)
+{
+    struct place *p = *state;
+
+    etcd_leader_defer(&p->crunds[1], true);
+    settle(p, 1);
+    p->now_ns += S;
+    elect(p, 1);
+    p->now_ns += 10 * S;
+    etcd_model_expire(&p->etcd, p->now_ns);
+    settle(p, 1);
+    assert_deposed(p, 1, "its lease in etcd has run out");
+    p->now_ns += 900 * MS;
+    settle(p, 1);
+    assert_int_equal(p->crunds[1].role, ETCD_FOLLOWING);
+    p->now_ns += 200 * MS;
+    elect(p, 1);
+}
+
 static void test_a_vacant_place_is_for_one_that_does_not_defer(void **state)
 {
     struct place *p = *state;
@@ -1127,6 +1147,7 @@ int main(void)
         TEST(test_the_term_grows),
         TEST(test_a_lost_leader_is_replaced_when_its_lease_has_ended),
         TEST(test_one_that_defers_leaves_its_place_for_a_second),
+        TEST(test_one_that_defers_leaves_its_place_again),
         TEST(test_a_vacant_place_is_for_one_that_does_not_defer),
         TEST(test_a_suspicion),
         TEST(test_a_suspicion_while_a_look_is_under_way),
