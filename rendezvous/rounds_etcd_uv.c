@@ -172,11 +172,25 @@ bool rounds_etcd_parse_address(const char *text, struct sockaddr_storage *ret)
                   : uv_ip4_addr(host, (int)port, (struct sockaddr_in *)ret)) == 0;
 }
 
+/* The kernel has no route to it. Not what this process lacks itself, such as descriptors. */
+static bool is_unreachable(int error)
+{
+    return error == UV_ENETUNREACH || error == UV_EHOSTUNREACH || error == UV_ENETDOWN;
+}
+
+static int connect_watch(struct leader_watch *w, const struct sockaddr_storage *to)
+{
+    if (frame_put_greeting(&w->greeting, 1) < 0 || wire_put_word(&w->ping, WIRE_OP_PING, 1) < 0)
+        return -ENOMEM;
+    return uv_tcp_connect(&w->connect, &w->tcp, (const struct sockaddr *)to, on_watch_connected);
+}
+
 static void open_watch(struct rounds_etcd *e, const char *address)
 {
     struct sockaddr_storage to = {0};
     struct leader_watch *w = rounds_etcd_parse_address(address, &to) ? calloc(1, sizeof(*w)) : NULL;
     uv_loop_t *loop = e->timer.loop;
+    int r;
 
     e->watch_due_ms = uv_now(loop) + WATCH_AGAIN_MS;
     if (e->watched_id == e->leader.seen_id)
@@ -195,8 +209,10 @@ static void open_watch(struct rounds_etcd *e, const char *address)
     e->watch = w;
     e->tick_ms = w->opened_ms + LEADER_TICK_MS;
     (void)snprintf(w->address, sizeof(w->address), "%s", address);
-    if (frame_put_greeting(&w->greeting, 1) < 0 || wire_put_word(&w->ping, WIRE_OP_PING, 1) < 0 ||
-        uv_tcp_connect(&w->connect, &w->tcp, (struct sockaddr *)&to, on_watch_connected) < 0)
+    r = connect_watch(w, &to);
+    if (is_unreachable(r)) /* as in watch_ended() */
+        (void)leader_silence_tick(&e->silence);
+    if (r < 0)
         close_watch(e); /* another attempt follows */
 }
 

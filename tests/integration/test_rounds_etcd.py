@@ -20,6 +20,21 @@ from jobs import wait_until
 from scrapes import samples, scrape
 from session_agent import Agent
 
+# In a network namespace of its own: the kernel has no route to the crund that leads any more.
+NO_ROUTE = """
+import pathlib, subprocess, sys, time
+from etcd_crunds import open_place
+from jobs import wait_until
+subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+hosts = [f"127.0.0.{i}" for i in (11, 12, 13)]
+with open_place(pathlib.Path(sys.argv[1]), hosts=hosts) as p:
+    old = p.leader()
+    time.sleep(2)  # until the others have had its answer
+    subprocess.run(["ip", "route", "add", "unreachable", hosts[old], "table", "local"], check=True)
+    assert wait_until(lambda: p.leader() not in (None, old), 60), p.logs()
+    assert "answers nothing: this one takes its place" in p.logs(), p.logs()
+"""
+
 MAKE = pathlib.Path(__file__).resolve().parents[1] / "support" / "make_certificates.sh"
 
 
@@ -178,6 +193,16 @@ def test_a_leader_that_answers_nothing_is_replaced_before_its_lease_ends(place):
             return
         time.sleep(1)
     raise AssertionError(place.logs())
+
+
+def test_a_leader_without_a_route_to_it_is_replaced(tmp_path):
+    """It renews its lease as before, so that the others must find out by themselves."""
+    own_network = ["unshare", "--map-root-user", "--net"]
+    if subprocess.run([*own_network, "true"], check=False).returncode != 0:
+        pytest.skip("no network namespaces here")
+    child = subprocess.run([*own_network, sys.executable, "-c", NO_ROUTE, str(tmp_path)], capture_output=True, text=True,
+                           timeout=200, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
+    assert child.returncode == 0, child.stderr
 
 
 def test_a_restarted_crund_leads_again_at_once(place):

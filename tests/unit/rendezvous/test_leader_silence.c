@@ -34,6 +34,7 @@ static const struct row rows[] = {
     {"silence of a leader that never answered is counted, too", "tetetr etetet e!", false},
     {"after an answer the count begins again", "Ltpe tetetr etetL tpe tetetr etetet e!", false},
     {"no ping is sent on a connection that has not answered", "LtpLc tttr", false},
+    {"no route: each connection ends when it is opened", "Ltpe ctecte ctecte cte cte!", false},
     {"another crund is to be the first", "Ltp tetetr etetetetr etetetetr et e!", true},
 };
 
