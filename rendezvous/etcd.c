@@ -72,6 +72,11 @@ bool etcd_request_put(struct etcd_request *r, const char *key, const void *value
     return true;
 }
 
+bool etcd_request_is_brief(const struct etcd_request *r)
+{
+    return r->kind != ETCD_TXN && (r->kind != ETCD_RANGE || r->end[0] == '\0');
+}
+
 /* ---- where it is ---- */
 
 static const char scheme[] = "etcd://";

@@ -96,6 +96,9 @@ bool etcd_request_has_room(const struct etcd_request *r, size_t n);
 /* A put of these bytes; false: there is no room, or memory is out. */
 bool etcd_request_put(struct etcd_request *r, const char *key, const void *value, size_t n, int64_t lease);
 
+/* It may be carried out twice, and its answer is short: neither a transaction nor a read of many keys. */
+bool etcd_request_is_brief(const struct etcd_request *r);
+
 /* For the log: "a transaction", ... */
 const char *etcd_kind_name(unsigned kind);
 

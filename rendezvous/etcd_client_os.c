@@ -202,7 +202,7 @@ static void ask_members(struct lane *l)
     bool was_unknown = false;
     uint64_t until_ns;
 
-    etcd_members_begin(&l->members, is_repeatable(l), now_ns());
+    etcd_members_begin(&l->members, etcd_request_is_brief(&l->request), now_ns());
     while (etcd_members_next(&l->members, now_ns(), &until_ns) && !atomic_load(&l->client->is_closing)) {
         etcd_reply_finish(&l->reply);
         ask_member(l, until_ns);

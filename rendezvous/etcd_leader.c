@@ -342,6 +342,7 @@ static void take_campaign(struct etcd_leader *l, const struct etcd_reply *reply,
         l->work_due_ns = now_ns;
         job_key(l, 0, "", l->load_from);
         l->load_from[strlen(l->load_from) - 16] = '\0';
+        l->load_keys = LOAD_KEYS;
         l->vacant_ns = 0;
     } else if (reply->outcome == ETCD_OK) {
         see_leader(l, reply, now_ns);
@@ -375,7 +376,7 @@ static void take_look(struct etcd_leader *l, const struct etcd_reply *reply, uin
 
 static void compose_load(struct etcd_leader *l, struct etcd_request *ret)
 {
-    *ret = (struct etcd_request){.kind = ETCD_RANGE, .limit = LOAD_KEYS};
+    *ret = (struct etcd_request){.kind = ETCD_RANGE, .limit = l->load_keys};
     (void)snprintf(ret->key, sizeof(ret->key), "%s", l->load_from);
     (void)snprintf(ret->end, sizeof(ret->end), "%s/jobs0", l->config.prefix); /* "0" follows "/" */
 }
@@ -400,6 +401,9 @@ static bool keep_pair(struct etcd_leader *l, struct etcd_pair *pair)
 static void take_load(struct etcd_leader *l, struct etcd_reply *reply, uint64_t now_ns)
 {
     if (reply->outcome != ETCD_OK) {
+        /* The answer may have been too long for the time that a request has. */
+        if (reply->outcome == ETCD_UNKNOWN && l->load_keys > 1)
+            l->load_keys /= 2;
         l->work_due_ns = now_ns + RETRY_MS * MS;
         return;
     }

@@ -134,6 +134,7 @@ struct etcd_leader {
 
     /* LOADING */
     char load_from[ETCD_KEY_SIZE];
+    uint32_t load_keys; /* to be read at a time */
     struct etcd_pair *pairs;
     size_t n_pairs, pairs_capacity, load_bytes;
 

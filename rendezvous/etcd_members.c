@@ -7,11 +7,11 @@ void etcd_members_init(struct etcd_members *m, size_t n)
     *m = (struct etcd_members){.n = n};
 }
 
-void etcd_members_begin(struct etcd_members *m, bool is_repeatable, uint64_t now_ns)
+void etcd_members_begin(struct etcd_members *m, bool is_brief, uint64_t now_ns)
 {
     m->until_ns = now_ns + ETCD_ALL_MS * MS;
     m->n_asked = 0;
-    m->is_repeatable = is_repeatable;
+    m->is_brief = is_brief;
 }
 
 /* The next one that is not avoided; all are: the next one. */
@@ -33,7 +33,7 @@ bool etcd_members_next(struct etcd_members *m, uint64_t now_ns, uint64_t *ret_un
     m->at = choose_member(m, now_ns);
     m->n_asked++;
     *ret_until_ns =
-        m->is_repeatable && m->n > 1 && now_ns + share_ns < m->until_ns ? now_ns + share_ns : m->until_ns;
+        m->is_brief && m->n > 1 && now_ns + share_ns < m->until_ns ? now_ns + share_ns : m->until_ns;
     return true;
 }
 

@@ -4,8 +4,9 @@
  * Which member of etcd is asked next, and for how long: a pure decision, for one connection of etcd_client_os.c.
  *
  * A member whose host is lost answers nothing, and one that has lost the leader of etcd answers when there is a new one, or never: a
- * keepalive that it has passed on to the host of the old leader ends only by its sender. So a request that may be sent twice is
- * given to each member for a short time first, and then again for a longer one. Where a member accepts no connection, the
+ * keepalive that it has passed on to the host of the old leader ends only by its sender. So a brief request (see
+ * etcd_request_is_brief()) is given to each member for a short time first, and then again for a longer one. Each other one has all
+ * the time: it must not be sent twice, or its answer takes long by its size. Where a member accepts no connection, the
  * others are asked before it for a while: those can answer as soon as etcd has elected a leader.
  */
 
@@ -24,14 +25,14 @@ struct etcd_members {
     /* of the present request */
     uint64_t until_ns;
     size_t n_asked;
-    bool is_repeatable;
+    bool is_brief;
 };
 
 /* n > 0. All the rest is zero. */
 void etcd_members_init(struct etcd_members *m, size_t n);
 
-/* A request; is_repeatable: it may be carried out twice. */
-void etcd_members_begin(struct etcd_members *m, bool is_repeatable, uint64_t now_ns);
+/* A request. */
+void etcd_members_begin(struct etcd_members *m, bool is_brief, uint64_t now_ns);
 
 /* False: the request has failed. Otherwise member m->at has until *ret_until_ns to answer. */
 bool etcd_members_next(struct etcd_members *m, uint64_t now_ns, uint64_t *ret_until_ns);

@@ -38,6 +38,23 @@ static void test_simple_bodies(void **state)
     check_body(&(struct etcd_request){.kind = ETCD_RANGE, .key = "/a"}, "/v3/kv/range", "{\"key\":\"L2E=\"}");
 }
 
+static void test_brief_requests(void **state)
+{
+    static const struct {
+        struct etcd_request request;
+        bool is_brief;
+    } rows[] = {
+        {{.kind = ETCD_GRANT}, true},
+        {{.kind = ETCD_KEEPALIVE}, true},
+        {{.kind = ETCD_RANGE, .key = "/a"}, true},
+        {{.kind = ETCD_RANGE, .key = "/a", .end = "/b", .limit = 64}, false},
+        {{.kind = ETCD_TXN, .key = "/a"}, false},
+    };
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++)
+        assert_int_equal(etcd_request_is_brief(&rows[i].request), rows[i].is_brief);
+}
+
 static void test_txn_body(void **state)
 {
     struct etcd_request r = {.kind = ETCD_TXN, .key = "abc", .revision = 7};
@@ -276,7 +293,7 @@ int main(void)
         cmocka_unit_test(test_txn_has_bounds), cmocka_unit_test(test_range_reply),
         cmocka_unit_test(test_txn_reply),      cmocka_unit_test(test_lease_replies),
         cmocka_unit_test(test_errors),         cmocka_unit_test(test_not_understood),
-        cmocka_unit_test(test_urls),
+        cmocka_unit_test(test_urls),           cmocka_unit_test(test_brief_requests),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1063,6 +1063,38 @@ static void put_key(struct place *p, const char *key, const char *value)
     etcd_reply_finish(&reply);
 }
 
+/* A read that got no answer in its time is repeated with fewer keys, as its size may be the cause. */
+static void test_a_load_that_takes_too_long_is_made_smaller(void **state)
+{
+    static const struct {
+        enum etcd_outcome outcome;
+        uint32_t limit; /* of the request with that outcome */
+    } rows[] = {
+        {ETCD_NOT_SENT, 64}, {ETCD_REFUSED, 64}, {ETCD_UNKNOWN, 64}, {ETCD_UNKNOWN, 32}, {ETCD_UNKNOWN, 16},
+        {ETCD_UNKNOWN, 8},   {ETCD_UNKNOWN, 4},  {ETCD_UNKNOWN, 2},  {ETCD_UNKNOWN, 1},  {ETCD_OK, 1},
+    };
+    struct place *p = *state;
+    struct etcd_request request;
+
+    assert_true(etcd_leader_next_lease(&p->crunds[0], p->now_ns, &request));
+    answer_lease(p, 0, &request);
+    for (unsigned i = 0; i < 2; i++) { /* a look, and the campaign */
+        assert_true(next_work(p, 0, &request));
+        answer_work(p, 0, &request, ETCD_OK, 0);
+    }
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+        assert_int_equal(p->crunds[0].role, ETCD_LOADING);
+        assert_true(next_work(p, 0, &request));
+        assert_int_equal(request.limit, rows[i].limit);
+        answer_work(p, 0, &request, rows[i].outcome, 14);
+        p->now_ns += 50 * MS;
+    }
+    assert_int_equal(p->crunds[0].role, ETCD_LEADING);
+    pass(p, 10 * S, 0);
+    elect(p, 0);
+    assert_int_equal(p->crunds[0].load_keys, 64);
+}
+
 static void test_a_damaged_job_is_reported(void **state)
 {
     static const char *const heads[] = {
@@ -1179,6 +1211,7 @@ int main(void)
         TEST(test_more_jobs_than_one_read_has),
         TEST(test_unchanged_nodes_are_not_written_again),
         TEST(test_a_forgotten_job_leaves_no_key),
+        TEST(test_a_load_that_takes_too_long_is_made_smaller),
         TEST(test_a_damaged_job_is_reported),
         TEST(test_chunks_without_a_head_are_removed),
         TEST(test_chunks_of_other_versions_are_removed),
