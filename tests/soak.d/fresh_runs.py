@@ -69,7 +69,7 @@ def main():
     parser.add_argument("--keep", type=pathlib.Path, help="where the logs go")
     options = parser.parse_args()
     n_clean = 0
-    with tempfile.TemporaryDirectory(prefix="crun-fresh-runs-") as folder, \
+    with tempfile.TemporaryDirectory(prefix="fresh-runs-") as folder, \
             concurrent.futures.ThreadPoolExecutor(options.at_once) as pool:
         os.chmod(folder, 0o755)  # programs are started as other users, too
         for done in concurrent.futures.as_completed(pool.submit(run, n, options, pathlib.Path(folder)) for n in range(options.runs)):
