@@ -137,14 +137,18 @@ def other(place, *not_these):
     return next(i for i in range(3) if i not in not_these)
 
 
+def kill_serving(place, old):
+    """The next one that leads serves the keys."""
+    place.crunds[old].process.kill()
+    assert wait_until(lambda: place.leader() not in (None, old), 60), place.logs()
+    assert served_by(place, place.leader()), place.logs()
+
+
 def test_the_crund_that_serves_the_keys_is_killed(tmp_path, secret):
     with open_place(tmp_path, "--secret-file", str(secret), "--store-replicas", "2") as place:
         job = Job(place, secret, tmp_path)
         job.wait_for_writes()
-        old = place.leader()
-        place.crunds[old].process.kill()
-        assert wait_until(lambda: place.leader() not in (None, old), 60), place.logs()
-        assert served_by(place, place.leader()), place.logs()
+        kill_serving(place, place.leader())
         job.wait_for_writes()
         job.finish()
 
@@ -219,9 +223,7 @@ def test_each_crund_that_serves_the_keys_is_killed(tmp_path, secret):
         for _ in range(4):
             old = wait_for_backup(place)
             job.wait_for_writes(20)
-            place.crunds[old].process.kill()
-            assert wait_until(lambda: place.leader() not in (None, old), 60), place.logs()  # noqa: B023
-            assert served_by(place, place.leader()), place.logs()
+            kill_serving(place, old)
             place.crunds[old].__exit__()
             place.start_crund(old)
         wait_for_backup(place)

@@ -17,6 +17,7 @@
 #include "rendezvous/store.h"
 
 #include "tests/support/c/cmocka_fixed.h"
+#include "tests/support/c/replica_nodes.h"
 
 enum { N_NODES = 3, N_LOCAL = 4, N_CLIENTS = N_NODES * N_LOCAL, N_STEPS = 3000 };
 
@@ -104,18 +105,8 @@ static void cut_node(struct node *n)
 static struct replica_node *make_replica_node(void *data, const uint8_t *nonce)
 {
     struct side *s = data;
-    struct replica_node *n = calloc(1, sizeof(*n));
 
-    assert_non_null(n);
-    relay_node_init(&n->node, &s->store, &wire_limits);
-    memcpy(n->nonce, nonce, sizeof(n->nonce));
-    s->nodes[nonce[0]] = n;
-    return n;
-}
-
-static void note_nothing(void *data, struct replica_node *n)
-{
-    assert_non_null(n);
+    return s->nodes[nonce[0]] = new_replica_node(&s->store, &wire_limits, nonce);
 }
 
 static void free_replica_node(void *data, struct replica_node *n, int reason)

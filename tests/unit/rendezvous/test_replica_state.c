@@ -14,6 +14,7 @@
 #include "rendezvous/store_entry.h"
 
 #include "tests/support/c/cmocka_fixed.h"
+#include "tests/support/c/replica_nodes.h"
 
 enum {
     N_NODES = 3,
@@ -53,17 +54,8 @@ static unsigned below(unsigned n)
 static struct replica_node *make_replica_node(void *data, const uint8_t *nonce)
 {
     struct side *s = data;
-    struct replica_node *n = calloc(1, sizeof(*n));
 
-    assert_non_null(n);
-    relay_node_init(&n->node, &s->store, &wire_limits);
-    memcpy(n->nonce, nonce, sizeof(n->nonce));
-    return n;
-}
-
-static void note_nothing(void *data, struct replica_node *n)
-{
-    assert_non_null(n);
+    return new_replica_node(&s->store, &wire_limits, nonce);
 }
 
 static void free_replica_node(void *data, struct replica_node *n, int reason)
