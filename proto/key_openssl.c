@@ -1,5 +1,6 @@
 #include "proto/key_openssl.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
@@ -43,6 +44,17 @@ int key_mac(const struct secret_key *key, const void *bytes, size_t n, uint8_t r
             const char **ret_why)
 {
     return hmac_sha256(key->bytes, KEY_SIZE, bytes, n, ret, ret_why);
+}
+
+bool key_expand(const struct secret_key *secret, const void *info, size_t n, uint8_t ret[KEY_SIZE])
+{
+    uint8_t bytes[KEY_INFO_MAX + 1];
+    const char *why;
+
+    assert(n <= KEY_INFO_MAX);
+    memcpy(bytes, info, n);
+    bytes[n] = 1; /* the number of the block */
+    return key_mac(secret, bytes, n + 1, ret, &why) == 0;
 }
 
 /* The info of HKDF's second step, followed by the number of its only block: "agent", a zero, the job's id, 1. The zero

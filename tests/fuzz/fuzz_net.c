@@ -70,29 +70,29 @@ enum { RECORDS = 3, STREAM = 4096 };
 static const size_t sizes[RECORDS] = {1, 300, 40};
 static uint8_t plain[STREAM];
 
-static struct net_seal *seal_of(bool encrypts)
+static struct record_seal *seal_of(bool encrypts)
 {
     const struct secret_key secret = {"a key of the fuzzer"};
-    struct net_seal *seal = NULL;
+    struct record_seal *seal = NULL;
 
-    require(net_seal_new(NET_CIPHER_AES, &secret, encrypts, SEAL_KEY_RECORDS, &seal) == 0);
+    require(record_seal_new(SEAL_CIPHER_AES, &secret, encrypts, SEAL_KEY_RECORDS, &seal) == 0);
     return seal;
 }
 
 /* What the other end sent; returns its size. */
 static size_t make_stream(uint8_t stream[STREAM])
 {
-    struct net_seal *seal = seal_of(true);
+    struct record_seal *seal = seal_of(true);
     size_t n = 0, at = 0;
 
     for (int i = 0; i < RECORDS; i++) {
         const struct iovec part = {plain + at, sizes[i]};
 
-        require(net_seal_close(seal, &part, sizes[i], stream + n) == 0);
+        require(record_seal_close(seal, &part, sizes[i], stream + n) == 0);
         n += sizes[i] + SEAL_EXTRA;
         at += sizes[i];
     }
-    net_seal_free(seal);
+    record_seal_free(seal);
     return n;
 }
 

@@ -61,7 +61,7 @@ bool net_hello_decode(const uint8_t in[NET_HELLO_SIZE], uint32_t world_size, str
 
     if (memcmp(in, magic, sizeof(magic)) != 0 || get_u32(in + AT_VERSION) != NET_VERSION ||
         memcmp(in + AT_ORDER, &order_mark, sizeof(order_mark)) != 0 || get_u32(in + AT_KEYED) > 1 ||
-        get_u32(in + AT_CIPHER) >= (get_u32(in + AT_KEYED) ? NET_CIPHER_COUNT : NET_CIPHER_NONE + 1))
+        get_u32(in + AT_CIPHER) >= (get_u32(in + AT_KEYED) ? SEAL_CIPHER_COUNT : SEAL_CIPHER_NONE + 1))
         return false;
     if (purpose < NET_CONTROL || purpose >= NET_PURPOSE_COUNT || from >= world_size || to >= world_size ||
         from == to)
@@ -74,7 +74,7 @@ bool net_hello_decode(const uint8_t in[NET_HELLO_SIZE], uint32_t world_size, str
         .link = get_u32(in + AT_LINK),
         .keyed = get_u32(in + AT_KEYED),
         .generation = get_u32(in + AT_GENERATION),
-        .cipher = (enum net_cipher)get_u32(in + AT_CIPHER),
+        .cipher = (enum seal_cipher)get_u32(in + AT_CIPHER),
     };
     memcpy(ret->token, in + AT_TOKEN, NET_TOKEN_HALF);
     memcpy(ret->nonce, in + AT_NONCE, NET_NONCE);

@@ -18,7 +18,7 @@
  * A proof is HMAC-SHA256, with the key of the generation, over the whole hello, which has the other nonce, the first two
  * parts of the answer, and the role of the rank that proves. So neither a proof of another connection nor one's own is
  * any use, and no field can be changed on the way. A rank with a key refuses a hello without, and the reverse. What
- * follows is sent in sealed records (net_seal_openssl.h) if the hello names a cipher. Whether it must is a setting of
+ * follows is sent in sealed records (proto/record_seal_openssl.h) if the hello names a cipher. Whether it must is a setting of
  * each rank (CRW_ENCRYPT), not negotiated.
  *
  *   record   on control connections: a rank ended, or the sender leaves in order
@@ -36,7 +36,7 @@
  *   52..55 1: the job has a key; 0: it has none
  *   56..59 generation
  *   60..75 nonce of the connecting rank; zeroes without a key
- *   76..79 cipher of what follows the proof (net_seal_openssl.h); 0: it is in the clear. Not 0 only with a key
+ *   76..79 cipher of what follows the proof (proto/seal_cipher.h); 0: it is in the clear. Not 0 only with a key
  *
  * All fixed in size. Numbers are little-endian, except for the mark, which is in the sender's own order: data
  * goes over the network as it lies in memory, so ranks of different orders are refused. Ranks of one job run the
@@ -47,6 +47,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "proto/seal_cipher.h"
 
 enum {
     NET_VERSION = 4,
@@ -76,9 +78,6 @@ enum net_purpose {
     NET_PURPOSE_COUNT
 };
 
-/* The connecting rank chooses between the last two, by its CPU. */
-enum net_cipher { NET_CIPHER_NONE, NET_CIPHER_AES, NET_CIPHER_CHACHA, NET_CIPHER_COUNT };
-
 struct net_hello {
     enum net_purpose purpose;
     uint32_t group;    /* 0: the world */
@@ -88,7 +87,7 @@ struct net_hello {
     uint32_t keyed; /* 0 or 1 */
     uint32_t generation;
     uint8_t nonce[NET_NONCE];
-    enum net_cipher cipher;
+    enum seal_cipher cipher; /* of what follows the proof; the connecting rank chooses it, by its CPU */
 };
 
 enum net_answer {

@@ -116,7 +116,7 @@ bool net_prove(const struct net *n, const uint8_t hello[NET_HELLO_SIZE],
                const uint8_t answer[NET_ANSWER_HEAD], enum net_role role, uint8_t ret[NET_MAC]);
 
 /* From now on the link has that cipher. own: the role of this rank. 0, -ENOMEM, -ENOSYS. */
-int net_encrypt(const struct net *n, struct net_link *link, enum net_cipher cipher,
+int net_encrypt(const struct net *n, struct net_link *link, enum seal_cipher cipher,
                 const uint8_t hello[NET_HELLO_SIZE], const uint8_t answer[NET_ANSWER_HEAD],
                 enum net_role own);
 

@@ -30,14 +30,14 @@ static void free_sealing(struct net_sealing *s)
     free(s);
 }
 
-int net_link_encrypt(struct net_link *l, enum net_cipher cipher, const struct secret_key *of_sent,
+int net_link_encrypt(struct net_link *l, enum seal_cipher cipher, const struct secret_key *of_sent,
                      const struct secret_key *of_received)
 {
     struct net_sealing *s = calloc(1, sizeof(*s));
-    int r = s ? net_seal_new(cipher, of_sent, true, SEAL_KEY_RECORDS, &s->out.seal) : -ENOMEM;
+    int r = s ? record_seal_new(cipher, of_sent, true, SEAL_KEY_RECORDS, &s->out.seal) : -ENOMEM;
 
     if (r == 0)
-        r = net_seal_new(cipher, of_received, false, SEAL_KEY_RECORDS, &s->in.seal);
+        r = record_seal_new(cipher, of_received, false, SEAL_KEY_RECORDS, &s->in.seal);
     if (r)
         free_sealing(s);
     else

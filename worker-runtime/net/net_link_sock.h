@@ -21,7 +21,7 @@ struct net_link {
 /* Takes over the socket. NULL: no memory; then it does not. */
 struct net_link *net_link_new(int fd);
 /* From now on with that cipher. 0, -ENOMEM, -ENOSYS. */
-int net_link_encrypt(struct net_link *l, enum net_cipher cipher, const struct secret_key *of_sent,
+int net_link_encrypt(struct net_link *l, enum seal_cipher cipher, const struct secret_key *of_sent,
                      const struct secret_key *of_received);
 /* Closes it; what was sent goes its way. NULL is fine. */
 void net_link_close(struct net_link *l);

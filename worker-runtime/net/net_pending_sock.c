@@ -82,7 +82,7 @@ static bool is_for_us(const struct net *n, const struct net_hello *hello)
 
 static enum net_answer answer_to(struct net *n, const struct net_hello *hello)
 {
-    if (n->key->encrypts != (hello->cipher != NET_CIPHER_NONE)) {
+    if (n->key->encrypts != (hello->cipher != SEAL_CIPHER_NONE)) {
         n->differs = (int)hello->from;
         return NET_ANSWER_DIFFERS;
     }
@@ -120,7 +120,7 @@ static bool answer_hello(struct net *n, struct net_pending *p)
 
 static bool has_cipher(const struct net *n, const struct net_pending *p, struct net_link *link)
 {
-    return p->hello.cipher == NET_CIPHER_NONE ||
+    return p->hello.cipher == SEAL_CIPHER_NONE ||
            net_encrypt(n, link, p->hello.cipher, p->bytes, p->answer, NET_ROLE_ACCEPTS) == 0;
 }
 

@@ -18,7 +18,7 @@ bool net_prove(const struct net *n, const uint8_t hello[NET_HELLO_SIZE],
     return key_mac(&n->key->of_generation, proved, sizeof(proved), ret, &why) == 0;
 }
 
-int net_encrypt(const struct net *n, struct net_link *link, enum net_cipher cipher,
+int net_encrypt(const struct net *n, struct net_link *link, enum seal_cipher cipher,
                 const uint8_t hello[NET_HELLO_SIZE], const uint8_t answer[NET_ANSWER_HEAD], enum net_role own)
 {
     enum net_role other = own == NET_ROLE_CONNECTS ? NET_ROLE_ACCEPTS : NET_ROLE_CONNECTS;

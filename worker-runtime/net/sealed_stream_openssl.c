@@ -37,7 +37,7 @@ int sealed_out_fill(struct sealed_out *out, const struct iovec *parts, size_t n)
     assert(out->n_data == 0);
     if (!need_room(&out->record, &out->room, n_data + SEAL_EXTRA))
         return -ENOMEM;
-    r = net_seal_close(out->seal, parts, n_data, out->record);
+    r = record_seal_close(out->seal, parts, n_data, out->record);
     if (r)
         return r;
     out->sent = 0;
@@ -62,13 +62,13 @@ size_t sealed_out_sent(struct sealed_out *out, size_t n)
 /* The bytes of the record at the front, with its head and tag; 0: not known yet. */
 static size_t front_size(const struct sealed_in *in)
 {
-    return in->came < SEAL_HEAD ? 0 : net_seal_size(in->bytes) + SEAL_EXTRA;
+    return in->came < SEAL_HEAD ? 0 : record_seal_size(in->bytes) + SEAL_EXTRA;
 }
 
 /* Or known to be no record. */
 static bool is_whole(const struct sealed_in *in)
 {
-    return in->came >= SEAL_HEAD && (net_seal_size(in->bytes) == 0 || in->came >= front_size(in));
+    return in->came >= SEAL_HEAD && (record_seal_size(in->bytes) == 0 || in->came >= front_size(in));
 }
 
 /* With a long record the head of the next one is read, so that each takes one call. */
@@ -109,10 +109,10 @@ static ssize_t take_opened(struct sealed_in *in, uint8_t *data, size_t n)
 /* The record at the front is whole. */
 static ssize_t open_front(struct sealed_in *in, uint8_t *data, size_t n)
 {
-    size_t n_data = net_seal_size(in->bytes);
+    size_t n_data = record_seal_size(in->bytes);
     uint8_t *to = n_data <= n ? data : in->bytes + SEAL_HEAD;
 
-    in->error = n_data == 0 ? -EBADMSG : net_seal_open(in->seal, in->bytes, n_data, to);
+    in->error = n_data == 0 ? -EBADMSG : record_seal_open(in->seal, in->bytes, n_data, to);
     if (in->error)
         return in->error;
     if (to == data) {
@@ -141,7 +141,7 @@ bool sealed_in_holds(const struct sealed_in *in)
 
 void sealed_out_finish(struct sealed_out *out)
 {
-    net_seal_free(out->seal);
+    record_seal_free(out->seal);
     free(out->record); /* encrypted */
     *out = (struct sealed_out){0};
 }
@@ -150,7 +150,7 @@ void sealed_in_finish(struct sealed_in *in)
 {
     if (in->bytes)
         key_erase(in->bytes, in->room);
-    net_seal_free(in->seal);
+    record_seal_free(in->seal);
     free(in->bytes);
     *in = (struct sealed_in){0};
 }

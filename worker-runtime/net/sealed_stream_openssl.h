@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * Sealed records (net_seal_openssl.h) as two streams of bytes, without a socket: what is to be sent, and what came in
+ * Sealed records (proto/record_seal_openssl.h) as two streams of bytes, without a socket: what is to be sent, and what came in
  * pieces of any size.
  *
  * Sending: sealed_out_fill() makes one record; its bytes are sent from sealed_out_rest(), and only when the last one is
@@ -13,10 +13,10 @@
 
 #include <sys/types.h>
 
-#include "worker-runtime/net/net_seal_openssl.h"
+#include "proto/record_seal_openssl.h"
 
 struct sealed_out {
-    struct net_seal *seal;
+    struct record_seal *seal;
     uint8_t *record; /* grows to SEAL_RECORD_MAX */
     size_t room;
     size_t sent, size; /* bytes of the record */
@@ -24,7 +24,7 @@ struct sealed_out {
 };
 
 struct sealed_in {
-    struct net_seal *seal;
+    struct record_seal *seal;
     uint8_t *bytes; /* grows to SEAL_RECORD_MAX and the next head */
     size_t room;
     size_t came;          /* bytes that are there, the first one the begin of a record */

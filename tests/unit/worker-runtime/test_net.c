@@ -9,7 +9,7 @@
 #include "worker-runtime/net/chain_reduce_sock.h"
 #include "worker-runtime/net/peer_table.h"
 #include "worker-runtime/net/net_frame.h"
-#include "worker-runtime/net/net_seal_openssl.h"
+#include "proto/record_seal_openssl.h"
 #include "tests/unit/worker-runtime/elements.h"
 
 #include <errno.h>
@@ -158,11 +158,11 @@ static void a_hello_names_a_cipher(void **state)
     for (uint32_t keyed = 0; keyed < 2; keyed++) {
         for (int cipher = 0; cipher < 5; cipher++) {
             const struct net_hello said = {
-                .purpose = NET_DATA, .from = 1, .keyed = keyed, .cipher = (enum net_cipher)cipher};
+                .purpose = NET_DATA, .from = 1, .keyed = keyed, .cipher = (enum seal_cipher)cipher};
             uint8_t bytes[NET_HELLO_SIZE];
             struct net_hello heard;
-            bool possible = cipher == NET_CIPHER_NONE ||
-                            (keyed && (cipher == NET_CIPHER_AES || cipher == NET_CIPHER_CHACHA));
+            bool possible = cipher == SEAL_CIPHER_NONE ||
+                            (keyed && (cipher == SEAL_CIPHER_AES || cipher == SEAL_CIPHER_CHACHA));
 
             net_hello_encode(&said, bytes);
             assert_int_equal(net_hello_decode(bytes, 2, &heard), possible);
@@ -427,7 +427,7 @@ static void *be_member(void *arg)
 }
 
 /* Two ends of a link with a small buffer in one direction. */
-static void make_links(enum net_cipher cipher, struct net_link *ret[2])
+static void make_links(enum seal_cipher cipher, struct net_link *ret[2])
 {
     const struct secret_key up = {"of the way up"}, down = {"of the way down"};
     int fds[2], small = 4096;
@@ -436,7 +436,7 @@ static void make_links(enum net_cipher cipher, struct net_link *ret[2])
     assert_int_equal(setsockopt(fds[0], SOL_SOCKET, SO_SNDBUF, &small, sizeof(small)), 0);
     for (int i = 0; i < 2; i++)
         ret[i] = net_link_new(fds[i]);
-    if (cipher == NET_CIPHER_NONE)
+    if (cipher == SEAL_CIPHER_NONE)
         return;
     assert_int_equal(net_link_encrypt(ret[0], cipher, &up, &down), 0);
     assert_int_equal(net_link_encrypt(ret[1], cipher, &down, &up), 0);
@@ -444,7 +444,7 @@ static void make_links(enum net_cipher cipher, struct net_link *ret[2])
 
 /* sizes: ranks of each host, zero-terminated; pieces: by host, 0: all at once. The buffers of the links are small, so
  * that all goes in bits. */
-static void run_chain(const int *sizes, const size_t *pieces, enum net_cipher cipher, enum crw_dtype dtype,
+static void run_chain(const int *sizes, const size_t *pieces, enum seal_cipher cipher, enum crw_dtype dtype,
                       enum crw_op op)
 {
     struct member members[RANKS];
@@ -481,7 +481,7 @@ static void chains_make_the_bits_of_one_host(void **state)
     for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++)
         for (size_t d = 0; d < sizeof(dtypes) / sizeof(dtypes[0]); d++)
             for (int op = 0; op < CRW_OP_COUNT; op++)
-                run_chain(shapes[s], all_at_once, NET_CIPHER_NONE, dtypes[d], (enum crw_op)op);
+                run_chain(shapes[s], all_at_once, SEAL_CIPHER_NONE, dtypes[d], (enum crw_op)op);
 }
 
 /* Hosts may differ in how much they reduce at once, down to the pieces of 32 rails, which are half a block: a host that
@@ -493,7 +493,7 @@ static void hosts_may_reduce_in_different_pieces(void **state)
 
     for (size_t i = 0; i < sizeof(pieces) / sizeof(pieces[0]); i++)
         for (size_t d = 0; d < sizeof(dtypes) / sizeof(dtypes[0]); d++)
-            run_chain(shape, pieces[i], NET_CIPHER_NONE, dtypes[d], CRW_AVG);
+            run_chain(shape, pieces[i], SEAL_CIPHER_NONE, dtypes[d], CRW_AVG);
 }
 
 /* A record is longer than what the socket takes at once, and than what a piece or the end of a ring leaves room for. */
@@ -502,11 +502,11 @@ static void encrypted_chains_make_the_same_bits(void **state)
     static const int shapes[][RANKS + 1] = {{4, 1}, {1, 3, 1}, {1, 1, 1, 1, 1}};
     static const size_t pieces[][RANKS] = {{0}, {1000, 0, 8192, 24, 0}, {8192, 0, 1000, 0, 8192}};
 
-    for (int cipher = NET_CIPHER_AES; cipher < NET_CIPHER_COUNT; cipher++)
+    for (int cipher = SEAL_CIPHER_AES; cipher < SEAL_CIPHER_COUNT; cipher++)
         for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++)
             for (size_t p = 0; p < sizeof(pieces) / sizeof(pieces[0]); p++)
                 for (size_t d = 0; d < sizeof(dtypes) / sizeof(dtypes[0]); d++)
-                    run_chain(shapes[s], pieces[p], (enum net_cipher)cipher, dtypes[d], CRW_SUM);
+                    run_chain(shapes[s], pieces[p], (enum seal_cipher)cipher, dtypes[d], CRW_SUM);
 }
 
 /* The record that is under way was changed, and the chain names the link. */
@@ -518,7 +518,7 @@ static void a_changed_record_ends_the_chain(void **state)
     uint8_t record[100 + SEAL_EXTRA];
     void *target = data[0];
 
-    make_links(NET_CIPHER_AES, links);
+    make_links(SEAL_CIPHER_AES, links);
     assert_int_equal(net_link_send(links[1], data[1], 100), 100);
     assert_int_equal(net_receive(links[0]->fd, record, sizeof(record)), sizeof(record));
     record[SEAL_HEAD + 50] ^= 1;

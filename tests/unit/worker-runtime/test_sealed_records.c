@@ -2,9 +2,11 @@
  * Sealed records between ranks of different hosts, without a network: the bytes themselves, and what a process between the hosts
  * may do to them.
  *
- * The vectors were made with Python's hmac and hashlib and with the package cryptography, from the text of net_seal_openssl.h.
+ * The vectors were made with Python's hmac and hashlib and with the package cryptography, from the texts of
+ * record_seal_openssl.h and net_seal_openssl.h.
  */
 
+#include "worker-runtime/net/net_seal_openssl.h"
 #include "worker-runtime/net/sealed_stream_openssl.h"
 
 #include "base/err.h"
@@ -16,7 +18,7 @@
 
 #include "tests/support/c/cmocka_fixed.h"
 
-static const enum net_cipher ciphers[] = {NET_CIPHER_AES, NET_CIPHER_CHACHA};
+static const enum seal_cipher ciphers[] = {SEAL_CIPHER_AES, SEAL_CIPHER_CHACHA};
 
 /* ---- keys ---- */
 
@@ -42,27 +44,27 @@ static struct secret_key secret_of(enum net_role sender, int changed)
     return ret;
 }
 
-static struct net_seal *seal_of(enum net_cipher cipher, enum net_role sender, int changed, bool encrypts,
-                                uint32_t key_records)
+static struct record_seal *seal_of(enum seal_cipher cipher, enum net_role sender, int changed, bool encrypts,
+                                   uint32_t key_records)
 {
     const struct secret_key secret = secret_of(sender, changed);
-    struct net_seal *seal = NULL;
+    struct record_seal *seal = NULL;
 
-    assert_int_equal(net_seal_new(cipher, &secret, encrypts, key_records, &seal), 0);
+    assert_int_equal(record_seal_new(cipher, &secret, encrypts, key_records, &seal), 0);
     return seal;
 }
 
 /* The usual end, of the connecting rank's records. */
-static struct net_seal *usual(enum net_cipher cipher, bool encrypts)
+static struct record_seal *usual(enum seal_cipher cipher, bool encrypts)
 {
     return seal_of(cipher, NET_ROLE_CONNECTS, -1, encrypts, SEAL_KEY_RECORDS);
 }
 
-static void seal(struct net_seal *s, const char *text, uint8_t *record)
+static void seal(struct record_seal *s, const char *text, uint8_t *record)
 {
     const struct iovec part = {(void *)(uintptr_t)text, strlen(text)};
 
-    assert_int_equal(net_seal_close(s, &part, part.iov_len, record), 0);
+    assert_int_equal(record_seal_close(s, &part, part.iov_len, record), 0);
 }
 
 static void hex_of(const uint8_t *bytes, size_t n, char *ret)
@@ -92,8 +94,8 @@ static void records_are_those_of_the_document(void **state)
     hex_of(secret.bytes, sizeof(secret), hex);
     assert_string_equal(hex, "3255aec2f6096938614af31add812cc7a538883fc667afad02c7935a06a9ee37");
     for (size_t c = 0; c < ARRAY_SIZE(ciphers); c++) {
-        struct net_seal *out = seal_of(ciphers[c], NET_ROLE_CONNECTS, -1, true, VECTOR_KEY_RECORDS);
-        struct net_seal *in = seal_of(ciphers[c], NET_ROLE_CONNECTS, -1, false, VECTOR_KEY_RECORDS);
+        struct record_seal *out = seal_of(ciphers[c], NET_ROLE_CONNECTS, -1, true, VECTOR_KEY_RECORDS);
+        struct record_seal *in = seal_of(ciphers[c], NET_ROLE_CONNECTS, -1, false, VECTOR_KEY_RECORDS);
 
         for (int i = 0; i < VECTOR_RECORDS; i++) {
             uint8_t record[VECTOR_SIZE], data[8];
@@ -101,12 +103,12 @@ static void records_are_those_of_the_document(void **state)
             seal(out, "gradient", record);
             hex_of(record, sizeof(record), hex);
             assert_string_equal(hex, vectors[c][i]);
-            assert_int_equal(net_seal_size(record), 8);
-            assert_int_equal(net_seal_open(in, record, 8, data), 0);
+            assert_int_equal(record_seal_size(record), 8);
+            assert_int_equal(record_seal_open(in, record, 8, data), 0);
             assert_memory_equal(data, "gradient", 8);
         }
-        net_seal_free(out);
-        net_seal_free(in);
+        record_seal_free(out);
+        record_seal_free(in);
     }
 }
 
@@ -116,21 +118,21 @@ static void records_of_other_connections_are_refused(void **state)
 {
     for (size_t c = 0; c < ARRAY_SIZE(ciphers); c++) {
         uint8_t record[VECTOR_SIZE], data[8];
-        struct net_seal *out = usual(ciphers[c], true);
+        struct record_seal *out = usual(ciphers[c], true);
 
         seal(out, "gradient", record);
         for (int i = -1; i < SECRET_INPUTS; i++) {
-            struct net_seal *in =
+            struct record_seal *in =
                 seal_of(ciphers[c], i < 0 ? NET_ROLE_ACCEPTS : NET_ROLE_CONNECTS, i, false, SEAL_KEY_RECORDS);
 
-            if (net_seal_open(in, record, 8, data) != -EBADMSG)
+            if (record_seal_open(in, record, 8, data) != -EBADMSG)
                 fail_msg("byte %d does not matter", i);
-            net_seal_free(in);
+            record_seal_free(in);
         }
-        struct net_seal *other_cipher = usual(ciphers[1 - c], false);
-        assert_int_equal(net_seal_open(other_cipher, record, 8, data), -EBADMSG);
-        net_seal_free(other_cipher);
-        net_seal_free(out);
+        struct record_seal *other_cipher = usual(ciphers[1 - c], false);
+        assert_int_equal(record_seal_open(other_cipher, record, 8, data), -EBADMSG);
+        record_seal_free(other_cipher);
+        record_seal_free(out);
     }
 }
 
@@ -145,9 +147,9 @@ struct stream {
     size_t n, begins[SENT + 1]; /* of the records */
 };
 
-static struct stream record_stream(enum net_cipher cipher)
+static struct stream record_stream(enum seal_cipher cipher)
 {
-    struct net_seal *out = usual(cipher, true);
+    struct record_seal *out = usual(cipher, true);
     struct stream s = {0};
 
     for (int i = 0; i < SENT; i++) {
@@ -155,13 +157,13 @@ static struct stream record_stream(enum net_cipher cipher)
         s.n += strlen(sent[i]) + SEAL_EXTRA;
         s.begins[i + 1] = s.n;
     }
-    net_seal_free(out);
+    record_seal_free(out);
     return s;
 }
 
 /* Gives the bytes to a receiver in pieces; returns the bytes of data that it took. -EBADMSG: and then an error. */
-static ssize_t receive_stream(enum net_cipher cipher, const uint8_t *bytes, size_t n, size_t piece, char *ret,
-                              size_t *ret_n)
+static ssize_t receive_stream(enum seal_cipher cipher, const uint8_t *bytes, size_t n, size_t piece,
+                              char *ret, size_t *ret_n)
 {
     struct sealed_in in = {.seal = usual(cipher, false)};
     ssize_t r = 0;
@@ -228,7 +230,7 @@ static void each_changed_bit_is_found(void **state)
                 good += strlen(sent[k]);
             changed.bytes[i / 8] ^= (uint8_t)(1 << i % 8);
             ssize_t r = receive_stream(ciphers[c], changed.bytes, s.n, s.n, came, &n);
-            bool larger = net_seal_size(changed.bytes + s.begins[before]) > strlen(sent[before]);
+            bool larger = record_seal_size(changed.bytes + s.begins[before]) > strlen(sent[before]);
 
             if (n != good || (r != -EBADMSG && !larger))
                 fail_msg("bit %zu is changed, and %zu bytes are taken (%zd)", i, n, r);
@@ -236,7 +238,7 @@ static void each_changed_bit_is_found(void **state)
     }
 }
 
-static void receive_order(enum net_cipher cipher, const int *order, int n_records, size_t expected)
+static void receive_order(enum seal_cipher cipher, const int *order, int n_records, size_t expected)
 {
     struct stream s = record_stream(cipher), other = {0};
     char came[STREAM_MAX];
@@ -283,7 +285,7 @@ static void a_cut_record_is_not_taken(void **state)
 /* ---- long ones ---- */
 
 /* What is sent in pieces that a socket takes, and received in pieces that a collective wants. */
-static void play_long(enum net_cipher cipher, size_t n, size_t takes, size_t wants)
+static void play_long(enum seal_cipher cipher, size_t n, size_t takes, size_t wants)
 {
     struct sealed_out out = {.seal = usual(cipher, true)};
     struct sealed_in in = {.seal = usual(cipher, false)};
@@ -346,13 +348,13 @@ static void sizes_are_bounded(void **state)
 {
     static const uint8_t none[] = {0, 0, 0, 0}, most[] = {0, 0, 1, 0}, more[] = {1, 0, 1, 0},
                          all[] = {255, 255, 255, 255};
-    struct sealed_in in = {.seal = usual(NET_CIPHER_AES, false)};
+    struct sealed_in in = {.seal = usual(SEAL_CIPHER_AES, false)};
     uint8_t *room;
 
-    assert_int_equal(net_seal_size(none), 0);
-    assert_int_equal(net_seal_size(most), SEAL_DATA_MAX);
-    assert_int_equal(net_seal_size(more), 0);
-    assert_int_equal(net_seal_size(all), 0);
+    assert_int_equal(record_seal_size(none), 0);
+    assert_int_equal(record_seal_size(most), SEAL_DATA_MAX);
+    assert_int_equal(record_seal_size(more), 0);
+    assert_int_equal(record_seal_size(all), 0);
     assert_true(sealed_in_room(&in, &room) >= SEAL_HEAD);
     memcpy(room, more, sizeof(more));
     sealed_in_came(&in, sizeof(more));
