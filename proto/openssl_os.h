@@ -66,6 +66,9 @@ typedef int openssl_passphrase(char *ret, int size, int is_writing, void *data);
     X(int, SSL_write, (struct openssl_ssl * s, const void *from, int n))                                     \
     X(int, SSL_shutdown, (struct openssl_ssl * s))                                                           \
     X(int, SSL_get_error, (const struct openssl_ssl *s, int result))                                         \
+    X(int, SSL_export_keying_material,                                                                       \
+      (struct openssl_ssl * s, uint8_t * ret, size_t ret_size, const char *label, size_t label_size,         \
+       const uint8_t *context, size_t context_size, int has_context))                                        \
     X(int, SSL_session_reused, (const struct openssl_ssl *s))                                                \
     X(const struct openssl_cipher *, SSL_CIPHER_find, (struct openssl_ssl * s, const uint8_t *id))           \
     X(struct openssl_session *, SSL_SESSION_new, (void))                                                     \

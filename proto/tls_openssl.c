@@ -19,6 +19,7 @@
 #include "proto/certificates_openssl.h"
 #include "proto/key_memory_os.h"
 #include "proto/openssl_os.h"
+#include "proto/sealed_link_openssl.h"
 
 /* From OpenSSL's headers, where they are macros. */
 enum {
@@ -40,6 +41,7 @@ enum {
     VERIFY_EXPIRED = 10,
     VERIFY_HOST_MISMATCH = 62,
     VERIFY_ADDRESS_MISMATCH = 64,
+    ERROR_NONE = 0,
     ERROR_WANT_READ = 2,
     ERROR_ZERO_RETURN = 6,
     LINK_INDEX = 0, /* of the ex_data that OpenSSL reserves for applications */
@@ -82,7 +84,9 @@ struct tls_link {
     struct openssl_ssl *ssl;
     struct openssl_bio *in, *out; /* owned by ssl */
     struct openssl_session *psk;  /* own reference; client: what ssl was given last */
+    struct sealed_link *sealed;   /* of a node's store, once established */
     bool established, finished, failed;
+    bool is_ending;        /* behind the sealed records */
     bool has_received;     /* plaintext */
     size_t handshake_size; /* bytes that have arrived before it was established */
     bool known;            /* server: the identity has a key, or the protocol is one of ours */
@@ -464,6 +468,7 @@ void tls_link_free(struct tls_link *l)
         l->context->o->SSL_free(l->ssl);
     if (l->psk)
         l->context->o->SSL_SESSION_free(l->psk);
+    sealed_link_free(l->sealed);
     tls_context_free(l->context);
     free(l);
 }
@@ -593,14 +598,101 @@ static void forget_psk(const struct tls_link *l)
         (void)o->SSL_SESSION_set1_master_key(s, zeros, sizeof(zeros)); /* of a valid size */
 }
 
+static enum key_purpose purpose_of(const struct tls_link *l)
+{
+    return l->context->server ? l->purpose : l->context->purpose;
+}
+
 /* Most links are silent most of the time, and there may be thousands: their buffers exist only while bytes are in them. A link
- * of a node's store has many small requests, and keeps its. */
+ * between replicas has many messages, and keeps its. */
 static void keep_buffers(struct tls_link *l)
 {
-    enum key_purpose purpose = l->context->server ? l->purpose : l->context->purpose;
-
-    if (purpose == KEY_RELAY || purpose == KEY_REPLICA)
+    if (purpose_of(l) == KEY_REPLICA)
         (void)l->context->o->SSL_ctrl(l->ssl, CTRL_CLEAR_MODE, MODE_RELEASE_BUFFERS, NULL); /* the new mode */
+}
+
+/* ---- sealed records behind the handshake ---- */
+
+/* Of the records that the client or the server sends (RFC 8446, 7.5): it has the freshness and the proof of the handshake. */
+static bool export_secret(const struct tls_link *l, bool of_server, struct secret_key *ret)
+{
+    static const char label[] = "EXPORTER-crun-relay";
+    const char *sender = of_server ? "server" : "client";
+
+    return l->context->o->SSL_export_keying_material(l->ssl, ret->bytes, KEY_SIZE, label, sizeof(label) - 1,
+                                                     (const uint8_t *)sender, strlen(sender), true) == 1;
+}
+
+/* 0, -ENOMEM or -EPROTO. */
+static int start_sealing(struct tls_link *l)
+{
+    struct secret_key of_sent, of_received;
+    bool server = l->context->server;
+    int r = -EPROTO;
+
+    if (export_secret(l, server, &of_sent) && export_secret(l, !server, &of_received))
+        r = sealed_link_create(&l->sealed, &of_sent, &of_received);
+    key_erase(&of_sent, sizeof(of_sent));
+    key_erase(&of_received, sizeof(of_received));
+    return r == -ENOMEM || r == 0 ? r : -EPROTO;
+}
+
+static void fail_link(struct tls_link *l, const char *why)
+{
+    (void)snprintf(l->error, sizeof(l->error), "%s", why); /* shorter */
+    l->failed = true;
+}
+
+/* Behind the sealed records only OpenSSL's end of the link can come, or its alert. */
+static int take_end(struct tls_link *l, const struct buf *rest)
+{
+    const struct openssl *o = l->context->o;
+    uint8_t byte;
+
+    if (o->BIO_write(l->in, buf_bytes(rest), (int)buf_size(rest)) != (int)buf_size(rest))
+        return -ENOMEM;
+    l->is_ending = true;
+    int n = o->SSL_read(l->ssl, &byte, 1);
+    int error = n > 0 ? ERROR_NONE : o->SSL_get_error(l->ssl, n);
+    if (n > 0)
+        fail_link(l, "it sends records of TLS: is it another version of crun?");
+    l->finished = error == ERROR_ZERO_RETURN;
+    return l->finished || error == ERROR_WANT_READ ? 0 : -EPROTO;
+}
+
+static int receive_sealed(struct tls_link *l, const void *bytes, size_t n, struct buf *plain)
+{
+    struct buf rest = {0};
+    size_t before = buf_size(plain);
+    int r =
+        l->is_ending ? buf_append(&rest, bytes, n) : sealed_link_receive(l->sealed, bytes, n, plain, &rest);
+
+    l->has_received = l->has_received || buf_size(plain) > before;
+    if (r == -EBADMSG) {
+        fail_link(l, "a record was changed on the way, or is not the next one");
+        r = -EPROTO;
+    }
+    if (r == 0 && buf_size(&rest) > 0)
+        r = take_end(l, &rest);
+    buf_finish(&rest);
+    return r;
+}
+
+/* What has come behind the handshake. OpenSSL has read whole records of it alone, and the rest is still in its BIO. */
+static int receive_behind_handshake(struct tls_link *l, struct buf *plain)
+{
+    const struct openssl *o = l->context->o;
+    size_t n = o->BIO_ctrl_pending(l->in);
+    struct buf bytes = {0};
+    uint8_t *place = n > 0 ? buf_reserve(&bytes, n) : NULL;
+
+    if (n == 0)
+        return 0;
+    if (!place)
+        return -ENOMEM;
+    int r = o->BIO_read(l->in, place, (int)n) == (int)n ? receive_sealed(l, place, n, plain) : -EPROTO;
+    buf_finish(&bytes);
+    return r;
 }
 
 /* One step of the handshake, as far as the bytes go. */
@@ -616,7 +708,7 @@ static int shake_hands(struct tls_link *l)
         return -EPROTO;
     l->established = true;
     keep_buffers(l);
-    return 0;
+    return purpose_of(l) == KEY_RELAY ? start_sealing(l) : 0;
 }
 
 /* 0: all that is there was read. A small record needs neither the room of a large one nor a second call that finds nothing:
@@ -649,10 +741,21 @@ static int read_plain(struct tls_link *l, struct buf *plain)
     }
 }
 
+/* The bytes are in OpenSSL's BIO. */
+static int receive_tls(struct tls_link *l, struct buf *plain)
+{
+    int r = l->established ? 0 : shake_hands(l);
+
+    if (r < 0 || !l->established)
+        return r;
+    return l->sealed ? receive_behind_handshake(l, plain) : read_plain(l, plain);
+}
+
 int tls_link_receive(struct tls_link *l, const void *bytes, size_t n, struct buf *plain, struct buf *out)
 {
     const struct openssl *o = l->context->o;
-    int r = 0;
+    bool is_sealed = l->sealed;
+    int r;
 
     if (l->failed)
         return -EPROTO;
@@ -660,33 +763,38 @@ int tls_link_receive(struct tls_link *l, const void *bytes, size_t n, struct buf
         return 0; /* nothing may follow: it is dropped, and needs no memory */
     if (!l->established && (l->handshake_size += n) > HANDSHAKE_MAX)
         return end_by_error(l, out);
-    if (n > 0 && o->BIO_write(l->in, bytes, (int)n) != (int)n)
-        return -ENOMEM;
-    if (!l->established)
-        r = shake_hands(l);
-    if (r == 0 && l->established)
-        r = read_plain(l, plain);
+    if (is_sealed)
+        r = n > 0 ? receive_sealed(l, bytes, n, plain) : 0;
+    else if (n > 0 && o->BIO_write(l->in, bytes, (int)n) != (int)n)
+        r = -ENOMEM;
+    else
+        r = receive_tls(l, plain);
     if (r == -EPROTO)
         return end_by_error(l, out);
-    return r ? r : take_output(l, out);
+    return r || is_sealed ? r : take_output(l, out);
 }
 
-int tls_link_send(struct tls_link *l, const void *bytes, size_t n, struct buf *out)
+static int send_tls(struct tls_link *l, const uint8_t *p, size_t n, struct buf *out)
 {
-    const struct openssl *o = l->context->o;
-    const uint8_t *p = bytes;
-
-    if (l->failed || !l->established)
-        return -EPROTO;
     while (n > 0) {
         int part = n < WRITE_MAX ? (int)n : WRITE_MAX;
 
-        if (o->SSL_write(l->ssl, p, part) != part) /* a memory BIO takes all */
+        if (l->context->o->SSL_write(l->ssl, p, part) != part) /* a memory BIO takes all */
             return end_by_error(l, out);
         p += part;
         n -= (size_t)part;
     }
     return take_output(l, out);
+}
+
+int tls_link_send(struct tls_link *l, const void *bytes, size_t n, struct buf *out)
+{
+    if (l->failed || !l->established)
+        return -EPROTO;
+    if (!l->sealed)
+        return send_tls(l, bytes, n, out);
+    int r = sealed_link_send(l->sealed, bytes, n, out);
+    return r == -EIO ? end_by_error(l, out) : r;
 }
 
 int tls_link_finish(struct tls_link *l, struct buf *out)

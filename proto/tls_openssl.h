@@ -14,6 +14,11 @@
  *   Finished, frames                         ->
  *                                            <- frames
  *
+ * On a link of a node's store (KEY_RELAY) the frames are not in records of TLS but in sealed records (record_seal_openssl.h), because it
+ * has many small messages for which a worker waits. Their secrets are exported from the handshake (RFC 8446, 7.5), as those of SRTP
+ * are: label "EXPORTER-crun-relay", context "client" or "server" for the end that sends, 32 bytes. An alert or the notice of
+ * the end is still TLS's; nothing else may follow them.
+ *
  * Certificates are the alternative: a context has either keys or certificates, never both. The client checks the server's, also
  * its name; the server checks the client's where it has CAs. The purpose is the name of a protocol (ALPN, "crun1-agent"), so
  * that a certificate for another service of the same CA opens nothing. A certificate is good for every job. The client is established

@@ -1,6 +1,7 @@
 /*
  * TLS with a job's key, between two links in memory: the same plaintext however the records are sliced; each kind of peer
- * without the key ends both links before a byte of plaintext is delivered; an altered record is never delivered.
+ * without the key ends both links before a byte of plaintext is delivered; an altered record is never delivered. Links of an
+ * agent have OpenSSL's records, those of a node's store sealed ones.
  */
 
 #include <errno.h>
@@ -15,6 +16,7 @@
 #include "tests/support/c/cmocka_fixed.h"
 
 static const char secret[] = "a secret of more than sixteen bytes";
+static const enum key_purpose purposes[] = {KEY_AGENT, KEY_RELAY};
 
 struct fixture {
     struct tls_context *client_context, *server_context;
@@ -51,6 +53,14 @@ static void connect_as(struct fixture *f, enum key_purpose purpose, const char *
     assert_int_equal(tls_link_create(&f->client, f->client_context), 0);
     assert_int_equal(tls_link_create(&f->server, f->server_context), 0);
     assert_int_equal(tls_link_receive(f->client, NULL, 0, &f->at_client, &f->to_server), 0);
+}
+
+static void connect_for(struct fixture *f, enum key_purpose purpose)
+{
+    struct secret_key key;
+
+    derive(&key, secret, purpose, "alpha");
+    connect_as(f, purpose, "alpha", &key);
 }
 
 static void connect_with(struct fixture *f, const char *of, const char *job)
@@ -97,47 +107,77 @@ static void exchange(struct fixture *f, size_t slice)
     }
 }
 
+static void same_text(enum key_purpose purpose, size_t slice)
+{
+    struct fixture f;
+
+    connect_for(&f, purpose);
+    exchange(&f, slice);
+    assert_string_equal(tls_link_error(f.client), "");
+    assert_string_equal(tls_link_error(f.server), "");
+    assert_true(tls_link_is_established(f.client));
+    assert_true(tls_link_is_established(f.server));
+    assert_string_equal(tls_link_job(f.server), "alpha");
+    assert_int_equal(tls_link_purpose(f.server), purpose);
+
+    assert_int_equal(tls_link_send(f.client, "hello", 5, &f.to_server), 0);
+    assert_int_equal(tls_link_send(f.server, "view", 4, &f.to_client), 0);
+    exchange(&f, slice);
+    assert_int_equal(buf_size(&f.at_server), 5);
+    assert_memory_equal(buf_bytes(&f.at_server), "hello", 5);
+    assert_int_equal(buf_size(&f.at_client), 4);
+    assert_memory_equal(buf_bytes(&f.at_client), "view", 4);
+    disconnect(&f);
+}
+
 static void same_text_in_slices_of_any_size(void **state)
 {
-    for (size_t slice = 1; slice < 2000; slice += slice < 8 ? 1 : 311) {
-        struct fixture f;
+    for (size_t i = 0; i < ARRAY_SIZE(purposes); i++)
+        for (size_t slice = 1; slice < 2000; slice += slice < 8 ? 1 : 311)
+            same_text(purposes[i], slice);
+}
 
-        connect_with(&f, secret, "alpha");
-        exchange(&f, slice);
-        assert_string_equal(tls_link_error(f.client), "");
-        assert_string_equal(tls_link_error(f.server), "");
-        assert_true(tls_link_is_established(f.client));
-        assert_true(tls_link_is_established(f.server));
-        assert_string_equal(tls_link_job(f.server), "alpha");
-        assert_int_equal(tls_link_purpose(f.server), KEY_AGENT);
+/* The client's last message of the handshake and its first data arrive in the same slices. */
+static void text_right_behind_the_handshake(void **state)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(purposes); i++)
+        for (size_t slice = 1; slice < 300; slice += 7) {
+            struct fixture f;
 
-        assert_int_equal(tls_link_send(f.client, "hello", 5, &f.to_server), 0);
-        assert_int_equal(tls_link_send(f.server, "view", 4, &f.to_client), 0);
-        exchange(&f, slice);
-        assert_int_equal(buf_size(&f.at_server), 5);
-        assert_memory_equal(buf_bytes(&f.at_server), "hello", 5);
-        assert_int_equal(buf_size(&f.at_client), 4);
-        assert_memory_equal(buf_bytes(&f.at_client), "view", 4);
-        disconnect(&f);
-    }
+            connect_for(&f, purposes[i]);
+            assert_int_equal(deliver(f.server, &f.to_server, slice, &f.at_server, &f.to_client), 0);
+            assert_int_equal(deliver(f.client, &f.to_client, slice, &f.at_client, &f.to_server), 0);
+            assert_true(tls_link_is_established(f.client));
+            assert_false(tls_link_is_established(f.server));
+            assert_int_equal(tls_link_send(f.client, "hello", 5, &f.to_server), 0);
+            assert_int_equal(tls_link_finish(f.client, &f.to_server), 0);
+            exchange(&f, slice);
+            assert_int_equal(buf_size(&f.at_server), 5);
+            assert_memory_equal(buf_bytes(&f.at_server), "hello", 5);
+            assert_true(tls_link_is_finished(f.server));
+            disconnect(&f);
+        }
 }
 
 static void much_at_once(void **state)
 {
     enum { SIZE = 5 << 20 };
     uint8_t *bytes = malloc(SIZE);
-    struct fixture f;
 
     assert_non_null(bytes);
     for (size_t i = 0; i < SIZE; i++)
         bytes[i] = (uint8_t)(i * i >> 3);
-    connect_with(&f, secret, "alpha");
-    exchange(&f, 100000);
-    assert_int_equal(tls_link_send(f.client, bytes, SIZE, &f.to_server), 0);
-    exchange(&f, 100000);
-    assert_int_equal(buf_size(&f.at_server), SIZE);
-    assert_memory_equal(buf_bytes(&f.at_server), bytes, SIZE);
-    disconnect(&f);
+    for (size_t i = 0; i < ARRAY_SIZE(purposes); i++) {
+        struct fixture f;
+
+        connect_for(&f, purposes[i]);
+        exchange(&f, 100000);
+        assert_int_equal(tls_link_send(f.client, bytes, SIZE, &f.to_server), 0);
+        exchange(&f, 100000);
+        assert_int_equal(buf_size(&f.at_server), SIZE);
+        assert_memory_equal(buf_bytes(&f.at_server), bytes, SIZE);
+        disconnect(&f);
+    }
     free(bytes);
 }
 
@@ -175,13 +215,13 @@ static void a_peer_without_the_key_is_refused(void **state)
     assert_refused(&f, "its secret is another one");
 }
 
-static void what_was_recorded_opens_nothing(void **state)
+static void replay_recorded(enum key_purpose purpose)
 {
     struct buf recorded = {0}, plain = {0}, out = {0};
     struct tls_link *victim;
     struct fixture f;
 
-    connect_with(&f, secret, "alpha");
+    connect_for(&f, purpose);
     assert_int_equal(buf_append(&recorded, buf_bytes(&f.to_server), buf_size(&f.to_server)), 0);
     exchange(&f, 4096);
     assert_int_equal(tls_link_send(f.client, "hello", 5, &f.to_server), 0);
@@ -199,18 +239,52 @@ static void what_was_recorded_opens_nothing(void **state)
     buf_finish(&out);
 }
 
+static void what_was_recorded_opens_nothing(void **state)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(purposes); i++)
+        replay_recorded(purposes[i]);
+}
+
+/* A record that is repeated, comes back to its sender, or comes on another connection with the same key. */
+static void a_record_is_good_for_one_place(void **state)
+{
+    for (int kind = 0; kind < 3; kind++) {
+        struct fixture f, other;
+        struct buf again = {0};
+
+        connect_for(&f, KEY_RELAY);
+        connect_for(&other, KEY_RELAY);
+        exchange(&f, 4096);
+        exchange(&other, 4096);
+        assert_int_equal(tls_link_send(f.client, "hello", 5, &f.to_server), 0);
+        assert_int_equal(buf_append(&again, buf_bytes(&f.to_server), buf_size(&f.to_server)), 0);
+        exchange(&f, 4096);
+        assert_int_equal(buf_size(&f.at_server), 5);
+        struct tls_link *victim = kind == 0 ? f.server : kind == 1 ? f.client : other.server;
+        buf_reset(&f.at_server);
+        assert_int_equal(deliver(victim, &again, 4096, &f.at_server, &f.to_client), -EPROTO);
+        assert_non_null(strstr(tls_link_error(victim), "a record was changed on the way"));
+        assert_int_equal(buf_size(&f.at_server), 0);
+        assert_int_equal(tls_link_send(victim, "x", 1, &f.to_client), -EPROTO);
+        disconnect(&f);
+        disconnect(&other);
+        buf_finish(&again);
+    }
+}
+
 /* Every bit of a record in turn: never delivered. */
 static void an_altered_record_ends_the_link(void **state)
 {
-    for (size_t bit = 0; bit < 8 * 12; bit++) {
+    for (size_t bit = 0; bit < 2 * 8 * 25; bit++) {
         struct fixture f;
+        size_t at = bit / 2;
 
-        connect_with(&f, secret, "alpha");
+        connect_for(&f, purposes[bit % 2]);
         exchange(&f, 4096);
         assert_int_equal(tls_link_send(f.client, "hello", 5, &f.to_server), 0);
-        if (bit / 8 >= buf_size(&f.to_server))
+        if (at / 8 >= buf_size(&f.to_server))
             fail();
-        buf_bytes(&f.to_server)[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        buf_bytes(&f.to_server)[at / 8] ^= (uint8_t)(1 << at % 8);
         exchange(&f, 4096);
         assert_int_equal(buf_size(&f.at_server), 0);
         disconnect(&f);
@@ -239,15 +313,17 @@ static void an_older_version_is_refused(void **state)
 
 static void an_end_differs_from_a_cut(void **state)
 {
-    struct fixture f;
+    for (size_t i = 0; i < ARRAY_SIZE(purposes); i++) {
+        struct fixture f;
 
-    connect_with(&f, secret, "alpha");
-    exchange(&f, 4096);
-    assert_false(tls_link_is_finished(f.server));
-    assert_int_equal(tls_link_finish(f.client, &f.to_server), 0);
-    exchange(&f, 4096);
-    assert_true(tls_link_is_finished(f.server));
-    disconnect(&f);
+        connect_for(&f, purposes[i]);
+        exchange(&f, 4096);
+        assert_false(tls_link_is_finished(f.server));
+        assert_int_equal(tls_link_finish(f.client, &f.to_server), 0);
+        exchange(&f, 1);
+        assert_true(tls_link_is_finished(f.server));
+        disconnect(&f);
+    }
 }
 
 static void nothing_is_sent_before_the_proof(void **state)
@@ -297,9 +373,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_text_in_slices_of_any_size),
+        cmocka_unit_test(text_right_behind_the_handshake),
         cmocka_unit_test(much_at_once),
         cmocka_unit_test(a_peer_without_the_key_is_refused),
         cmocka_unit_test(what_was_recorded_opens_nothing),
+        cmocka_unit_test(a_record_is_good_for_one_place),
         cmocka_unit_test(an_altered_record_ends_the_link),
         cmocka_unit_test(an_older_version_is_refused),
         cmocka_unit_test(an_end_differs_from_a_cut),
