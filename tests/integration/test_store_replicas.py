@@ -8,6 +8,7 @@ import pathlib
 import re
 import signal
 import sys
+import time
 
 import pytest
 
@@ -89,10 +90,10 @@ class Job:
         """Of the node's store of rank 0."""
         return int((self.folder / "port").read_text())
 
-    def wait_for_writes(self, n=50):
+    def wait_for_writes(self, n=50, limit_s=120):
         """All workers have gone on."""
         goals = [self.count(r) + n for r in range(SIZE)]
-        assert wait_until(lambda: all(self.count(r) >= goals[r] for r in range(SIZE)), 120), self.place.texts()
+        assert wait_until(lambda: all(self.count(r) >= goals[r] for r in range(SIZE)), limit_s), self.place.texts()
 
     def finish(self):
         """No worker was started again, and what they have written is there once."""
@@ -213,6 +214,21 @@ def test_a_leader_that_stood_still_serves_nothing(tmp_path, secret):
         place.crunds[leader].process.send_signal(signal.SIGCONT)
         assert wait_until(lambda: not place.says_it_leads(leader), 60), place.logs()
         job.wait_for_writes()
+        job.finish()
+
+
+def test_a_leader_that_stands_still_is_left(tmp_path, secret):
+    """The workers go on with its backup while it is stopped: a stopped process breaks no connection."""
+    with open_place(tmp_path, "--secret-file", str(secret), "--store-replicas", "2") as place:
+        job = Job(place, secret, tmp_path)
+        job.wait_for_writes()
+        stopped = place.crunds[place.leader()].process
+        stopped.send_signal(signal.SIGSTOP)
+        try:
+            time.sleep(0.5)  # what it has executed before is replied to
+            job.wait_for_writes(limit_s=30)
+        finally:
+            stopped.send_signal(signal.SIGCONT)
         job.finish()
 
 
