@@ -55,7 +55,8 @@ static int take_key(struct record_seal *s)
     bool ok = key_expand(&s->secret, "key", 3, key) && key_expand(&s->secret, "iv", 2, iv) &&
               s->o->EVP_CipherInit_ex(s->ctx, cipher, NULL, key, NULL, s->encrypts) == 1;
 
-    memcpy(s->iv, iv, sizeof(s->iv));
+    if (ok)
+        memcpy(s->iv, iv, sizeof(s->iv));
     key_erase(key, sizeof(key));
     key_erase(iv, sizeof(iv));
     return ok ? 0 : -ENOSYS;

@@ -42,13 +42,14 @@ void sealed_link_free(struct sealed_link *l)
 int sealed_link_send(struct sealed_link *l, const void *bytes, size_t n, struct buf *out)
 {
     const uint8_t *p = bytes;
+    size_t n_records = n / SEAL_DATA_MAX + 1;
 
+    if (!buf_reserve(out, n + n_records * SEAL_EXTRA))
+        return -ENOMEM;
     while (n > 0) {
         size_t size = min_size(n, SEAL_DATA_MAX);
-        uint8_t *record = buf_reserve(out, size + SEAL_EXTRA);
+        uint8_t *record = buf_reserve(out, size + SEAL_EXTRA); /* the room is there */
 
-        if (!record)
-            return -ENOMEM;
         if (record_seal_close(l->out, &(struct iovec){.iov_base = (void *)(uintptr_t)p, .iov_len = size},
                               size, record) < 0)
             return -EIO;

@@ -18,7 +18,7 @@ int sealed_link_create(struct sealed_link **ret, const struct secret_key *of_sen
 /* NULL is fine. */
 void sealed_link_free(struct sealed_link *l);
 
-/* Appends n bytes in records to out. 0, -ENOMEM or -EIO: the records of this direction are then out of step. */
+/* Appends n bytes in records to out. 0; -ENOMEM: nothing was appended; -EIO: the records of this direction are out of step. */
 int sealed_link_send(struct sealed_link *l, const void *bytes, size_t n, struct buf *out);
 
 /* Takes n bytes that arrived, appends the data of whole records to plain, and keeps an incomplete one. What does not begin

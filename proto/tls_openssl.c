@@ -50,6 +50,7 @@ enum {
 enum {
     READ_SIZE = 16384,
     WRITE_MAX = 1 << 20,
+    ENDING_MAX = 64, /* an alert in TLS 1.3 has 24 bytes */
     HANDSHAKE_MAX =
         96 * 1024, /* one read of a server, and far more than a handshake with the longest job id */
 };
@@ -86,7 +87,7 @@ struct tls_link {
     struct openssl_session *psk;  /* own reference; client: what ssl was given last */
     struct sealed_link *sealed;   /* of a node's store, once established */
     bool established, finished, failed;
-    bool is_ending;        /* behind the sealed records */
+    size_t ending_size;    /* bytes that have come behind the sealed records */
     bool has_received;     /* plaintext */
     size_t handshake_size; /* bytes that have arrived before it was established */
     bool known;            /* server: the identity has a key, or the protocol is one of ours */
@@ -643,19 +644,26 @@ static void fail_link(struct tls_link *l, const char *why)
     l->failed = true;
 }
 
-/* Behind the sealed records only OpenSSL's end of the link can come, or its alert. */
+static const char other_version[] = "it sends records of TLS: is it another version of crun?";
+
+/* Behind the sealed records only OpenSSL's end of the link can come, or its alert: one short record. OpenSSL would take others without
+ * end, and reply to some. */
 static int take_end(struct tls_link *l, const struct buf *rest)
 {
     const struct openssl *o = l->context->o;
     uint8_t byte;
 
+    l->ending_size += buf_size(rest);
+    if (l->ending_size > ENDING_MAX) {
+        fail_link(l, other_version);
+        return -EPROTO;
+    }
     if (o->BIO_write(l->in, buf_bytes(rest), (int)buf_size(rest)) != (int)buf_size(rest))
         return -ENOMEM;
-    l->is_ending = true;
     int n = o->SSL_read(l->ssl, &byte, 1);
     int error = n > 0 ? ERROR_NONE : o->SSL_get_error(l->ssl, n);
     if (n > 0)
-        fail_link(l, "it sends records of TLS: is it another version of crun?");
+        fail_link(l, other_version);
     l->finished = error == ERROR_ZERO_RETURN;
     return l->finished || error == ERROR_WANT_READ ? 0 : -EPROTO;
 }
@@ -664,8 +672,8 @@ static int receive_sealed(struct tls_link *l, const void *bytes, size_t n, struc
 {
     struct buf rest = {0};
     size_t before = buf_size(plain);
-    int r =
-        l->is_ending ? buf_append(&rest, bytes, n) : sealed_link_receive(l->sealed, bytes, n, plain, &rest);
+    int r = l->ending_size > 0 ? buf_append(&rest, bytes, n)
+                               : sealed_link_receive(l->sealed, bytes, n, plain, &rest);
 
     l->has_received = l->has_received || buf_size(plain) > before;
     if (r == -EBADMSG) {
@@ -706,9 +714,10 @@ static int shake_hands(struct tls_link *l)
         return o->SSL_get_error(l->ssl, r) == ERROR_WANT_READ ? 0 : -EPROTO;
     if (!has_proof(l))
         return -EPROTO;
-    l->established = true;
     keep_buffers(l);
-    return purpose_of(l) == KEY_RELAY ? start_sealing(l) : 0;
+    r = purpose_of(l) == KEY_RELAY ? start_sealing(l) : 0;
+    l->established = r == 0;
+    return r;
 }
 
 /* 0: all that is there was read. A small record needs neither the room of a large one nor a second call that finds nothing:
@@ -794,7 +803,9 @@ int tls_link_send(struct tls_link *l, const void *bytes, size_t n, struct buf *o
     if (!l->sealed)
         return send_tls(l, bytes, n, out);
     int r = sealed_link_send(l->sealed, bytes, n, out);
-    return r == -EIO ? end_by_error(l, out) : r;
+    if (r < 0)
+        fail_link(l, r == -ENOMEM ? "out of memory" : "OpenSSL cannot encrypt");
+    return r == -EIO ? -EPROTO : r;
 }
 
 int tls_link_finish(struct tls_link *l, struct buf *out)

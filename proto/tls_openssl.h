@@ -17,7 +17,8 @@
  * On a link of a node's store (KEY_RELAY) the frames are not in records of TLS but in sealed records (record_seal_openssl.h), because it
  * has many small messages for which a worker waits. Their secrets are exported from the handshake (RFC 8446, 7.5), as those of SRTP
  * are: label "EXPORTER-crun-relay", context "client" or "server" for the end that sends, 32 bytes. An alert or the notice of
- * the end is still TLS's; nothing else may follow them.
+ * the end is still TLS's; nothing else may follow them. That notice does not prove that no record was dropped before it, and
+ * a record that was changed ends the link without an alert.
  *
  * Certificates are the alternative: a context has either keys or certificates, never both. The client checks the server's, also
  * its name; the server checks the client's where it has CAs. The purpose is the name of a protocol (ALPN, "crun1-agent"), so
@@ -82,10 +83,11 @@ void tls_link_free(struct tls_link *l);
  * to out. 0; -EPROTO: the link has ended by an error, tls_link_error() has a sentence, and out perhaps an alert; -ENOMEM. */
 int tls_link_receive(struct tls_link *l, const void *bytes, size_t n, struct buf *plain, struct buf *out);
 
-/* Encrypts n bytes and appends the records to out. Only while the link is established. 0, -EPROTO or -ENOMEM. */
+/* Encrypts n bytes and appends the records to out. Only while the link is established. 0; -EPROTO or -ENOMEM: the link is only
+ * to be freed. */
 int tls_link_send(struct tls_link *l, const void *bytes, size_t n, struct buf *out);
 
-/* Appends the notice that nothing follows, by which the peer distinguishes an end from a cut. 0 or -ENOMEM. */
+/* Appends the notice that nothing follows, by which the peer distinguishes an end from a cut (but see above). 0 or -ENOMEM. */
 int tls_link_finish(struct tls_link *l, struct buf *out);
 
 /* Both ends have proved that they have the key. */

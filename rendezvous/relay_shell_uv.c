@@ -1,5 +1,5 @@
 /*
- * Connections of nodes: TLS on a socket around a relay_node.
+ * Connections of nodes: a TLS handshake and sealed records on a socket, around a relay_node.
  *
  *   connection with a proved key -> adopted -> space -> hello -> frames -> closed
  *                                                         ^                  |
@@ -35,6 +35,7 @@ struct served_node {
     struct replica_node of;  /* without replicas only its node and nonce are used */
     struct relay_conn *conn; /* NULL: it is away */
     uint64_t away_ms;        /* since when */
+    bool is_reported;        /* a fault of a connection */
 };
 
 struct relay_conn {
@@ -411,6 +412,17 @@ static bool take_bytes(struct relay_conn *c, const uint8_t *bytes, size_t n)
     return true;
 }
 
+/* Once for each node: a process between the hosts might cause it as often as the node comes again. */
+static void report_fault(struct relay_conn *c)
+{
+    const char *why = tls_link_error(c->tls);
+
+    if (!why[0] || !c->served || c->served->is_reported)
+        return;
+    c->served->is_reported = true;
+    server_log(c->shell->config.server, NULL, "the connection of a node's store has ended: %s", why);
+}
+
 static bool read_records(struct relay_conn *c)
 {
     struct server *s = c->shell->config.server;
@@ -423,6 +435,7 @@ static bool read_records(struct relay_conn *c)
         return false;
     bool ok = tls_link_receive(c->tls, s->scratch, (size_t)n, plain, &c->wire) == 0 &&
               !tls_link_is_finished(c->tls);
+    report_fault(c);
     if (ok && buf_size(plain) > 0)
         ok = take_bytes(c, buf_bytes(plain), buf_size(plain));
     buf_clear(plain, RELAY_KEEP_MAX);

@@ -1,5 +1,5 @@
 /*
- *   workers of this node -> server on loopback -> relay -> TLS -> store of the job at the rendezvous
+ *   workers of this node -> server on loopback -> relay -> sealed records -> store of the job at the rendezvous
  *
  * The connection is a second one beside the session, so values do not hold up signs of life. When it breaks it is dialled
  * again, and nothing is lost (relay_link.h); after PATIENCE_MS without one, or when the store has forgotten this node,

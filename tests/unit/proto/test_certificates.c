@@ -190,17 +190,19 @@ static void peers_that_are_accepted_and_refused(void **state)
          "not accepted"},
     };
 
-    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+    for (size_t k = 0; k < 2 * ARRAY_SIZE(rows); k++) { /* each for a link with sealed records, too */
+        size_t i = k / 2;
+        enum key_purpose purpose = k % 2 ? KEY_RELAY : KEY_AGENT;
         struct certified_pair p = {0};
 
-        load_or_fail(&p.server_context, &rows[i].server, true, KEY_AGENT, NULL);
-        load_or_fail(&p.client_context, &rows[i].client, false, KEY_AGENT, rows[i].host);
+        load_or_fail(&p.server_context, &rows[i].server, true, purpose, NULL);
+        load_or_fail(&p.client_context, &rows[i].client, false, purpose, rows[i].host);
         begin_conversation(&p);
         if (!rows[i].at_client) {
             assert_string_equal(tls_link_error(p.server), "");
             assert_string_equal(tls_link_error(p.client), "");
             assert_true(tls_link_is_established(p.server) && tls_link_is_certified(p.server));
-            assert_int_equal(tls_link_purpose(p.server), KEY_AGENT);
+            assert_int_equal(tls_link_purpose(p.server), purpose);
             assert_int_equal(tls_link_send(p.client, "hello", 5, &p.to_server), 0);
             assert_int_equal(tls_link_send(p.server, "view", 4, &p.to_client), 0);
             converse(&p);

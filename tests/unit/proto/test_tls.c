@@ -12,6 +12,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "proto/tls_openssl.h"
+#include "tests/support/c/failing_alloc.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 
@@ -272,6 +273,46 @@ static void a_record_is_good_for_one_place(void **state)
     }
 }
 
+/* OpenSSL takes records without data for ever, and replies to some of them. */
+static void nothing_of_tls_follows_sealed_records(void **state)
+{
+    static const uint8_t head[] = {0x17, 3, 3, 0, 40};
+    uint8_t record[200] = {0};
+    struct fixture f;
+
+    memcpy(record, head, sizeof(head));
+    connect_for(&f, KEY_RELAY);
+    exchange(&f, 4096);
+    assert_int_equal(tls_link_receive(f.server, record, sizeof(record), &f.at_server, &f.to_client), -EPROTO);
+    assert_non_null(strstr(tls_link_error(f.server), "it sends records of TLS"));
+    assert_int_equal(buf_size(&f.to_client), 0);
+    disconnect(&f);
+}
+
+/* A record that is lost with its memory must not be followed by others: the peer would take them for the next ones. */
+static void nothing_follows_a_record_without_memory(void **state)
+{
+    static uint8_t bytes[150000];
+
+    for (size_t k = 1;; k++) {
+        struct fixture f;
+
+        connect_for(&f, KEY_RELAY);
+        exchange(&f, 4096);
+        failing_alloc_arm(k);
+        int r = tls_link_send(f.client, bytes, sizeof(bytes), &f.to_server);
+        bool has_failed = failing_alloc_fired();
+        failing_alloc_arm(0);
+        assert_int_equal(r, has_failed ? -ENOMEM : 0);
+        assert_int_equal(tls_link_send(f.client, "tail", 4, &f.to_server), has_failed ? -EPROTO : 0);
+        assert_int_equal(deliver(f.server, &f.to_server, 4096, &f.at_server, &f.to_client), 0);
+        assert_int_equal(buf_size(&f.at_server), has_failed ? 0 : sizeof(bytes) + 4);
+        disconnect(&f);
+        if (!has_failed)
+            break;
+    }
+}
+
 /* Every bit of a record in turn: never delivered. */
 static void an_altered_record_ends_the_link(void **state)
 {
@@ -378,6 +419,8 @@ int main(void)
         cmocka_unit_test(a_peer_without_the_key_is_refused),
         cmocka_unit_test(what_was_recorded_opens_nothing),
         cmocka_unit_test(a_record_is_good_for_one_place),
+        cmocka_unit_test(nothing_of_tls_follows_sealed_records),
+        cmocka_unit_test(nothing_follows_a_record_without_memory),
         cmocka_unit_test(an_altered_record_ends_the_link),
         cmocka_unit_test(an_older_version_is_refused),
         cmocka_unit_test(an_end_differs_from_a_cut),
