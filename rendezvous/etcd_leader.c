@@ -10,7 +10,7 @@
 #define MS UINT64_C(1000000)
 
 enum {
-    DEFER_MS = 1000,
+    DEFER_MS = 1000, /* the place of the leader is left to another crund */
     FOLLOW_MS = 200, /* FOLLOWING: between two looks at the leader's key */
     LOOK_MS = 400,   /* LEADING: the same */
     RETRY_MS = 50,   /* after a request that was not sent */
@@ -158,8 +158,12 @@ const char *etcd_leader_address(const struct etcd_leader *l)
     return l->has_seen && l->seen_revision > 0 && l->seen_id != l->config.id ? l->seen_address : "";
 }
 
-static void note_trouble(struct etcd_leader *l, const struct etcd_reply *reply)
+static void note_outcome(struct etcd_leader *l, const struct etcd_reply *reply, uint64_t now_ns)
 {
+    if (reply->outcome != ETCD_OK)
+        l->answers_ns = 0;
+    else if (l->answers_ns == 0)
+        l->answers_ns = now_ns;
     (void)snprintf(l->trouble, sizeof(l->trouble), "%s", reply->outcome == ETCD_OK ? "" : reply->error);
 }
 
@@ -249,14 +253,23 @@ static bool is_vacant(struct etcd_leader *l, bool is_first)
     return l->seen_revision == 0 || l->seen_revision == l->predecessor_revision;
 }
 
-/* May a vacant place be taken? */
-static bool has_deferred(struct etcd_leader *l, bool vacant, uint64_t now_ns)
+/* May the place of the leader be taken, for a reason that is there from *since_ns on? Not by a crund without the keys of jobs while the
+ * one that has them may be the first, also where etcd has been away for as long as both waited. */
+static bool has_deferred(const struct etcd_leader *l, uint64_t *since_ns, uint64_t now_ns)
 {
-    if (!vacant)
+    uint64_t begin_ns;
+
+    if (*since_ns == 0)
+        *since_ns = now_ns;
+    begin_ns = *since_ns > l->answers_ns ? *since_ns : l->answers_ns;
+    return !l->defers || now_ns - begin_ns >= DEFER_MS * MS;
+}
+
+static bool may_take_vacant(struct etcd_leader *l, bool is_vacant, uint64_t now_ns)
+{
+    if (!is_vacant)
         l->vacant_ns = 0;
-    else if (l->vacant_ns == 0)
-        l->vacant_ns = now_ns;
-    return vacant && (!l->defers || now_ns - l->vacant_ns >= DEFER_MS * MS);
+    return is_vacant && has_deferred(l, &l->vacant_ns, now_ns);
 }
 
 /* Of a read of the key, or of a transaction that found another revision. */
@@ -265,6 +278,7 @@ static void see_leader(struct etcd_leader *l, const struct etcd_reply *reply, ui
     const struct etcd_pair *pair = reply->n_pairs > 0 ? &reply->pairs[0] : NULL;
     char text[ETCD_ADDRESS_SIZE + 64] = "";
     bool is_first = !l->has_looked;
+    uint64_t last_id = l->seen_id;
 
     l->has_seen = l->has_looked = true;
     l->seen_revision = pair ? pair->mod_revision : 0;
@@ -274,8 +288,10 @@ static void see_leader(struct etcd_leader *l, const struct etcd_reply *reply, ui
         memcpy(text, buf_bytes(&pair->value), buf_size(&pair->value));
     if (sscanf(text, "crund 1 %16" SCNx64 " %279s", &l->seen_id, l->seen_address) != 2)
         l->seen_address[0] = '\0';
+    if (l->seen_id != last_id)
+        l->refused_ns = l->silent_ns = 0;
     note_disproof(l);
-    l->wants_campaign = has_deferred(l, is_vacant(l, is_first), now_ns) ||
+    l->wants_campaign = may_take_vacant(l, is_vacant(l, is_first), now_ns) ||
                         (pair && (l->seen_id == l->config.id || l->seen_revision == l->dead_revision));
 }
 
@@ -295,9 +311,9 @@ static void take_for_lost(struct etcd_leader *l)
     l->wants_campaign = true;
 }
 
-void etcd_leader_suspect(struct etcd_leader *l, const char *address)
+void etcd_leader_suspect(struct etcd_leader *l, const char *address, uint64_t now_ns)
 {
-    if (!is_followed(l, address) || is_disproved(l, l->seen_id))
+    if (!is_followed(l, address) || is_disproved(l, l->seen_id) || !has_deferred(l, &l->refused_ns, now_ns))
         return;
     take_for_lost(l);
     l->suspected_id = l->seen_id;
@@ -305,12 +321,28 @@ void etcd_leader_suspect(struct etcd_leader *l, const char *address)
     l->is_look_old = l->work == ETCD_WORK_LOOK;
 }
 
-void etcd_leader_presume_lost(struct etcd_leader *l, const char *address)
+bool etcd_leader_presume_lost(struct etcd_leader *l, const char *address, uint64_t now_ns)
+{
+    if (!is_followed(l, address) || l->answered_id != l->seen_id || l->wants_campaign ||
+        !has_deferred(l, &l->silent_ns, now_ns))
+        return false;
+    take_for_lost(l);
+    l->suspected_id = 0; /* it may come back, and lead again: that disproves nothing */
+    return true;
+}
+
+void etcd_leader_connected(struct etcd_leader *l, const char *address)
+{
+    if (is_followed(l, address))
+        l->refused_ns = 0;
+}
+
+void etcd_leader_answered(struct etcd_leader *l, const char *address)
 {
     if (!is_followed(l, address))
         return;
-    take_for_lost(l);
-    l->suspected_id = 0; /* it may come back, and lead again: that disproves nothing */
+    l->answered_id = l->seen_id;
+    l->refused_ns = l->silent_ns = 0;
 }
 
 static void compose_campaign(struct etcd_leader *l, struct etcd_request *ret)
@@ -343,7 +375,7 @@ static void take_campaign(struct etcd_leader *l, const struct etcd_reply *reply,
         job_key(l, 0, "", l->load_from);
         l->load_from[strlen(l->load_from) - 16] = '\0';
         l->load_keys = LOAD_KEYS;
-        l->vacant_ns = 0;
+        l->vacant_ns = l->refused_ns = l->silent_ns = 0;
     } else if (reply->outcome == ETCD_OK) {
         see_leader(l, reply, now_ns);
     } else {
@@ -804,7 +836,7 @@ void etcd_leader_take_work(struct etcd_leader *l, struct etcd_reply *reply, uint
     enum etcd_work work = l->work;
 
     l->work = ETCD_WORK_NONE;
-    note_trouble(l, reply);
+    note_outcome(l, reply, now_ns);
     if (work == ETCD_WORK_LOOK)
         take_look(l, reply, now_ns);
     else if (work == ETCD_WORK_CAMPAIGN)

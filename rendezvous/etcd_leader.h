@@ -118,11 +118,15 @@ struct etcd_leader {
     uint64_t disproved[ETCD_DISPROVED_MAX];
     size_t n_disproved;
     bool has_looked; /* at least once */
-    bool defers;     /* see etcd_leader_defer() */
     int64_t
         predecessor_revision; /* the key that a process at our address had before this one was started; 0: none */
-    uint64_t vacant_ns;       /* since when the place was seen to be vacant; 0: it is not */
     bool wants_campaign;      /* with the next lease, if there is none */
+
+    /* The crund with the keys of jobs is to be the first one that takes the leader's place; see etcd_leader_defer(). */
+    bool defers;
+    uint64_t answers_ns;                       /* since when etcd answers; 0: it does not */
+    uint64_t vacant_ns, refused_ns, silent_ns; /* since when the place may be taken for that reason; 0: not */
+    uint64_t answered_id;                      /* of the crund that has answered here as the leader */
 
     enum etcd_work work; /* under way */
     int64_t work_term;
@@ -169,13 +173,19 @@ uint64_t etcd_leader_deadline(const struct etcd_leader *l);
 /* The kernel at this address refuses connections: the process that leads there has ended, unless its address cannot be reached from
  * here. The latter shows when it leads again: from then on the end of its lease alone counts, as two crunds that refuse each other
  * would otherwise depose each other without end. After ETCD_DISPROVED_MAX of them that holds for all. */
-void etcd_leader_suspect(struct etcd_leader *l, const char *address);
+void etcd_leader_suspect(struct etcd_leader *l, const char *address, uint64_t now_ns);
 
-/* The process that leads at this address answers nothing any more, and etcd answers: its host is lost, or cut off. Only for one that has
+/* The process that leads at this address answers nothing any more, and etcd answers: its host is lost, or cut off. To be called for each
+ * answer of etcd while that is so. True: this crund takes its place from now on. Only the place of one that has
  * answered here as the leader: one that is replaced by mistake replaces its successor only after that one has answered it. */
-void etcd_leader_presume_lost(struct etcd_leader *l, const char *address);
+bool etcd_leader_presume_lost(struct etcd_leader *l, const char *address, uint64_t now_ns);
 
-/* Another crund is to be the first that takes a vacant place: this one leaves it for a second. */
+/* The kernel at this address accepts connections, or the process there has sent something: the two above have to begin anew. */
+void etcd_leader_connected(struct etcd_leader *l, const char *address);
+void etcd_leader_answered(struct etcd_leader *l, const char *address);
+
+/* The keys of jobs are at another crund, which is to be the first that takes the leader's place: while that is so, this one takes it when it
+ * has been vacant, refused connections or been silent for a second, in which etcd has answered. */
 void etcd_leader_defer(struct etcd_leader *l, bool defers);
 
 /* What has become of this crund since the last call. */

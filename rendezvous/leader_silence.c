@@ -31,15 +31,14 @@ enum leader_step leader_silence_tick(struct leader_silence *s)
                                                                           : LEADER_STEP_NONE;
 }
 
-enum leader_step leader_silence_etcd_answered(struct leader_silence *s, bool defers)
+enum leader_step leader_silence_etcd_answered(struct leader_silence *s)
 {
-    unsigned n_lost = defers ? LOST_TICKS_DEFERRED : LOST_TICKS;
-
     /* An answer that was on its way when this host was cut off proves nothing. */
     if (s->n_silent < SILENT_TICKS - 1)
         return LEADER_STEP_NONE;
     s->has_etcd_answered = true;
     if (s->is_sound)
-        return s->n_silent >= n_lost && s->n_silent_connection > 0 ? LEADER_STEP_REPLACE : LEADER_STEP_NONE;
+        return s->n_silent >= LOST_TICKS && s->n_silent_connection > 0 ? LEADER_STEP_REPLACE
+                                                                       : LEADER_STEP_NONE;
     return s->n_silent >= SILENT_TICKS ? LEADER_STEP_REOPEN : LEADER_STEP_NONE;
 }

@@ -28,8 +28,7 @@ enum {
     LEADER_TICK_MS = 200,
     SILENT_TICKS =
         3, /* on a connection, until another one is opened; one more where etcd has answered before it */
-    LOST_TICKS = 2 * SILENT_TICKS,
-    LOST_TICKS_DEFERRED = 4 * SILENT_TICKS /* another crund is to be the first to take over */
+    LOST_TICKS = 2 * SILENT_TICKS
 };
 
 enum leader_step {
@@ -56,5 +55,5 @@ void leader_silence_answered(struct leader_silence *s);
 /* LEADER_TICK_MS have passed. */
 enum leader_step leader_silence_tick(struct leader_silence *s);
 
-/* etcd has answered a request. defers: another crund is to be the first. */
-enum leader_step leader_silence_etcd_answered(struct leader_silence *s, bool defers);
+/* etcd has answered a request. */
+enum leader_step leader_silence_etcd_answered(struct leader_silence *s);

@@ -19,7 +19,7 @@
 #include "rendezvous/rounds_uv.h"
 #include "rendezvous/server_impl_uv.h"
 
-enum { WATCH_AGAIN_MS = LEADER_TICK_MS, DEFER_MS = 1000, TROUBLE_MS = 10000, NS_PER_MS = 1000000 };
+enum { WATCH_AGAIN_MS = LEADER_TICK_MS, TROUBLE_MS = 10000, NS_PER_MS = 1000000 };
 
 /*
  * The connection to the crund that leads. When that ends and the kernel there refuses a new one, its process has ended. A host that is
@@ -45,13 +45,11 @@ struct rounds_etcd {
     struct etcd_client_config config;
     uv_async_t answered;
     uv_timer_t timer;
-    struct leader_watch *watch;        /* NULL: none */
-    uint64_t watch_due_ms, refused_ms; /* since when connections to the leader are refused; 0: they are not */
+    struct leader_watch *watch; /* NULL: none */
+    uint64_t watch_due_ms;
     struct leader_silence silence;
-    uint64_t tick_ms;                  /* the next one of that */
-    uint64_t watched_id, answering_id; /* of the crund that is watched, or has answered as the leader */
-    uint64_t etcd_back_ms;             /* since when etcd answers */
-    bool is_etcd_away;
+    uint64_t tick_ms;    /* the next one of that */
+    uint64_t watched_id; /* of the crund that is watched */
     struct buf text;
     uint64_t troubled_ms;
     size_t n_disproved; /* of the leader, logged */
@@ -90,14 +88,6 @@ static void close_watch(struct rounds_etcd *e)
     uv_close((uv_handle_t *)&w->tcp, on_watch_closed);
 }
 
-/* The crund that has the keys of jobs is to be the first one: others wait, for when it has ended, too. */
-static bool may_suspect(struct rounds_etcd *e, uint64_t now_ms)
-{
-    if (e->refused_ms == 0)
-        e->refused_ms = now_ms;
-    return !replica_shell_defers(e->state.shell->server->replicas) || now_ms - e->refused_ms >= DEFER_MS;
-}
-
 /* It has ended, or could not be made: its process has ended if its kernel refuses a new one. */
 static void watch_ended(struct leader_watch *w, int error)
 {
@@ -107,8 +97,8 @@ static void watch_ended(struct leader_watch *w, int error)
 
     if (!e)
         return;
-    if (error == UV_ECONNREFUSED && may_suspect(e, now_ms))
-        etcd_leader_suspect(&e->leader, w->address);
+    if (error == UV_ECONNREFUSED)
+        etcd_leader_suspect(&e->leader, w->address, uv_hrtime());
     if (error < 0 && error != UV_ECONNREFUSED) /* no route to it: as silent as one that sends nothing */
         (void)leader_silence_tick(&e->silence);
     close_watch(e);
@@ -132,8 +122,7 @@ static void on_watch_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *room)
     if (n <= 0 || !w->etcd)
         return;
     leader_silence_answered(&w->etcd->silence);
-    if (strcmp(etcd_leader_address(&w->etcd->leader), w->address) == 0)
-        w->etcd->answering_id = w->etcd->leader.seen_id;
+    etcd_leader_answered(&w->etcd->leader, w->address);
 }
 
 static void on_watch_written(uv_write_t *write, int status)
@@ -149,7 +138,7 @@ static void on_watch_connected(uv_connect_t *connect, int status)
     if (status == UV_ECANCELED)
         return;
     if (status == 0 && w->etcd)
-        w->etcd->refused_ms = 0;
+        etcd_leader_connected(&w->etcd->leader, w->address);
     if (status == 0)
         status = uv_read_start((uv_stream_t *)&w->tcp, on_watch_room, on_watch_read);
     if (status == 0) /* as a client of the store, or it would be closed after a while */
@@ -233,23 +222,13 @@ static void reopen_watch(struct rounds_etcd *e)
     open_watch(e, address);
 }
 
-/* The crund that has the keys of jobs may take the place first, also where etcd has been away for as long as both waited for. */
-static bool leaves_place(const struct rounds_etcd *e)
-{
-    return replica_shell_defers(e->state.shell->server->replicas) &&
-           uv_now(e->timer.loop) - e->etcd_back_ms < DEFER_MS;
-}
-
 static void replace_leader(struct rounds_etcd *e)
 {
     const char *address = etcd_leader_address(&e->leader);
 
-    if (leaves_place(e) || e->answering_id != e->leader.seen_id || e->leader.wants_campaign ||
-        address[0] == '\0')
-        return;
-    rounds_log(e->state.shell, "the crund at %s, which leads, answers nothing: this one takes its place",
-               address);
-    etcd_leader_presume_lost(&e->leader, address);
+    if (etcd_leader_presume_lost(&e->leader, address, uv_hrtime()))
+        rounds_log(e->state.shell, "the crund at %s, which leads, answers nothing: this one takes its place",
+                   address);
 }
 
 static void take_step(struct rounds_etcd *e, enum leader_step step)
@@ -274,11 +253,8 @@ static void tick_watch(struct rounds_etcd *e)
 
 static void note_etcd_answer(struct rounds_etcd *e)
 {
-    /* The crund that has the keys of jobs is to be the first one, as in may_suspect(). */
-    bool defers = replica_shell_defers(e->state.shell->server->replicas);
-
     if (e->leader.role == ETCD_FOLLOWING && e->watched_id == e->leader.seen_id)
-        take_step(e, leader_silence_etcd_answered(&e->silence, defers));
+        take_step(e, leader_silence_etcd_answered(&e->silence));
 }
 
 static void update_watch(struct rounds_etcd *e)
@@ -345,9 +321,6 @@ static void take_replies(struct rounds_etcd *e)
 
     if (etcd_client_take(e->client, ETCD_LANE_WORK, &reply)) {
         is_answer = reply.outcome == ETCD_OK;
-        if (is_answer && e->is_etcd_away)
-            e->etcd_back_ms = uv_now(e->timer.loop);
-        e->is_etcd_away = !is_answer;
         etcd_leader_take_work(&e->leader, &reply, uv_hrtime());
         etcd_reply_finish(&reply);
         if (is_answer)

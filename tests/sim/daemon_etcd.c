@@ -174,7 +174,7 @@ static void suspect_dead(struct sim *sim, struct sim_daemon *d, const struct sim
                  daemon_number(sim, dead));
     if (!d->alive || sim->now_ns < d->peers_cut_until_ns || sim->now_ns < dead->peers_cut_until_ns)
         return;
-    etcd_leader_suspect(&d->leader, dead->leader.config.address);
+    etcd_leader_suspect(&d->leader, dead->leader.config.address, daemon_clock(sim, d));
     run_etcd(sim, d, d->leader.done);
 }
 

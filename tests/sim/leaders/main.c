@@ -469,7 +469,7 @@ static void suspect(unsigned who, unsigned dead)
     if (!c->alive || w.now_ns < c->paused_until_ns)
         return;
     (void)snprintf(address, sizeof(address), "10.0.0.%u:29400", dead + 1);
-    etcd_leader_suspect(&c->core, address);
+    etcd_leader_suspect(&c->core, address, clock_of(c));
     run_crund(who);
 }
 

@@ -84,8 +84,8 @@ static void answer_lease(struct place *p, unsigned i, const struct etcd_request 
     etcd_reply_finish(&reply);
 }
 
-/* Requests that are due now are answered at once, until there is none. */
-static void settle(struct place *p, unsigned i)
+/* Requests that are due now are answered at once, until there is none; outcome: of those that are no lease's. */
+static void settle_with(struct place *p, unsigned i, enum etcd_outcome outcome)
 {
     struct etcd_request request;
     bool any = true;
@@ -99,8 +99,13 @@ static void settle(struct place *p, unsigned i)
         if (!next_work(p, i, &request))
             continue;
         any = true;
-        answer_work(p, i, &request, ETCD_OK, 0);
+        answer_work(p, i, &request, outcome, 0);
     }
+}
+
+static void settle(struct place *p, unsigned i)
+{
+    settle_with(p, i, ETCD_OK);
 }
 
 /* Time passes; the crunds below n have their turns each 100 ms. */
@@ -246,6 +251,124 @@ static void test_a_vacant_place_is_for_one_that_does_not_defer(void **state)
     assert_int_equal(p->crunds[1].role, ETCD_LEADING);
 }
 
+/* Why the place of crund 0 may be taken, in each turn of 100 ms from 0 on. */
+enum reason { VACANT, REFUSED, SILENT, SILENT_ALWAYS };
+
+enum sign { NO_SIGN, CONNECTED, ANSWERED };
+
+struct deferral {
+    const char *name;
+    enum reason reason;
+    bool defers;
+    int away_ms, back_ms; /* etcd is away */
+    int sign_ms;          /* then this comes from crund 0, and no reason */
+    enum sign sign;
+    int takes_ms; /* crund 1 leads; -1: not within 5 s */
+};
+
+static const struct deferral deferrals[] = {
+    {"vacant", VACANT, false, -1, -1, -1, NO_SIGN, 0},
+    {"refused", REFUSED, false, -1, -1, -1, NO_SIGN, 0},
+    {"silent", SILENT, false, -1, -1, -1, NO_SIGN, 0},
+    {"vacant, and the keys are elsewhere", VACANT, true, -1, -1, -1, NO_SIGN, 1000},
+    {"refused, and the keys are elsewhere", REFUSED, true, -1, -1, -1, NO_SIGN, 1000},
+    {"silent, and the keys are elsewhere", SILENT, true, -1, -1, -1, NO_SIGN, 1000},
+    {"vacant, and etcd is away", VACANT, false, 0, 2000, -1, NO_SIGN, 2000},
+    {"vacant, etcd is away, and the keys are elsewhere", VACANT, true, 500, 2000, -1, NO_SIGN, 3000},
+    {"refused, etcd is away, and the keys are elsewhere", REFUSED, true, 500, 2000, -1, NO_SIGN, 3000},
+    {"silent, etcd is away, and the keys are elsewhere", SILENT, true, 500, 2000, -1, NO_SIGN, 3000},
+    {"a connection ends the refusal", REFUSED, true, -1, -1, 500, CONNECTED, 1600},
+    {"an answer ends the refusal", REFUSED, true, -1, -1, 500, ANSWERED, 1600},
+    {"a connection does not end the silence", SILENT, true, -1, -1, 500, CONNECTED, 1000},
+    {"an answer ends the silence", SILENT, true, -1, -1, 500, ANSWERED, 1600},
+    {"silence of one that has never answered", SILENT_ALWAYS, false, -1, -1, -1, NO_SIGN, -1},
+};
+
+static void give_reason(struct place *p, enum reason reason)
+{
+    if (reason == REFUSED)
+        etcd_leader_suspect(&p->crunds[1], "10.0.0.1:29400", p->now_ns);
+    else if (reason == SILENT || reason == SILENT_ALWAYS)
+        (void)etcd_leader_presume_lost(&p->crunds[1], "10.0.0.1:29400", p->now_ns);
+}
+
+static void give_sign(struct place *p, enum sign sign)
+{
+    if (sign == CONNECTED)
+        etcd_leader_connected(&p->crunds[1], "10.0.0.1:29400");
+    else
+        etcd_leader_answered(&p->crunds[1], "10.0.0.1:29400");
+}
+
+static int play_deferral(struct place *p, const struct deferral *row)
+{
+    if (row->reason != VACANT) {
+        elect(p, 0);
+        settle(p, 1);
+    }
+    if (row->reason == SILENT)
+        give_sign(p, ANSWERED);
+    etcd_leader_defer(&p->crunds[1], row->defers);
+    for (int at_ms = 0; at_ms < 5000; at_ms += 100) {
+        if (at_ms == row->sign_ms)
+            give_sign(p, row->sign);
+        else
+            give_reason(p, row->reason);
+        settle_with(p, 1, at_ms >= row->away_ms && at_ms < row->back_ms ? ETCD_NOT_SENT : ETCD_OK);
+        if (p->crunds[1].role == ETCD_LEADING)
+            return at_ms;
+        if (row->reason != VACANT)
+            settle(p, 0); /* it has its lease */
+        p->now_ns += 100 * MS;
+    }
+    return -1;
+}
+
+static void test_how_long_a_place_is_left_to_another_crund(void **state)
+{
+    for (size_t i = 0; i < sizeof(deferrals) / sizeof(*deferrals); i++) {
+        int takes_ms;
+
+        assert_int_equal(tear_down(state), 0);
+        assert_int_equal(set_up(state), 0);
+        takes_ms = play_deferral(*state, &deferrals[i]);
+        if (takes_ms != deferrals[i].takes_ms)
+            fail_msg("%s: taken after %d ms", deferrals[i].name, takes_ms);
+    }
+}
+
+/* What was counted for one crund does not count for the next one. */
+static void test_each_leader_is_given_its_second(void **state)
+{
+    static const enum reason reasons[] = {REFUSED, SILENT};
+
+    for (size_t i = 0; i < sizeof(reasons) / sizeof(*reasons); i++) {
+        struct place *p;
+
+        assert_int_equal(tear_down(state), 0);
+        assert_int_equal(set_up(state), 0);
+        p = *state;
+        elect(p, 0);
+        settle(p, 1);
+        give_sign(p, ANSWERED);
+        etcd_leader_defer(&p->crunds[1], true);
+        give_reason(p, reasons[i]);
+        etcd_leader_finish(&p->crunds[0]);
+        boot(p, 0, 0xb0);
+        elect(p, 0); /* at the same address */
+        pass(p, 900 * MS, 2);
+        give_sign(p, ANSWERED);
+        p->now_ns += 200 * MS;
+        give_reason(p, reasons[i]);
+        settle(p, 1);
+        assert_int_equal(p->crunds[1].role, ETCD_FOLLOWING);
+        p->now_ns += S;
+        give_reason(p, reasons[i]);
+        settle(p, 1);
+        assert_int_equal(p->crunds[1].role, ETCD_LEADING);
+    }
+}
+
 static void test_a_suspicion(void **state)
 {
     static const struct {
@@ -266,7 +389,7 @@ static void test_a_suspicion(void **state)
         p = *state;
         elect(p, 0);
         settle(p, 1);
-        etcd_leader_suspect(&p->crunds[1], rows[i].address);
+        etcd_leader_suspect(&p->crunds[1], rows[i].address, p->now_ns);
         settle(p, 1);
         assert_int_equal(p->crunds[1].role == ETCD_LEADING, rows[i].leads);
     }
@@ -282,7 +405,7 @@ static void test_a_suspicion_while_a_look_is_under_way(void **state)
     settle(p, 1);
     p->now_ns += 450 * MS;
     assert_true(next_work(p, 1, &request));
-    etcd_leader_suspect(&p->crunds[1], "10.0.0.1:29400");
+    etcd_leader_suspect(&p->crunds[1], "10.0.0.1:29400", p->now_ns);
     answer_work(p, 1, &request, ETCD_OK, 0);
     elect(p, 1);
     assert_int_equal(p->crunds[1].n_disproved, 0);
@@ -293,7 +416,7 @@ static void test_a_leader_suspects_none(void **state)
     struct place *p = *state;
 
     elect(p, 0);
-    etcd_leader_suspect(&p->crunds[0], "10.0.0.1:29400");
+    etcd_leader_suspect(&p->crunds[0], "10.0.0.1:29400", p->now_ns);
     settle(p, 0);
     assert_int_equal(p->crunds[0].role, ETCD_LEADING);
     assert_int_equal(etcd_leader_change(&p->crunds[0]), ETCD_NO_CHANGE);
@@ -310,7 +433,7 @@ static unsigned count_terms_while_all_refuse(struct place *p, uint64_t ns)
         for (unsigned i = 0; i < CRUNDS; i++) {
             struct etcd_leader *l = &p->crunds[i];
 
-            etcd_leader_suspect(l, etcd_leader_address(l));
+            etcd_leader_suspect(l, etcd_leader_address(l), p->now_ns);
             settle(p, i);
             n_terms += l->role == ETCD_LEADING && l->term > term;
             term = l->role == ETCD_LEADING && l->term > term ? l->term : term;
@@ -347,7 +470,7 @@ static void test_a_suspicion_of_one_that_led_again_unseen(void **state)
     elect(p, 0);
     settle(p, 1);
     lead_again(p, 0);
-    etcd_leader_suspect(&p->crunds[1], "10.0.0.1:29400");
+    etcd_leader_suspect(&p->crunds[1], "10.0.0.1:29400", p->now_ns);
     elect(p, 1);
     assert_int_equal(p->crunds[1].n_disproved, 0);
 }
@@ -378,7 +501,7 @@ static void test_a_suspicion_of_one_that_leads_again_later(void **state)
 
     elect(p, 0);
     settle(p, 1);
-    etcd_leader_suspect(&p->crunds[1], "10.0.0.1:29400");
+    etcd_leader_suspect(&p->crunds[1], "10.0.0.1:29400", p->now_ns);
     fail_campaign(p, 1);
     look(p, 1); /* as it was */
     fail_campaign(p, 1);
@@ -394,16 +517,16 @@ static void test_a_suspicion_of_one_that_leads_after_another(void **state)
 
     elect(p, 0);
     settle(p, 1);
-    etcd_leader_suspect(&p->crunds[1], "10.0.0.1:29400");
+    etcd_leader_suspect(&p->crunds[1], "10.0.0.1:29400", p->now_ns);
     fail_campaign(p, 1);
     settle(p, 2);
-    etcd_leader_suspect(&p->crunds[2], "10.0.0.1:29400");
+    etcd_leader_suspect(&p->crunds[2], "10.0.0.1:29400", p->now_ns);
     elect(p, 2);
     look(p, 1);
     p->now_ns += 500 * MS;
     settle(p, 0);
     assert_deposed(p, 0, "another crund leads");
-    etcd_leader_suspect(&p->crunds[0], "10.0.0.3:29400");
+    etcd_leader_suspect(&p->crunds[0], "10.0.0.3:29400", p->now_ns);
     elect(p, 0);
     settle(p, 1);
     assert_int_equal(p->crunds[1].role, ETCD_FOLLOWING);
@@ -425,7 +548,7 @@ static void test_a_suspicion_behind_a_look_that_is_late(void **state)
     etcd_request_finish(&request);
     settle(p, 0);
     lead_again(p, 0);
-    etcd_leader_suspect(&p->crunds[1], "10.0.0.1:29400");
+    etcd_leader_suspect(&p->crunds[1], "10.0.0.1:29400", p->now_ns);
     etcd_leader_take_work(&p->crunds[1], &reply, p->now_ns);
     etcd_reply_finish(&reply);
     elect(p, 1);
@@ -438,16 +561,16 @@ static void test_a_disproved_suspicion_leaves_the_lease(void **state)
 
     elect(p, 0);
     settle(p, 1);
-    etcd_leader_suspect(&p->crunds[1], "10.0.0.1:29400");
+    etcd_leader_suspect(&p->crunds[1], "10.0.0.1:29400", p->now_ns);
     elect(p, 1);
     pass(p, S, 1);
     assert_deposed(p, 0, "another crund leads");
-    etcd_leader_suspect(&p->crunds[0], "10.0.0.2:29400");
+    etcd_leader_suspect(&p->crunds[0], "10.0.0.2:29400", p->now_ns);
     elect(p, 0);
     pass(p, S, 2);
     assert_deposed(p, 1, "another crund leads");
     assert_int_equal(p->crunds[1].n_disproved, 1);
-    etcd_leader_suspect(&p->crunds[1], "10.0.0.1:29400");
+    etcd_leader_suspect(&p->crunds[1], "10.0.0.1:29400", p->now_ns);
     pass(p, S, 2);
     assert_int_equal(p->crunds[1].role, ETCD_FOLLOWING);
     pass(p, 5 * S, 0); /* it is lost after all */
@@ -455,11 +578,12 @@ static void test_a_disproved_suspicion_leaves_the_lease(void **state)
     etcd_leader_finish(&p->crunds[0]); /* started again, with an address that can be reached */
     boot(p, 0, 0xb0);
     settle(p, 0);
-    etcd_leader_suspect(&p->crunds[0], "10.0.0.2:29400");
+    etcd_leader_suspect(&p->crunds[0], "10.0.0.2:29400", p->now_ns);
     elect(p, 0);
     pass(p, S, 2);
     assert_deposed(p, 1, "another crund leads");
-    etcd_leader_suspect(&p->crunds[1], "10.0.0.1:29400"); /* this process has never been suspected */
+    etcd_leader_suspect(&p->crunds[1], "10.0.0.1:29400",
+                        p->now_ns); /* this process has never been suspected */
     elect(p, 1);
 }
 
@@ -470,15 +594,19 @@ static void test_a_silent_leader_is_replaced_each_time(void **state)
 
     elect(p, 0);
     settle(p, 1);
-    etcd_leader_presume_lost(&p->crunds[1], "");
-    etcd_leader_presume_lost(&p->crunds[1], "10.0.0.2:29400");
-    etcd_leader_presume_lost(&p->crunds[0], "10.0.0.1:29400");
+    etcd_leader_answered(&p->crunds[1], "10.0.0.1:29400");
+    assert_false(etcd_leader_presume_lost(&p->crunds[1], "", p->now_ns));
+    assert_false(etcd_leader_presume_lost(&p->crunds[1], "10.0.0.2:29400", p->now_ns));
+    assert_false(etcd_leader_presume_lost(&p->crunds[0], "10.0.0.1:29400", p->now_ns));
     settle(p, 1);
     assert_int_equal(p->crunds[1].role, ETCD_FOLLOWING);
     for (unsigned i = 0; i < 6; i++) {
         unsigned old = i % 2, new = 1 - old;
+        const char *address = old == 0 ? "10.0.0.1:29400" : "10.0.0.2:29400";
 
-        etcd_leader_presume_lost(&p->crunds[new], old == 0 ? "10.0.0.1:29400" : "10.0.0.2:29400");
+        etcd_leader_answered(&p->crunds[new], address);
+        assert_true(etcd_leader_presume_lost(&p->crunds[new], address, p->now_ns));
+        assert_false(etcd_leader_presume_lost(&p->crunds[new], address, p->now_ns)); /* it does already */
         elect(p, new);
         pass(p, S, 2);
         assert_deposed(p, old, "another crund leads");
@@ -498,11 +626,11 @@ static void test_after_many_disproofs_no_suspicion_counts(void **state)
         settle(p, 1);
         assert_int_equal(p->crunds[1].role, ETCD_LEADING);
         pass(p, S, 2);
-        etcd_leader_suspect(l, "10.0.0.2:29400");
+        etcd_leader_suspect(l, "10.0.0.2:29400", p->now_ns);
         settle(p, 0);
         assert_int_equal(l->role, ETCD_LEADING);
         pass(p, S, 2);
-        etcd_leader_suspect(&p->crunds[1], "10.0.0.1:29400");
+        etcd_leader_suspect(&p->crunds[1], "10.0.0.1:29400", p->now_ns);
         pass(p, S, 2);
         assert_int_equal(l->n_disproved, n + 1);
     }
@@ -512,7 +640,7 @@ static void test_after_many_disproofs_no_suspicion_counts(void **state)
     settle(p, 2);
     settle(p, 0);
     assert_string_equal(etcd_leader_address(l), "10.0.0.3:29400");
-    etcd_leader_suspect(l, "10.0.0.3:29400");
+    etcd_leader_suspect(l, "10.0.0.3:29400", p->now_ns);
     settle(p, 0);
     assert_int_equal(l->role, ETCD_FOLLOWING);
 }
@@ -1181,6 +1309,8 @@ int main(void)
         TEST(test_one_that_defers_leaves_its_place_for_a_second),
         TEST(test_one_that_defers_leaves_its_place_again),
         TEST(test_a_vacant_place_is_for_one_that_does_not_defer),
+        TEST(test_how_long_a_place_is_left_to_another_crund),
+        TEST(test_each_leader_is_given_its_second),
         TEST(test_a_suspicion),
         TEST(test_a_suspicion_while_a_look_is_under_way),
         TEST(test_a_leader_suspects_none),
