@@ -9,5 +9,12 @@
  */
 
 #include <errno.h>
+#include <stdbool.h>
 
 #define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
+
+/* r: 0 or -errno. This process or host lacks memory or descriptors: it shows nothing about a peer. */
+static inline bool err_is_shortage(int r)
+{
+    return r == -EMFILE || r == -ENFILE || r == -ENOBUFS || r == -ENOMEM;
+}

@@ -1,5 +1,7 @@
 #include "rendezvous/leader_silence.h"
 
+#include "base/err.h"
+
 void leader_silence_begin(struct leader_silence *s)
 {
     *s = (struct leader_silence){0};
@@ -29,6 +31,19 @@ enum leader_step leader_silence_tick(struct leader_silence *s)
     /* The answer of etcd that makes it certain comes within a tick. */
     return s->n_silent_connection >= SILENT_TICKS + (s->is_sound ? 1 : 0) ? LEADER_STEP_REOPEN
                                                                           : LEADER_STEP_NONE;
+}
+
+/* No local port is free, or none in the kernel's table: a shortage, too. */
+static bool is_own_lack(int r)
+{
+    return err_is_shortage(r) || r == -EADDRNOTAVAIL || r == -EAGAIN;
+}
+
+bool leader_silence_ended(struct leader_silence *s, int r)
+{
+    if (r < 0 && r != -ECONNREFUSED && !is_own_lack(r))
+        (void)leader_silence_tick(s); /* another connection is opened in any case */
+    return r == -ECONNREFUSED;
 }
 
 enum leader_step leader_silence_etcd_answered(struct leader_silence *s)

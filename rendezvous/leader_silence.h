@@ -49,6 +49,10 @@ struct leader_silence {
 void leader_silence_begin(struct leader_silence *s);
 void leader_silence_reopened(struct leader_silence *s);
 
+/* The connection has ended, or was not opened; r: 0 or -errno. A connection that fails is a tick of silence, as where there is no route,
+ * unless this process lacks what it needs for one. True: the kernel there refuses connections, so that its process has ended. */
+bool leader_silence_ended(struct leader_silence *s, int r);
+
 /* The leader has sent something. */
 void leader_silence_answered(struct leader_silence *s);
 

@@ -88,11 +88,6 @@ void listeners_resume(struct server *s)
 
 /* ---- accepting ---- */
 
-static bool is_shortage(int error)
-{
-    return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
-}
-
 /* The first descriptor that is left to the process around us. */
 static uint64_t fd_limit(const struct server *s)
 {
@@ -247,7 +242,7 @@ static void on_connection(uv_poll_t *poll, int status, int events)
             admit_client(s, fd);
         else if (errno == EAGAIN)
             return;
-        else if (is_shortage(errno) && !make_room(s, ADMISSION_NO_DESCRIPTOR))
+        else if (err_is_shortage(-errno) && !make_room(s, ADMISSION_NO_DESCRIPTOR))
             listeners_pause(s, strerror(errno));
         /* Anything else is the fate of that one connection. */
     }

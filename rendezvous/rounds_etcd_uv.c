@@ -88,7 +88,14 @@ static void close_watch(struct rounds_etcd *e)
     uv_close((uv_handle_t *)&w->tcp, on_watch_closed);
 }
 
-/* It has ended, or could not be made: its process has ended if its kernel refuses a new one. */
+/* error: 0 or -errno, as of libuv. */
+static void note_watch_end(struct rounds_etcd *e, int error)
+{
+    if (leader_silence_ended(&e->silence, error))
+        etcd_leader_suspect(&e->leader, e->watch->address, uv_hrtime());
+}
+
+/* It has ended, or could not be made. */
 static void watch_ended(struct leader_watch *w, int error)
 {
     struct rounds_etcd *e = w->etcd;
@@ -97,10 +104,7 @@ static void watch_ended(struct leader_watch *w, int error)
 
     if (!e)
         return;
-    if (error == UV_ECONNREFUSED)
-        etcd_leader_suspect(&e->leader, w->address, uv_hrtime());
-    if (error < 0 && error != UV_ECONNREFUSED) /* no route to it: as silent as one that sends nothing */
-        (void)leader_silence_tick(&e->silence);
+    note_watch_end(e, error);
     close_watch(e);
     e->watch_due_ms = now_ms + (error == 0 && !is_quick ? 0 : WATCH_AGAIN_MS);
     run_etcd(e);
@@ -161,12 +165,6 @@ bool rounds_etcd_parse_address(const char *text, struct sockaddr_storage *ret)
                   : uv_ip4_addr(host, (int)port, (struct sockaddr_in *)ret)) == 0;
 }
 
-/* The kernel has no route to it. Not what this process lacks itself, such as descriptors. */
-static bool is_unreachable(int error)
-{
-    return error == UV_ENETUNREACH || error == UV_EHOSTUNREACH || error == UV_ENETDOWN;
-}
-
 static int connect_watch(struct leader_watch *w, const struct sockaddr_storage *to)
 {
     if (frame_put_greeting(&w->greeting, 1) < 0 || wire_put_word(&w->ping, WIRE_OP_PING, 1) < 0)
@@ -199,10 +197,10 @@ static void open_watch(struct rounds_etcd *e, const char *address)
     e->tick_ms = w->opened_ms + LEADER_TICK_MS;
     (void)snprintf(w->address, sizeof(w->address), "%s", address);
     r = connect_watch(w, &to);
-    if (is_unreachable(r)) /* as in watch_ended() */
-        (void)leader_silence_tick(&e->silence);
-    if (r < 0)
+    if (r < 0) {
+        note_watch_end(e, r);
         close_watch(e); /* another attempt follows */
+    }
 }
 
 static void ping_leader(struct leader_watch *w)

@@ -3,6 +3,7 @@
  * that end and are opened again ('c'), and what each demands: nothing, a ping ('p'), another connection ('r'), or the leader's place ('!').
  */
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -94,9 +95,51 @@ static void test_conversations(void **state)
     }
 }
 
+/* What the end of a connection shows. */
+static const struct {
+    int error; /* of the connection; 0: the other end has closed it */
+    bool is_refused, is_silent;
+} ends[] = {
+    {0, false, false},           {ECONNREFUSED, true, false}, {ENETUNREACH, false, true},
+    {EHOSTUNREACH, false, true}, {ENETDOWN, false, true},     {ETIMEDOUT, false, true},
+    {EACCES, false, true}, /* a route that prohibits it */
+    {EINVAL, false, true}, /* a black hole among the routes */
+    {ECONNRESET, false, true},   {ENOMEM, false, false},      {ENOBUFS, false, false},
+    {EMFILE, false, false},      {ENFILE, false, false},      {EADDRNOTAVAIL, false, false},
+    {EAGAIN, false, false},
+};
+
+static void test_ends_of_connections(void **state)
+{
+    for (size_t i = 0; i < sizeof(ends) / sizeof(*ends); i++) {
+        struct leader_silence s;
+
+        leader_silence_begin(&s);
+        if (leader_silence_ended(&s, -ends[i].error) != ends[i].is_refused ||
+            s.n_silent != (ends[i].is_silent ? 1 : 0))
+            fail_msg("%s: %u ticks of silence", strerror(ends[i].error), s.n_silent);
+    }
+}
+
+/* However often this process lacks descriptors, the leader is not replaced for it. */
+static void test_a_lack_of_descriptors_replaces_no_leader(void **state)
+{
+    struct leader_silence s;
+
+    leader_silence_begin(&s);
+    leader_silence_answered(&s);
+    for (int i = 0; i < 100; i++) {
+        leader_silence_reopened(&s);
+        assert_false(leader_silence_ended(&s, -EMFILE));
+        assert_int_equal(leader_silence_etcd_answered(&s), LEADER_STEP_NONE);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_conversations)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_conversations),
+                                       cmocka_unit_test(test_ends_of_connections),
+                                       cmocka_unit_test(test_a_lack_of_descriptors_replaces_no_leader)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
