@@ -42,6 +42,16 @@ bool address_format(const struct sockaddr *endpoint, char *text, size_t size)
     return false;
 }
 
+bool address_is_same_host(const struct sockaddr *a, const struct sockaddr *b)
+{
+    const uint8_t *a_bytes, *b_bytes;
+    int family = host_bytes(a, &a_bytes);
+
+    return family != AF_UNSPEC && family == host_bytes(b, &b_bytes) &&
+           memcmp(a_bytes, b_bytes, family == AF_INET ? sizeof(struct in_addr) : sizeof(struct in6_addr)) ==
+               0;
+}
+
 uint16_t address_port(const struct sockaddr *endpoint)
 {
     if (endpoint->sa_family == AF_INET)

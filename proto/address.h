@@ -19,6 +19,9 @@ bool address_is_numeric(const char *host);
 /* The host in numbers, without the port: false, and "" in text, for a unix socket and where it does not fit. */
 bool address_format(const struct sockaddr *endpoint, char *text, size_t size);
 
+/* Both have the same host; false for unix sockets. */
+bool address_is_same_host(const struct sockaddr *a, const struct sockaddr *b);
+
 /* 0 for a unix socket. */
 uint16_t address_port(const struct sockaddr *endpoint);
 

@@ -140,13 +140,13 @@ static void on_exchange_poll(uv_poll_t *poll, int status, int events)
 
 /* ---- the beginning ---- */
 
-static bool has_place(struct exchange_shell *e, int fd)
+static bool has_place(struct exchange_shell *e, int fd, const struct conn_owner *owner)
 {
     char from[64];
 
     if (e->n_conns >= EXCHANGES_MAX)
         return false;
-    if (address_quota_take(&e->quota, fd, server_quota_owner(e->server, fd)))
+    if (address_quota_take(&e->quota, fd, conn_owner_quota(owner)))
         return true;
     server_format_peer(fd, from, sizeof(from));
     server_log(e->server, NULL,
@@ -155,10 +155,10 @@ static bool has_place(struct exchange_shell *e, int fd)
     return false;
 }
 
-void exchange_conn_adopt(struct exchange_shell *e, int fd, struct buf *said)
+void exchange_conn_adopt(struct exchange_shell *e, int fd, const struct conn_owner *owner, struct buf *said)
 {
     struct server *s = e->server;
-    struct exchange_conn *c = has_place(e, fd) ? calloc(1, sizeof(*c)) : NULL;
+    struct exchange_conn *c = has_place(e, fd, owner) ? calloc(1, sizeof(*c)) : NULL;
 
     if (!c || uv_poll_init(s->loop, &c->poll, fd) < 0) {
         free(c);

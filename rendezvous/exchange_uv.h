@@ -15,6 +15,7 @@
 #include "rendezvous/server_security.h"
 
 struct buf;
+struct conn_owner;
 struct exchange_conn;
 struct exchange_shell;
 struct server;
@@ -29,7 +30,7 @@ void exchange_conn_reply(struct exchange_conn *c, enum key_exchange_code code, c
 int exchange_shell_create(struct exchange_shell **ret, struct server *s);
 
 /* Takes the socket of a client that turned out to be such an agent, and the bytes that it has sent. */
-void exchange_conn_adopt(struct exchange_shell *e, int fd, struct buf *said);
+void exchange_conn_adopt(struct exchange_shell *e, int fd, const struct conn_owner *owner, struct buf *said);
 
 /* Closes all connections. */
 void exchange_shell_drain(struct exchange_shell *e);

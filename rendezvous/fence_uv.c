@@ -46,6 +46,7 @@ struct visitor {
     struct list link;
     uint64_t deadline_ms;
     struct tls_link *tls; /* it proves something */
+    struct conn_owner owner;
     int fd;
     bool is_inside, proved, closing;
 };
@@ -141,9 +142,9 @@ static void visitor_become_client(struct visitor *v)
     struct server *s = v->fence->server;
     int r;
 
-    visitor_release(v);
+    visitor_release(v); /* it is freed when the loop has turned */
     s->n_peers--;
-    r = peer_create(s, v->fd, false);
+    r = peer_create(s, v->fd, &v->owner, false);
     if (r < 0)
         server_log(s, NULL, "refused a client: %s", strerror(-r));
 }
@@ -256,7 +257,7 @@ static void on_visitor_poll(uv_poll_t *poll, int status, int events)
 
 /* ---- the beginning ---- */
 
-static int visitor_create(struct fence_shell *f, int fd)
+static int visitor_create(struct fence_shell *f, int fd, const struct conn_owner *owner)
 {
     struct server *s = f->server;
     struct visitor *v = calloc(1, sizeof(*v));
@@ -270,6 +271,7 @@ static int visitor_create(struct fence_shell *f, int fd)
     v->poll.data = v;
     v->fence = f;
     v->fd = fd;
+    v->owner = *owner;
     v->is_inside = is_allowed(f, fd);
     if (!v->is_inside && f->n_outside == OUTSIDE_MAX)
         visitor_close(list_entry(f->outside.next, struct visitor, link));
@@ -283,9 +285,9 @@ static int visitor_create(struct fence_shell *f, int fd)
     return 0;
 }
 
-int fence_admit(struct fence_shell *f, int fd)
+int fence_admit(struct fence_shell *f, int fd, const struct conn_owner *owner)
 {
-    return visitor_create(f, fd);
+    return visitor_create(f, fd, owner);
 }
 
 int fence_shell_create(struct fence_shell **ret, struct server *s)

@@ -104,108 +104,105 @@ static bool make_room(struct server *s, enum admission_place place)
     return peers_make_room(s, place) || agents_make_room(s->rounds, place);
 }
 
-/* Whether the kernel can be asked for the owners of sockets. */
-static bool open_diag(struct server *s)
+/* For questions about the users of clients. */
+static void open_diag(struct server *s)
 {
-    if (s->diag < 0 && !s->no_diag) {
-        s->diag = client_owner_open();
-        s->no_diag = s->diag < 0;
-        if (s->no_diag)
-            server_log(s, NULL, "the kernel does not name the users of clients (%s): %s", strerror(-s->diag),
-                       s->security.require ? "all are refused"
-                                           : "other users of this machine are not refused");
-    }
-    return !s->no_diag;
-}
-
-bool server_is_of_own_user(struct server *s, int fd)
-{
-    char from[64];
-    uid_t uid;
-
-    if (!open_diag(s))
-        return !s->security.require;
-    int r = client_owner_find(s->diag, fd, &uid);
-    if (r == 0 && own_user_or_root(uid))
-        return true;
-    server_format_peer(fd, from, sizeof(from));
-    if (r == 0)
-        server_log(s, NULL,
-                   "%s belongs to user %u: refused (--security=open serves all users of this machine)", from,
-                   (unsigned)uid);
-    else
-        server_log(s, NULL, "%s belongs to no process of this machine (%s): refused", from, strerror(-r));
-    return false;
-}
-
-/* Of an owner that is a user of this machine; an IPv6 network with this bit alone would share a quota with one. */
-#define LOCAL_USER (UINT64_C(1) << 32)
-
-/* The client has the address that it connects to. */
-static bool has_own_address(int fd)
-{
-    union address_endpoint here = {0}, there = {0};
-    socklen_t here_size = sizeof(here), there_size = sizeof(there);
-    char own[INET6_ADDRSTRLEN], other[INET6_ADDRSTRLEN];
-
-    return getsockname(fd, &here.any, &here_size) == 0 && getpeername(fd, &there.any, &there_size) == 0 &&
-           address_format(&here.any, own, sizeof(own)) && address_format(&there.any, other, sizeof(other)) &&
-           strcmp(own, other) == 0;
+    if (s->diag >= 0 || s->no_diag)
+        return;
+    s->diag = client_owner_open();
+    s->no_diag = s->diag < 0;
+    if (s->no_diag)
+        server_log(s, NULL, "the kernel does not name the users of clients (%s): %s", strerror(-s->diag),
+                   s->security.require ? "all are refused" : "other users of this machine are not refused");
 }
 
 /* A process of this machine has a loopback address, or in general the one that it connects to. */
-static bool find_local_user(struct server *s, int fd, uint64_t address, uid_t *ret)
+static bool may_be_local(int fd, const struct sockaddr *peer)
 {
-    struct ucred peer = {0};
-    socklen_t size = sizeof(peer);
+    union address_endpoint here = {0};
+    socklen_t size = sizeof(here);
 
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid != (uid_t)-1) {
-        *ret = peer.uid;
-        return true;
+    return conn_owner_is_local(address_network(peer)) ||
+           (getsockname(fd, &here.any, &size) == 0 && address_is_same_host(&here.any, peer));
+}
+
+/* 0, or -errno: the kernel names none. */
+static int find_user(struct server *s, int fd, const struct sockaddr *peer, uid_t *ret)
+{
+    struct ucred user = {0};
+    socklen_t size = sizeof(user);
+
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &user, &size) == 0 && user.uid != (uid_t)-1) {
+        *ret = user.uid;
+        return 0;
     }
-    if (s->diag < 0 || (!server_is_local_address(address) && !has_own_address(fd)))
-        return false;
-    return client_owner_find(s->diag, fd, ret) == 0;
+    if (s->diag < 0)
+        return -EOPNOTSUPP;
+    /* Where all others are refused, any address of this machine counts. */
+    if (!s->security.own_user && !may_be_local(fd, peer))
+        return -ENOENT;
+    return client_owner_find(s->diag, fd, ret);
 }
 
-/* All processes of this machine whose user is not known are one owner. */
-static uint64_t owner_without_user(uint64_t address)
+/* 0, or -errno: the owner is the network that it comes from. */
+static int find_owner(struct server *s, int fd, struct conn_owner *ret)
 {
-    return server_is_local_address(address) ? LOCAL_USER - 1 : address;
+    union address_endpoint peer = {0};
+    socklen_t size = sizeof(peer);
+    uid_t uid = 0;
+    int r;
+
+    (void)getpeername(fd, &peer.any, &size); /* disconnected: as one on this machine */
+    r = find_user(s, fd, &peer.any, &uid);
+    *ret =
+        r == 0 ? conn_owner_user(uid, own_user_or_root(uid)) : conn_owner_network(address_network(&peer.any));
+    return r;
 }
 
-uint64_t server_owner_of(struct server *s, int fd)
-{
-    uint64_t address = server_network_of(fd);
-    uid_t uid;
-
-    return find_local_user(s, fd, address, &uid) ? LOCAL_USER | uid : owner_without_user(address);
-}
-
-uint64_t server_quota_owner(struct server *s, int fd)
-{
-    uid_t uid;
-
-    if (find_local_user(s, fd, server_network_of(fd), &uid))
-        return own_user_or_root(uid) ? 0 : LOCAL_USER | uid;
-    return owner_without_user(server_network_of(fd));
-}
-
-static void refuse_owner(struct server *s, int fd)
+/* With security.own_user; found: of find_owner(). */
+static bool is_of_own_user(struct server *s, int fd, const struct conn_owner *owner, int found)
 {
     char from[64];
 
+    if (found == 0 && owner->is_own)
+        return true;
+    if (found < 0 && s->no_diag)
+        return !s->security.require;
+    server_format_peer(fd, from, sizeof(from));
+    if (found == 0)
+        server_log(s, NULL,
+                   "%s belongs to user %u: refused (--security=open serves all users of this machine)", from,
+                   (unsigned)conn_owner_uid(owner));
+    else
+        server_log(s, NULL, "%s belongs to no process of this machine (%s): refused", from, strerror(-found));
+    return false;
+}
+
+/* False: it is to be closed. */
+static bool admit_owner(struct server *s, int fd, struct conn_owner *ret)
+{
+    char from[64];
+    int found;
+
+    if (s->security.own_user)
+        open_diag(s);
+    found = find_owner(s, fd, ret);
+    if (s->security.own_user && !is_of_own_user(s, fd, ret, found))
+        return false;
+    if (address_quota_take(&s->quota, fd, conn_owner_quota(ret)))
+        return true;
     server_format_peer(fd, from, sizeof(from));
     server_log(s, NULL,
                "%s: its address or user has %u connections, the limit (--max-connections-each): refused",
                from, s->quota.max);
-    (void)close(fd); /* nothing was sent on it */
+    return false;
 }
 
 static void admit_client(struct server *s, int fd)
 {
     enum admission_place place = admission_take(&s->admission, s->n_peers, (uint64_t)fd, fd_limit(s));
     bool for_agent = place != ADMISSION_OPEN && s->admission.reserved > 0;
+    struct conn_owner owner;
     int r;
 
     if (place == ADMISSION_NO_CONNECTION && !make_room(s, place)) {
@@ -213,15 +210,11 @@ static void admit_client(struct server *s, int fd)
         (void)close(fd); /* nothing was sent on it */
         return;
     }
-    if (s->security.own_user && !server_is_of_own_user(s, fd)) {
-        (void)close(fd);
+    if (!admit_owner(s, fd, &owner)) {
+        (void)close(fd); /* nothing was sent on it */
         return;
     }
-    if (s->quota.max > 0 && !address_quota_take(&s->quota, fd, server_quota_owner(s, fd))) {
-        refuse_owner(s, fd);
-        return;
-    }
-    r = s->fence ? fence_admit(s->fence, fd) : peer_create(s, fd, for_agent);
+    r = s->fence ? fence_admit(s->fence, fd, &owner) : peer_create(s, fd, &owner, for_agent);
     if (r < 0) {
         address_quota_release(&s->quota, fd); /* it is closed */
         server_log(s, NULL, "refused a client: %s", strerror(-r));

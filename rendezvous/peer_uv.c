@@ -360,6 +360,7 @@ static void hand_over_agent(struct peer *p, const uint8_t *data, size_t n, enum 
 {
     struct server *s = p->server;
     struct buf rest = {0};
+    struct conn_owner owner = p->owner;
     int fd = p->fd;
 
     if (outbox_size(&p->out) > 0) {
@@ -371,9 +372,9 @@ static void hand_over_agent(struct peer *p, const uint8_t *data, size_t n, enum 
     } else {
         peer_release(p);
         if (kind == RUN_EXCHANGE)
-            exchange_conn_adopt(s->exchanges, fd, &rest);
+            exchange_conn_adopt(s->exchanges, fd, &owner, &rest);
         else
-            agent_conn_adopt(s, fd, &rest);
+            agent_conn_adopt(s, fd, &owner, &rest);
     }
 }
 
@@ -789,7 +790,7 @@ static void on_peer_closed(uv_handle_t *handle)
     server_handle_closed(s);
 }
 
-int peer_create(struct server *s, int fd, bool for_agent)
+int peer_create(struct server *s, int fd, const struct conn_owner *owner, bool for_agent)
 {
     struct peer *p = calloc(1, sizeof(*p));
     int r = p ? uv_poll_init(s->loop, &p->poll, fd) : -ENOMEM;
@@ -802,6 +803,7 @@ int peer_create(struct server *s, int fd, bool for_agent)
     p->poll.data = p;
     p->server = s;
     p->fd = fd;
+    p->owner = *owner;
     p->for_agent = for_agent;
     p->input_slot = input_shares_slot(&s->input, server_network_of(fd));
     list_init(&p->deadline_link);

@@ -450,9 +450,9 @@ static void send_elsewhere(struct agent_conn *a)
 
 /* Whose job it is, where the quotas for it count: 0 for agents that have proved something; else the user on this machine, or
  * the address. */
-static uint64_t owner_of(struct agent_conn *a)
+static uint64_t owner_of(const struct agent_conn *a)
 {
-    return a->tls ? 0 : server_owner_of(a->server, a->fd);
+    return a->tls ? 0 : a->owner;
 }
 
 static void receive_hello(struct agent_conn *a, const struct session_hello *hello)
@@ -810,7 +810,7 @@ static void on_agent_poll(uv_poll_t *poll, int status, int events)
 
 /* ---- the beginning ---- */
 
-void agent_conn_adopt(struct server *s, int fd, struct buf *said)
+void agent_conn_adopt(struct server *s, int fd, const struct conn_owner *owner, struct buf *said)
 {
     struct agent_conn *a = calloc(1, sizeof(*a));
     int r = a ? 0 : -ENOMEM;
@@ -832,6 +832,7 @@ void agent_conn_adopt(struct server *s, int fd, struct buf *said)
     a->poll.data = a;
     a->server = s;
     a->fd = fd;
+    a->owner = owner->id;
     list_init(&a->pending_hello_link);
     list_init(&a->unsent_link);
     handshake_wait_init(&a->handshake);

@@ -21,6 +21,7 @@
 #include "rendezvous/rounds_history.h"
 #include "rendezvous/server_uv.h"
 
+struct conn_owner;
 struct rounds_state;
 
 /* Output that an agent has not read. A view is a few hundred bytes; an agent that leaves that many unread
@@ -67,6 +68,7 @@ struct rounds_shell {
 struct agent_conn {
     uv_poll_t poll;
     struct server *server;
+    uint64_t owner;                 /* conn_owner.h */
     struct list link;               /* in rounds_shell.agents */
     struct list pending_hello_link; /* in rounds_shell.pending_hello */
     struct list unsent_link;        /* in rounds_shell.unsent */
@@ -134,7 +136,7 @@ bool rounds_shell_share_id(const struct rounds_shell *r, uint64_t *ret);
 /* ---- rounds_agent_uv.c ---- */
 
 /* A client that turned out to be an agent: takes the socket, and the bytes it has sent from its opening on. */
-void agent_conn_adopt(struct server *s, int fd, struct buf *last_view);
+void agent_conn_adopt(struct server *s, int fd, const struct conn_owner *owner, struct buf *last_view);
 
 /* Queues a frame for the end of the step; mark: not before that mark is on disk, 0: at once. An agent that
  * does not read, or for which memory is out, is cut off: it gets its view after it has reconnected. */

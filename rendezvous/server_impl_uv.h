@@ -13,6 +13,7 @@
 #include "proto/tls_openssl.h"
 #include "rendezvous/address_quota.h"
 #include "rendezvous/admission.h"
+#include "rendezvous/conn_owner.h"
 #include "rendezvous/input_shares.h"
 #include "rendezvous/log_tokens.h"
 #include "rendezvous/outbox.h"
@@ -91,6 +92,7 @@ struct server {
 struct peer {
     uv_poll_t poll;
     struct server *server;
+    struct conn_owner owner;
     struct list link;          /* in server.peers */
     struct list deadline_link; /* in server.greeting or server.framing */
     struct list busy_link;
@@ -127,12 +129,6 @@ void server_format_peer(int fd, char *text, size_t n);
 /* What a connection's demands count for: its peer's network (proto/address.h). */
 uint64_t server_network_of(int fd);
 
-/* Whose connection it is, where quotas count: a user of this machine, or a network; never 0. */
-uint64_t server_owner_of(struct server *s, int fd);
-
-/* The same, but 0 for root and this process's own user on this machine. */
-uint64_t server_quota_owner(struct server *s, int fd);
-
 /* A line for the log about one client (or NULL: about the server). */
 void server_log(struct server *s, const struct peer *p, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -154,21 +150,15 @@ void server_want_turn(struct server *s);
 /* Calls run(data), in a thread if it would take long: it frees a store that had n_names. */
 void server_free_beside_the_loop(void (*run)(void *data), void *data, uint64_t n_names);
 
-/* With security.own_user: whether a client is of this process's user, or root. */
-bool server_is_of_own_user(struct server *s, int fd);
-
 /* A peer or agent went away; fd was closed. */
 void server_peer_gone(struct server *s, int fd);
-
-/* It is on this machine, and may have taken any address of it. */
-bool server_is_local_address(uint64_t address);
 
 void listeners_pause(struct server *s, const char *why);
 void listeners_resume(struct server *s);
 void listeners_close(struct server *s);
 
 /* Takes the socket. for_agent: anything but an agent's opening ends it. Returns 0 or -errno; fd is closed then. */
-int peer_create(struct server *s, int fd, bool for_agent);
+int peer_create(struct server *s, int fd, const struct conn_owner *owner, bool for_agent);
 
 /* Nothing of p may be used by the caller after this. */
 void peer_close(struct peer *p);

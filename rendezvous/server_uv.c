@@ -493,13 +493,6 @@ uint64_t server_n_changes(const struct server *s)
     return s->n_changes;
 }
 
-bool server_is_local_address(uint64_t address)
-{
-    enum { LOOPBACK = 127 };
-
-    return address == 0 || (address <= UINT32_MAX && ntohl((uint32_t)address) >> 24 == LOOPBACK);
-}
-
 void server_peer_gone(struct server *s, int fd)
 {
     address_quota_release(&s->quota, fd);

@@ -83,7 +83,7 @@ static void connect_client(struct bench *b, unsigned i)
     require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) == 0);
     b->fds[i] = pair[1];
     b->write_failed[i] = false;
-    require(peer_create(b->server, pair[0], false) == 0);
+    require(peer_create(b->server, pair[0], &(struct conn_owner){.id = 1}, false) == 0);
 }
 
 static void close_client(struct bench *b, unsigned i)

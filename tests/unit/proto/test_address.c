@@ -89,13 +89,43 @@ static void network_of_an_endpoint(void **state)
     assert_true(address_network(&local.any) == 0);
 }
 
+static void hosts_of_two_endpoints(void **state)
+{
+    static const struct {
+        const char *a, *b;
+        bool same;
+    } cases[] = {
+        {"10.1.2.3", "10.1.2.3", true},
+        {"10.1.2.3", "::ffff:10.1.2.3", true},
+        {"::ffff:10.1.2.3", "::ffff:10.1.2.3", true},
+        {"10.1.2.3", "10.1.2.4", false},
+        {"::ffff:10.1.2.3", "10.1.2.4", false},
+        {"2001:db8::7", "2001:db8::7", true},
+        {"2001:db8::7", "2001:db8::8", false}, /* of one network */
+        {"2001:db8::7", "2001:db8:0:1::7", false},
+        {"10.1.2.3", "::10.1.2.3", false},     /* that is IPv6 */
+        {"32.1.13.184", "2001:db8::7", false}, /* begins with the same bytes */
+        {"", "", false},                       /* unix sockets */
+        {"10.1.2.3", "", false},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        union address_endpoint a = endpoint(cases[i].a), b = endpoint(cases[i].b);
+
+        ((struct sockaddr_in *)&b)->sin_port = htons(1); /* at the same place in both families */
+        if (address_is_same_host(&a.any, &b.any) != cases[i].same ||
+            address_is_same_host(&b.any, &a.any) != cases[i].same)
+            fail_msg("'%s' and '%s'", cases[i].a, cases[i].b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numeric_addresses),
-        cmocka_unit_test(names_and_malformed_addresses),
-        cmocka_unit_test(text_of_an_endpoint),
-        cmocka_unit_test(network_of_an_endpoint),
+        cmocka_unit_test(numeric_addresses),      cmocka_unit_test(names_and_malformed_addresses),
+        cmocka_unit_test(text_of_an_endpoint),    cmocka_unit_test(network_of_an_endpoint),
+        cmocka_unit_test(hosts_of_two_endpoints),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,7 +2,12 @@
  * The quota of connections of an address: what one address may have, that others are not concerned, and that ends are counted once.
  */
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
+#include "proto/address.h"
 #include "rendezvous/address_quota.h"
+#include "rendezvous/conn_owner.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 
@@ -73,13 +78,70 @@ static void counters_of_owners(void **state)
     address_quota_finish(&q);
 }
 
+static uint64_t network_of(const char *host)
+{
+    struct sockaddr_in v4 = {.sin_family = AF_INET};
+    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6};
+
+    if (inet_pton(AF_INET, host, &v4.sin_addr) == 1)
+        return address_network((const struct sockaddr *)&v4);
+    return inet_pton(AF_INET6, host, &v6.sin6_addr) == 1 ? address_network((const struct sockaddr *)&v6) : 0;
+}
+
+/* Those whose user is not known. */
+static void owners_of_networks(void **state)
+{
+    static const struct {
+        const char *a, *b;
+        bool same;
+    } cases[] = {
+        {"10.0.0.1", "10.0.0.1", true},
+        {"10.0.0.1", "10.0.0.2", false},
+        {"10.0.0.1", "::ffff:10.0.0.1", true},
+        {"127.0.0.1", "127.8.9.10", true}, /* this machine */
+        {"127.0.0.1", "::1", true},
+        {"127.0.0.1", "::ffff:127.0.0.1", true},
+        {"127.0.0.1", "", true}, /* a unix socket */
+        {"127.0.0.1", "128.0.0.1", false},
+        {"2001:db8::7", "2001:db8::8", true},
+        {"2001:db8::7", "2001:db8:0:1::7", false},
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct conn_owner a = conn_owner_network(network_of(cases[i].a));
+        struct conn_owner b = conn_owner_network(network_of(cases[i].b));
+
+        assert_true(a.id != 0 && !a.is_own && conn_owner_quota(&a) == a.id);
+        if ((a.id == b.id) != cases[i].same)
+            fail_msg("'%s' and '%s'", cases[i].a, cases[i].b);
+    }
+}
+
+static void owners_that_are_users(void **state)
+{
+    struct conn_owner unknown = conn_owner_network(0);
+    struct conn_owner mine = conn_owner_user(1000, true), root = conn_owner_user(0, true);
+    struct conn_owner other = conn_owner_user(UINT32_MAX - 1, false);
+    /* Its first bytes are those of the user 800. */
+    struct conn_owner far = conn_owner_network(network_of("2003:0:100::1")),
+                      near = conn_owner_user(800, true);
+
+    assert_true(mine.id != root.id && root.id != other.id && other.id != unknown.id && root.id != 0);
+    assert_int_equal(conn_owner_uid(&mine), 1000);
+    assert_int_equal(conn_owner_uid(&other), UINT32_MAX - 1);
+    assert_int_equal(conn_owner_quota(&mine), 0);
+    assert_int_equal(conn_owner_quota(&root), 0);
+    assert_int_equal(conn_owner_quota(&near), 0);
+    assert_int_equal(conn_owner_quota(&other), other.id);
+    assert_true(conn_owner_quota(&far) != 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_address_has_so_many),
-        cmocka_unit_test(without_a_quota_nothing_is_counted),
-        cmocka_unit_test(nothing_is_left),
-        cmocka_unit_test(counters_of_owners),
+        cmocka_unit_test(an_address_has_so_many), cmocka_unit_test(without_a_quota_nothing_is_counted),
+        cmocka_unit_test(nothing_is_left),        cmocka_unit_test(counters_of_owners),
+        cmocka_unit_test(owners_of_networks),     cmocka_unit_test(owners_that_are_users),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

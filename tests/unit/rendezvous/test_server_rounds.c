@@ -130,7 +130,8 @@ static void client_init(struct client *c, unsigned number, unsigned n_nodes)
     frame_reader_init_agent(&c->reader, 7);
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
     c->fd = pair[1];
-    (void)peer_create(server, pair[0], false); /* without memory it closes the socket */
+    (void)peer_create(server, pair[0], &(struct conn_owner){.id = 1},
+                      false); /* without memory it closes the socket */
 }
 
 static void client_finish(struct client *c)
