@@ -23,6 +23,7 @@
 #include "proto/tls_openssl.h"
 #include "rendezvous/etcd_leader.h"
 #include "rendezvous/job_stores_uv.h"
+#include "rendezvous/replica_redial.h"
 #include "rendezvous/replica_stream.h"
 #include "rendezvous/rounds_etcd_uv.h"
 #include "rendezvous/rounds_keys_uv.h"
@@ -54,6 +55,7 @@ struct replica_conn {
     uint64_t since_ms;
     int fd; /* of a follower: counted as a peer; else -1 */
     bool is_writing, is_closing;
+    bool is_connected, has_served, is_broken; /* to the leader: see struct replica_attempt */
 };
 
 struct replica_shell {
@@ -64,11 +66,13 @@ struct replica_shell {
     struct replica_conn *backup; /* NULL: none */
     struct replica_conn *leader; /* the connection to it; NULL: none */
     char address[ETCD_ADDRESS_SIZE];
+    struct replica_redial redial;
     uv_timer_t timer;
     uint64_t n_sent, n_confirmed; /* entries */
     uint64_t moved_ms; /* since when the backup has confirmed and read nothing, while there is something */
     bool is_stopping;
-    bool is_behind; /* something for the backup could not be queued */
+    bool is_behind;          /* something for the backup could not be queued */
+    bool has_logged_version; /* of a follower's stream, since one was accepted */
     uint8_t scratch[ROOM];
 };
 
@@ -83,6 +87,23 @@ static void on_replica_conn_closed(uv_handle_t *handle)
     server_handle_closed(s);
 }
 
+static void note_leader_lost(struct replica_shell *h, const struct replica_conn *c)
+{
+    uint64_t now_ms = uv_now(h->server->loop);
+    struct replica_attempt attempt = {.is_connected = c->is_connected,
+                                      .has_served = c->has_served,
+                                      .is_broken = c->is_broken,
+                                      .lasted_ms = now_ms - c->since_ms};
+
+    h->leader = NULL;
+    if (replica_redial_ended(&h->redial, &attempt, now_ms))
+        rounds_log(
+            h->server->rounds,
+            "the crund at %s, which leads, refuses this one as a backup of keys: start both with the same version of crund "
+            "and the same secret; it is asked again at times",
+            h->address);
+}
+
 static void close_conn(struct replica_conn *c)
 {
     struct replica_shell *h = c->shell;
@@ -92,7 +113,7 @@ static void close_conn(struct replica_conn *c)
         return;
     c->is_closing = true;
     if (h->leader == c)
-        h->leader = NULL;
+        note_leader_lost(h, c);
     if (was_backup)
         h->backup = NULL;
     if (!list_is_empty(&c->link))
@@ -262,13 +283,19 @@ static int take_confirm(struct replica_conn *c, const struct replica_message *m)
 
 static int take_follower_hello(struct replica_conn *c)
 {
+    uint64_t id;
+
     if (buf_size(&c->in) < REPLICA_HELLO_SIZE)
         return 0;
-    int r = replica_decode_hello(buf_bytes(&c->in), &c->id);
+    int r = replica_decode_hello(buf_bytes(&c->in), &id);
     buf_consume(&c->in, REPLICA_HELLO_SIZE);
-    if (r == 0 && !c->shell->backup)
+    if (r < 0)
+        return r;
+    c->id = id;
+    c->shell->has_logged_version = false;
+    if (!c->shell->backup)
         choose_backup(c->shell);
-    return r;
+    return 0;
 }
 
 /* ---- the backup ---- */
@@ -326,6 +353,8 @@ static int take_messages(struct replica_conn *c)
         r = replica_decode(buf_bytes(&c->in), buf_size(&c->in), &m, &size);
         if (r == 0 && size > 0)
             r = is_follower ? take_confirm(c, &m) : take_order(c, &m);
+        c->has_served |= r == 0 && size > 0;
+        c->is_broken |= r == -EPROTO;
         if (r == 0 && !c->is_closing)
             buf_consume(&c->in, size);
     }
@@ -333,6 +362,24 @@ static int take_messages(struct replica_conn *c)
         job_stores_confirm_copies(h->server->job_stores);
     server_work_off(h->server);
     return r;
+}
+
+/* Refusals of followers, and of the leader, are logged once, however often they come. */
+static void log_conn_end(struct replica_conn *c, int r)
+{
+    struct replica_shell *h = c->shell;
+    bool is_other_version = c->fd >= 0 && c->id == 0 && r == -EPROTO;
+    char from[64];
+
+    if (is_other_version && !h->has_logged_version) {
+        server_format_peer(c->fd, from, sizeof(from));
+        rounds_log(h->server->rounds,
+                   "%s is a crund of another version: it cannot have the keys of jobs, too", from);
+    } else if (!is_other_version && (c->fd >= 0 || h->redial.n_refused < REPLICA_REDIAL_LOGGED)) {
+        server_log(h->server, NULL, "the connection to another crund for keys of jobs has ended: %s",
+                   tls_link_error(c->tls)[0] ? tls_link_error(c->tls) : strerror(-r));
+    }
+    h->has_logged_version |= is_other_version;
 }
 
 static void take_records(struct replica_conn *c, const uint8_t *bytes, size_t n)
@@ -346,8 +393,7 @@ static void take_records(struct replica_conn *c, const uint8_t *bytes, size_t n)
     if (c->is_closing)
         return;
     if (r < 0) {
-        server_log(c->shell->server, NULL, "the connection to another crund for keys of jobs has ended: %s",
-                   tls_link_error(c->tls)[0] ? tls_link_error(c->tls) : strerror(-r));
+        log_conn_end(c, r);
         close_conn(c);
         return;
     }
@@ -423,8 +469,10 @@ void replica_shell_adopt(struct replica_shell *h, int fd, struct tls_link *tls, 
         r = buf_append(&c->in, buf_bytes(plain), buf_size(plain));
     if (r == 0)
         r = take_messages(c);
-    if (r < 0)
+    if (r < 0) {
+        log_conn_end(c, r);
         close_conn(c);
+    }
 }
 
 static void on_leader_connected(uv_connect_t *connect, int status)
@@ -442,6 +490,7 @@ static void on_leader_connected(uv_connect_t *connect, int status)
         close_conn(c);
         return;
     }
+    c->is_connected = true;
     c->since_ms = uv_now(connect->handle->loop);
     job_stores_age_copies(c->shell->server->job_stores);
     take_records(c, NULL, 0);
@@ -483,6 +532,8 @@ void replica_shell_follow(struct replica_shell *h, const char *address, bool lea
         return;
     if (h->leader && (leads || (address[0] != '\0' && strcmp(h->address, address) != 0)))
         close_conn(h->leader);
+    if (strcmp(h->address, address) != 0)
+        replica_redial_reset(&h->redial);
     if (!leads && strcmp(h->address, address) != 0)
         tick_now(h);
     (void)snprintf(h->address, sizeof(h->address), "%s", leads ? "" : address);
@@ -519,7 +570,7 @@ static void on_replica_tick(uv_timer_t *timer)
         if (c->id == 0 && now_ms - c->since_ms >= HELLO_MS)
             close_conn(c);
     }
-    if (!h->leader && h->address[0] != '\0')
+    if (!h->leader && h->address[0] != '\0' && now_ms >= h->redial.due_ms)
         dial_leader(h);
     else if (h->leader && !tls_link_is_established(h->leader->tls) &&
              now_ms - h->leader->since_ms >= HELLO_MS)

@@ -14,7 +14,7 @@ import pytest
 
 import jobs
 import nodes as lib
-from crund import Client
+from crund import Client, Crund
 from etcd_crunds import open_place
 from jobs import wait_until
 
@@ -264,3 +264,35 @@ def test_a_backup_that_is_lost_is_replaced(tmp_path, secret):
         assert wait_until(lambda: place.leader() not in (None, leader), 60), place.logs()
         job.wait_for_writes()
         job.finish()
+
+
+def build_of_another_version(folder):
+    """crund with another version of what replicas send."""
+    path = folder / "rendezvous" / "crund"
+    path.parent.mkdir(parents=True)
+    program = (pathlib.Path(jobs.build_folder()) / "rendezvous" / "crund").read_bytes()
+    assert b"crunrep2" in program
+    path.write_bytes(program.replace(b"crunrep2", b"crunrep9"))
+    path.chmod(0o755)
+    return folder
+
+
+def test_a_backup_of_another_version_is_refused_at_times(tmp_path, secret):
+    """It goes on to follow, the pauses grow, and each of the two has one line about it."""
+    with open_place(tmp_path, "--secret-file", str(secret), "--store-replicas", "2", "--debug") as place:
+        leader = place.leader()
+        i = other(place, leader)
+        place.crunds[i].__exit__()
+        assert wait_until(lambda: place.leader() == leader, 60), place.logs()
+        place.crunds[i] = Crund(build_of_another_version(tmp_path / "other"), "--state", place.url, *place.options,
+                                listen=(f"127.0.0.1:{place.ports[i]}",))
+        n_before = place.crunds[leader].log().count(" opened by client ")
+        place.crunds[i].__enter__()
+        asked = "refuses this one as a backup of keys"
+        assert wait_until(lambda: asked in place.crunds[i].log(), 60), place.logs()
+        time.sleep(6)
+        n_dials = place.crunds[leader].log().count(" opened by client ") - n_before
+        assert 3 <= n_dials <= 12, place.logs()
+        assert place.crunds[i].log().count(asked) == 1
+        assert place.crunds[leader].log().count("is a crund of another version") == 1, place.logs()
+        assert place.leader() == leader
