@@ -109,15 +109,6 @@ void daemon_roll_back(struct sim *sim, struct sim_daemon *d)
     daemon_disk_roll_back(d);
 }
 
-/* Where its process has ended, and its machine has not, connections to its address are refused. */
-static void let_others_suspect(struct sim *sim, const struct sim_daemon *d)
-{
-    for (unsigned i = 0; i < sim->scenario.n_daemons; i++)
-        if (&sim->daemons[i] != d && random_percent(&sim->random, 90))
-            schedule_add(&sim->schedule, sim->now_ns + random_between(&sim->random, SIM_MS, 50 * SIM_MS),
-                         SIM_SUSPECT, i, daemon_number(sim, d));
-}
-
 void daemon_crash(struct sim *sim, struct sim_daemon *d, bool keeps_state)
 {
     bool silently;
@@ -135,8 +126,9 @@ void daemon_crash(struct sim *sim, struct sim_daemon *d, bool keeps_state)
     forget_connections(sim, d, silently);
     if (sim->scenario.has_etcd)
         etcd_leader_finish(&d->leader);
+    d->is_lost = silently;
     if (sim->scenario.has_etcd && !silently)
-        let_others_suspect(sim, d);
+        daemon_watch_crashed(sim, d);
     if (!keeps_state) {
         sim->rendezvous.amnesia = true;
         daemon_disk_lose(d);
@@ -189,6 +181,8 @@ static void begin_to_decide(struct sim *sim, struct sim_daemon *d)
 void daemon_boot(struct sim *sim, struct sim_daemon *d)
 {
     d->alive = true;
+    d->is_lost = false;
+    d->up_ns = sim->now_ns;
     d->life++;
     begin_rounds(sim, d);
     d->clock = scenario_clock(sim);
@@ -246,21 +240,22 @@ static void save_job(struct sim *sim, struct sim_daemon *d, const struct rounds_
         check_forgotten(sim, job->instance);
 }
 
-static struct sim_told told_of(const struct rounds_job *job)
+static struct sim_told told_of(const struct sim *sim, const struct rounds_job *job)
 {
     return job ? (struct sim_told){.instance = job->instance,
+                                   .decided_ns = sim->now_ns,
                                    .generation = job->generation,
                                    .restarts = job->restarts,
                                    .changes = job->changes,
                                    .has_charges = job->state != ROUNDS_GATHERING,
                                    .is_over = job->state == ROUNDS_CLOSED}
-               : (struct sim_told){.generation = -1};
+               : (struct sim_told){.decided_ns = sim->now_ns, .generation = -1};
 }
 
 static void send_view(struct sim *sim, struct sim_daemon *d, const struct rounds_action *action)
 {
     struct sim_connection *c = list_entry(action->session, struct sim_connection, session);
-    struct sim_held h = {.kind = MESSAGE_VIEW, .view = action->view, .told = told_of(action->job)};
+    struct sim_held h = {.kind = MESSAGE_VIEW, .view = action->view, .told = told_of(sim, action->job)};
     uint64_t mark =
         sim->scenario.has_etcd ? etcd_leader_want_mark(&d->leader) : daemon_disk_mark(d, action->job);
 

@@ -10,7 +10,7 @@
 #include "rendezvous/rounds_json.h"
 #include "tests/sim/sim.h"
 
-enum { SUSPECT_AGAIN_MS = 200, SLOW_MS = 50 };
+enum { SLOW_MS = 50 };
 
 static void run_etcd(struct sim *sim, struct sim_daemon *d, uint64_t done);
 
@@ -38,11 +38,10 @@ static void send_etcd_requests(struct sim *sim, struct sim_daemon *d)
 
 static void arm_etcd(struct sim *sim, struct sim_daemon *d)
 {
-    uint64_t deadline_ns = etcd_leader_deadline(&d->leader);
+    uint64_t deadline_ns = etcd_leader_deadline(&d->leader), watch_ns = daemon_watch_deadline(sim, d);
     uint64_t at_ns;
 
-    if (deadline_ns == UINT64_MAX)
-        return; /* until an answer comes */
+    deadline_ns = watch_ns < deadline_ns ? watch_ns : deadline_ns;
     at_ns = sim_clock_when(&d->clock, deadline_ns);
     if (at_ns < sim->now_ns + 1000)
         at_ns = sim->now_ns + 1000;
@@ -60,6 +59,7 @@ static void take_change(struct sim *sim, struct sim_daemon *d)
     case ETCD_ELECTED:
         sim_trace(sim, "daemon %u leads, with term %lld", daemon_number(sim, d), (long long)d->leader.term);
         d->term = d->leader.term;
+        d->outdated_ns = 0;
         sim->n_terms++;
         daemon_lead(sim, d);
         break;
@@ -80,7 +80,13 @@ static void run_etcd(struct sim *sim, struct sim_daemon *d, uint64_t done)
     if (d->leader.done != done && d->leader.role == ETCD_LEADING)
         daemon_release(sim, d, d->leader.done);
     send_etcd_requests(sim, d);
+    daemon_watch_update(sim, d);
     arm_etcd(sim, d);
+}
+
+void daemon_etcd_run(struct sim *sim, struct sim_daemon *d)
+{
+    run_etcd(sim, d, d->leader.done);
 }
 
 /* ---- the state's functions ---- */
@@ -92,6 +98,7 @@ void daemon_etcd_boot(struct sim *sim, struct sim_daemon *d)
     (void)snprintf(config.prefix, sizeof(config.prefix), "/t");
     (void)snprintf(config.address, sizeof(config.address), "10.9.9.%u:29400", 9 + daemon_number(sim, d));
     etcd_leader_init(&d->leader, &config);
+    daemon_watch_boot(sim, d);
     d->tick_ns = 0;
     sim_trace(sim, "daemon %u boots", daemon_number(sim, d));
     run_etcd(sim, d, 0);
@@ -160,22 +167,14 @@ void daemon_etcd_write(struct sim *sim, struct sim_daemon *d)
 static void take_answer(struct sim *sim, struct sim_daemon *d, size_t number)
 {
     uint64_t done = d->alive ? d->leader.done : 0;
+    bool is_work = sim->etcd.flights[number]->lane == ETCD_LINK_WORK;
+    bool is_answer = etcd_link_has_answer(&sim->etcd, number);
 
-    if (etcd_link_answer(&sim->etcd, number, d->alive ? &d->leader : NULL, d->life, daemon_clock(sim, d)))
-        run_etcd(sim, d, done);
-}
-
-/* A connection to the daemon that has ended is refused, until it is started again. */
-static void suspect_dead(struct sim *sim, struct sim_daemon *d, const struct sim_daemon *dead)
-{
-    if (dead->alive)
+    if (!etcd_link_answer(&sim->etcd, number, d->alive ? &d->leader : NULL, d->life, daemon_clock(sim, d)))
         return;
-    schedule_add(&sim->schedule, sim->now_ns + SUSPECT_AGAIN_MS * SIM_MS, SIM_SUSPECT, daemon_number(sim, d),
-                 daemon_number(sim, dead));
-    if (!d->alive || sim->now_ns < d->peers_cut_until_ns || sim->now_ns < dead->peers_cut_until_ns)
-        return;
-    etcd_leader_suspect(&d->leader, dead->leader.config.address, daemon_clock(sim, d));
-    run_etcd(sim, d, d->leader.done);
+    if (is_work)
+        daemon_watch_etcd_answered(sim, d, is_answer);
+    run_etcd(sim, d, done);
 }
 
 static void expire_leases(struct sim *sim)
@@ -203,9 +202,6 @@ void daemon_etcd_moment(struct sim *sim, const struct moment *m)
         break;
     case SIM_ETCD_ANSWER:
         take_answer(sim, d, (size_t)m->detail);
-        break;
-    case SIM_SUSPECT:
-        suspect_dead(sim, d, &sim->daemons[m->detail]);
         break;
     default:
         expire_leases(sim);

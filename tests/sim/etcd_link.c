@@ -117,6 +117,13 @@ void etcd_link_apply(struct etcd_link *l, uint64_t now_ns, size_t number)
         schedule_flight(l, now_ns + random_between(l->random, 100, 3000) * 1000, l->answer_moment, f, number);
 }
 
+bool etcd_link_has_answer(const struct etcd_link *l, size_t number)
+{
+    const struct etcd_flight *f = l->flights[number];
+
+    return !f->is_unsent && !f->is_unknown && f->reply.outcome == ETCD_OK;
+}
+
 bool etcd_link_answer(struct etcd_link *l, size_t number, struct etcd_leader *core, uint64_t life,
                       uint64_t clock_ns)
 {

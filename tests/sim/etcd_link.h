@@ -51,6 +51,9 @@ uint64_t etcd_link_send(struct etcd_link *l, uint64_t now_ns, unsigned sender, u
 /* The request arrives at etcd. */
 void etcd_link_apply(struct etcd_link *l, uint64_t now_ns, size_t number);
 
+/* Before that: etcd has carried the request out, and the sender will know. */
+bool etcd_link_has_answer(const struct etcd_link *l, size_t number);
+
 /* Gives the answer to the core of the sender, if that process is still there. False: it is not. */
 bool etcd_link_answer(struct etcd_link *l, size_t number, struct etcd_leader *core, uint64_t life,
                       uint64_t clock_ns);

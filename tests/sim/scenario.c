@@ -364,8 +364,11 @@ static void partition_daemon(struct sim *sim, unsigned agent, bool many)
         if (ways & (1u << to) && *blocked_ns < until_ns)
             *blocked_ns = until_ns;
     }
-    if (many && random_percent(&sim->random, 50))
+    if (many && random_percent(&sim->random, 50)) {
         d->peers_cut_until_ns = until_ns;
+        if (random_percent(&sim->random, 50))
+            d->etcd_cut_until_ns = until_ns;
+    }
     for (unsigned i = 0; i < sim->scenario.n_agents; i++)
         if (many || i == agent)
             disturb(sim, i, until_ns);
@@ -382,6 +385,8 @@ static void disturb_etcd(struct sim *sim, enum sim_fault fault)
     disturb_daemon(sim, until_ns + 10 * SIM_S);
     if (fault == FAULT_ETCD_CUT) {
         d->etcd_cut_until_ns = until_ns;
+        if (random_percent(&sim->random, 50)) /* from the other daemons, too, and not from agents */
+            d->peers_cut_until_ns = until_ns;
         sim_trace(sim, "daemon %u does not reach etcd until %.3f s", daemon_number(sim, d),
                   (double)until_ns / 1e9);
     } else if (fault == FAULT_ETCD_DOWN) {

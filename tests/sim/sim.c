@@ -97,8 +97,10 @@ static uint64_t postponed_ns(const struct sim *sim, const struct moment *m)
     case SIM_DISK:
     case SIM_ETCD_TICK:
     case SIM_ETCD_ANSWER:
-    case SIM_SUSPECT:
         until_ns = sim->daemons[m->who].paused_until_ns;
+        break;
+    case SIM_WATCH:
+        until_ns = daemon_watch_postponed_ns(sim, m);
         break;
     default:
         break;
@@ -197,8 +199,10 @@ static void happen(struct sim *sim, const struct moment *m)
     case SIM_ETCD_APPLY:
     case SIM_ETCD_ANSWER:
     case SIM_ETCD_EXPIRE:
-    case SIM_SUSPECT:
         daemon_etcd_moment(sim, m);
+        break;
+    case SIM_WATCH:
+        daemon_watch_moment(sim, m);
         break;
     case SIM_FAULT:
         scenario_fault(sim);
