@@ -38,6 +38,7 @@
 #include "launcher/util/bounded_os.h"
 #include "launcher/util/log_os.h"
 #include "launcher/util/trace_os.h"
+#include "launcher/supervise/close_descriptors_os.h"
 #include "launcher/supervise/guardian_os.h"
 #include "launcher/supervise/guardian_release_os.h"
 #include "launcher/supervise/spawn_worker_os.h"
@@ -434,6 +435,16 @@ static bool is_kernel_new_enough(void)
     return false;
 }
 
+/* Those with consecutive numbers in one call, as this is on the path of each start. */
+static void close_in_runs(const int *fds, size_t n)
+{
+    for (size_t i = 0, end; i < n; i = end) {
+        for (end = i + 1; end < n && fds[end] == fds[end - 1] + 1;)
+            end++;
+        (void)close_descriptors(fds[i], fds[end - 1]); /* cannot fail for descriptors that are open */
+    }
+}
+
 /* Opens as many descriptors as crun needs before its first worker, and closes them. Returns 0 or -errno. */
 static int try_descriptors(void)
 {
@@ -445,9 +456,7 @@ static int try_descriptors(void)
         fds[n] = eventfd(0, EFD_CLOEXEC); /* of the system's table as well: a duplicate would not be */
         r = fds[n] < 0 ? -errno : 0;
     }
-    for (size_t i = 0; i < n; i++)
-        if (fds[i] >= 0)
-            (void)close(fds[i]);
+    close_in_runs(fds, n - (r != 0)); /* the last one failed */
     return r;
 }
 

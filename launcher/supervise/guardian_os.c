@@ -161,9 +161,9 @@ static void block_all_signals(void)
 
     (void)sigfillset(&all); /* cannot fail */
     (void)sigprocmask(SIG_SETMASK, &all, NULL);
-    for (int s = 1; s <= SIGRTMAX; s++)
-        if (sigaction(s, NULL, &was) == 0 && was.sa_handler != SIG_IGN && was.sa_handler != SIG_DFL)
-            (void)sigaction(s, &fresh, NULL); /* as could be read, it can be set */
+    for (int s = 1; s <= SIGRTMAX; s++) /* one call for most of them, as this is on the path of each start */
+        if (sigaction(s, &fresh, &was) == 0 && was.sa_handler == SIG_IGN)
+            (void)sigaction(s, &was, NULL); /* as it could be set, it can be set back; all are blocked */
 }
 
 static int watch_descriptor(struct guardian *g, int fd, int token)

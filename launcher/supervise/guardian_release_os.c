@@ -38,9 +38,10 @@ void guardian_release_on_signals(const sigset_t *except)
     struct sigaction was;
 
     for (int s = 1; s <= SIGRTMAX; s++)
-        if (ends_a_process(s) && sigismember(except, s) == 0 && sigaction(s, NULL, &was) == 0 &&
-            was.sa_handler == SIG_DFL)
-            (void)sigaction(s, &release, NULL); /* cannot fail for these signals */
+        if (ends_a_process(s) && sigismember(except, s) == 0 && sigaction(s, &release, &was) == 0 &&
+            was.sa_handler != SIG_DFL)
+            (void)sigaction(s, &was,
+                            NULL); /* cannot fail, as it could be set; main() has blocked all of these */
 }
 
 void guardian_release_set_link(int link)
