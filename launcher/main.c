@@ -296,10 +296,11 @@ static void report_silence(const void *data)
 /* Does not return when crun is asked to end meanwhile. 0, or -1 after a sentence. */
 static int look_up(struct lookup *l, void (*find)(void *data))
 {
+    const struct bounded_steps steps = {.run = find, .on_silence = report_silence};
     sigset_t signals;
 
     ending_signals(l->job, &signals);
-    if (bounded_call_or_signal(find, report_silence, l, &signals) < 0) {
+    if (bounded_call_or_signal(&steps, l, &signals) < 0) {
         log_line("stopped by a signal before %sthe disk of %s had answered",
                  l->job->may_use_munge ? "munge or " : "", l->what);
         trace_close();

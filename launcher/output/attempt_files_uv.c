@@ -135,7 +135,7 @@ static void drop_work(struct attempt_work *w)
     free(w);
 }
 
-static void *make_in_thread(void *data)
+static void make_in_thread(void *data)
 {
     struct attempt_work *w = data;
 
@@ -146,7 +146,7 @@ static void *make_in_thread(void *data)
     if (!is_late) {
         (void)uv_async_send(w->async); /* cannot fail on a handle that is open */
         drop_work(w);
-        return NULL;
+        return;
     }
     (void)pthread_mutex_unlock(&w->lock);
     if (w->is_new_run)
@@ -154,7 +154,6 @@ static void *make_in_thread(void *data)
     (void)pthread_mutex_lock(&w->lock);
     drop_work(w);
     n_hung--;
-    return NULL;
 }
 
 /* ---- the loop ---- */
@@ -234,8 +233,6 @@ static struct attempt_work *new_work(const struct attempt_files_config *config, 
 
 static int start_request(struct attempt_request *request, uv_loop_t *loop)
 {
-    pthread_t thread;
-
     int r = uv_async_init(loop, &request->async, on_made);
     if (r) {
         free(request);
@@ -244,11 +241,9 @@ static int start_request(struct attempt_request *request, uv_loop_t *loop)
     request->async.data = request;
     request->work->async = &request->async;
     request->work->n_references++;
-    r = masked_thread_start(&thread, make_in_thread, request->work);
-    if (!r) {
-        (void)pthread_detach(thread);
+    r = call_in_thread(make_in_thread, request->work);
+    if (!r)
         return 0;
-    }
     request->work->n_references--; /* no other thread has it */
     uv_close((uv_handle_t *)&request->async, free_request);
     return r;

@@ -9,16 +9,18 @@
 #include "base/cond_os.h"
 #include "base/time.h"
 
-enum { SIGNAL_INTERVAL_MS = 50, SIGNAL_PATIENCE_MS = 1000, SILENT_MS = 5000 };
+enum { SIGNAL_INTERVAL_MS = 50, SIGNAL_PATIENCE_MS = 1000, SILENT_MS = 5000, THEN_MS = 50 };
 
 /* Shared by both threads; the one that is later frees it. */
 struct bounded {
     void (*run)(void *data);
-    void (*drop)(void *data);
+    void (*then)(void *data); /* or NULL */
+    void (*drop)(void *data); /* NULL: data outlives the thread */
     void *data;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    bool has_returned, is_left;
+    bool has_returned;       /* run() has */
+    bool has_ended, is_left; /* and then(); `changed` is of has_ended alone */
 };
 
 static _Atomic bool is_hung;
@@ -30,22 +32,30 @@ static void free_bounded(struct bounded *b)
     free(b);
 }
 
-static void *bounded_main(void *data)
+static void run_bounded(void *data)
 {
     struct bounded *b = data;
 
     b->run(b->data);
     (void)pthread_mutex_lock(&b->lock);
     b->has_returned = true;
+    if (b->then) {
+        (void)pthread_mutex_unlock(&b->lock);
+        b->then(b->data);
+        (void)pthread_mutex_lock(&b->lock);
+    }
+    b->has_ended = true;
     bool is_left = b->is_left;
     (void)pthread_cond_signal(&b->changed);
-    (void)pthread_mutex_unlock(&b->lock);
+    (void)pthread_mutex_unlock(
+        &b->lock); /* from here on it is of the thread that waits, unless that has left */
     if (!is_left)
-        return NULL;
-    b->drop(b->data);
+        return;
+    if (b->drop) {
+        b->drop(b->data);
+        is_hung = false;
+    }
     free_bounded(b);
-    is_hung = false;
-    return NULL;
 }
 
 static struct bounded *new_bounded(void (*run)(void *data), void (*drop)(void *data), void *data)
@@ -62,48 +72,60 @@ static struct bounded *new_bounded(void (*run)(void *data), void (*drop)(void *d
     return b;
 }
 
-/* Whether it has returned after that time. The caller holds the lock. */
-static bool wait_until_returned(struct bounded *b, unsigned timeout_ms)
+/* Whether it has ended after that time. The caller holds the lock. */
+static bool wait_until_ended(struct bounded *b, unsigned timeout_ms)
 {
     uint64_t until_ns = now_ns() + timeout_ms * UINT64_C(1000000);
 
-    for (int r = 0; !b->has_returned && r == 0;)
+    for (int r = 0; !b->has_ended && r == 0;)
         r = cond_wait_until(&b->changed, &b->lock, until_ns);
-    return b->has_returned;
+    return b->has_ended;
 }
 
 /* False: the thread is left behind. */
 static bool wait_or_leave(struct bounded *b, unsigned timeout_ms)
 {
     (void)pthread_mutex_lock(&b->lock);
-    bool has_returned = wait_until_returned(b, timeout_ms);
-    b->is_left = !has_returned;
-    if (!has_returned)
+    bool has_ended = wait_until_ended(b, timeout_ms);
+    b->is_left = !has_ended;
+    if (!has_ended)
         is_hung = true; /* before the thread can see that it was left */
     (void)pthread_mutex_unlock(&b->lock);
-    return has_returned;
+    return has_ended;
 }
 
-int bounded_call(void (*run)(void *data), void (*drop)(void *data), void *data, unsigned timeout_ms)
+int bounded_begin(struct bounded **ret, void (*run)(void *data), void (*drop)(void *data), void *data)
 {
-    pthread_t thread;
-
+    *ret = NULL;
     if (is_hung)
         return -EBUSY;
     struct bounded *b = new_bounded(run, drop, data);
-    if (!b || masked_thread_start(&thread, bounded_main, b) != 0) {
+    if (!b || call_in_thread(run_bounded, b) != 0) {
         if (b)
             free_bounded(b);
         run(data);
         return 0;
     }
-    if (!wait_or_leave(b, timeout_ms)) {
-        (void)pthread_detach(thread);
+    *ret = b;
+    return 0;
+}
+
+int bounded_end(struct bounded *b, unsigned timeout_ms)
+{
+    if (!b)
+        return 0;
+    if (!wait_or_leave(b, timeout_ms))
         return -ETIMEDOUT;
-    }
-    (void)pthread_join(thread, NULL);
     free_bounded(b);
     return 0;
+}
+
+int bounded_call(void (*run)(void *data), void (*drop)(void *data), void *data, unsigned timeout_ms)
+{
+    struct bounded *b;
+
+    int r = bounded_begin(&b, run, drop, data);
+    return r ? r : bounded_end(b, timeout_ms);
 }
 
 static bool is_one_pending(const sigset_t *signals)
@@ -117,40 +139,42 @@ static bool is_one_pending(const sigset_t *signals)
     return false;
 }
 
+/* Frees it, or leaves that to the thread. */
 static int wait_for_return_or_signal(struct bounded *b, void (*on_silence)(const void *data),
                                      const sigset_t *signals)
 {
-    bool has_returned = false;
-
     (void)pthread_mutex_lock(&b->lock);
-    for (unsigned waited_ms = 0, pending_ms = 0; !has_returned && pending_ms < SIGNAL_PATIENCE_MS;
+    for (unsigned waited_ms = 0, pending_ms = 0, then_ms = 0;
+         !b->has_ended && pending_ms < SIGNAL_PATIENCE_MS && then_ms < THEN_MS;
          waited_ms += SIGNAL_INTERVAL_MS) {
-        has_returned = wait_until_returned(b, SIGNAL_INTERVAL_MS);
+        bool had_returned = b->has_returned;
+        (void)wait_until_ended(b, SIGNAL_INTERVAL_MS);
         pending_ms += is_one_pending(signals) ? SIGNAL_INTERVAL_MS : 0;
-        if (!has_returned && waited_ms == SILENT_MS)
+        then_ms += had_returned ? SIGNAL_INTERVAL_MS : 0;
+        if (!b->has_returned && waited_ms == SILENT_MS)
             on_silence(b->data);
     }
+    bool has_ended = b->has_ended, has_returned = b->has_returned;
+    b->is_left = !has_ended;
     (void)pthread_mutex_unlock(&b->lock);
+    if (has_ended)
+        free_bounded(b);
     return has_returned ? 0 : -EINTR;
 }
 
-int bounded_call_or_signal(void (*run)(void *data), void (*on_silence)(const void *data), void *data,
-                           const sigset_t *signals)
+int bounded_call_or_signal(const struct bounded_steps *steps, void *data, const sigset_t *signals)
 {
-    struct bounded *b = new_bounded(run, NULL, data);
-    pthread_t thread;
+    struct bounded *b = new_bounded(steps->run, NULL, data);
 
-    if (!b || masked_thread_start(&thread, bounded_main, b) != 0) {
-        if (b)
-            free_bounded(b);
-        run(data);
-        return 0;
-    }
-    int r = wait_for_return_or_signal(b, on_silence, signals);
-    if (r)
-        return r;
-    (void)pthread_join(thread, NULL);
-    free_bounded(b);
+    if (b)
+        b->then = steps->then;
+    if (b && call_in_thread(run_bounded, b) == 0)
+        return wait_for_return_or_signal(b, steps->on_silence, signals);
+    if (b)
+        free_bounded(b);
+    steps->run(data);
+    if (steps->then)
+        steps->then(data);
     return 0;
 }
 

@@ -16,14 +16,30 @@
  */
 int bounded_call(void (*run)(void *data), void (*drop)(void *data), void *data, unsigned timeout_ms);
 
+struct bounded;
+
+/*
+ * The same in two steps, for what goes on while the caller does something else. *ret may be NULL with 0: nothing is to be
+ * waited for. bounded_end() waits at most timeout_ms from its own call on. It has to be called.
+ */
+int bounded_begin(struct bounded **ret, void (*run)(void *data), void (*drop)(void *data), void *data);
+int bounded_end(struct bounded *b, unsigned timeout_ms);
+
+struct bounded_steps {
+    void (*run)(void *data);
+    void (*then)(void *data); /* NULL: nothing */
+    void (*on_silence)(const void *data);
+};
+
 /*
  * For what crun cannot start without: calls run(data) in a thread and waits until it has returned, however long, or one of
  * these signals, which are blocked and stay so, has been pending for a second: on a busy machine it returns meanwhile.
  * on_silence(data) is called once, after five seconds. 0, or -EINTR: the thread still uses data, and the process has to end
  * by _exit().
+ * The thread calls then(data) behind run(data): for what crun starts without as well, which is waited for for a twentieth of a
+ * second. What it uses has to stay until the process ends.
  */
-int bounded_call_or_signal(void (*run)(void *data), void (*on_silence)(const void *data), void *data,
-                           const sigset_t *signals);
+int bounded_call_or_signal(const struct bounded_steps *steps, void *data, const sigset_t *signals);
 
 /* Whether a thread was left behind that still hangs. The process has to end by _exit() then. */
 bool bounded_is_hung(void);
