@@ -244,9 +244,20 @@ struct lookup {
     struct job_keys keys;
     bool has_keys;
     bool lacks_program;
+    char *note;      /* for the console, as soon as the job can start; or NULL */
     bool has_failed; /* a sentence was printed, and there is nothing to free */
     const char *what;
 };
+
+static char *note_on_threads(const struct job *job)
+{
+    const struct plan plan = {.local_world_size = job->n_workers, .environment = environ};
+
+    if (!plan_limits_threads(&plan))
+        return NULL;
+    return log_prepare("OMP_NUM_THREADS is not set; each of the %d workers gets OMP_NUM_THREADS=1",
+                       job->n_workers);
+}
 
 static void find_program_and_keys(void *data)
 {
@@ -260,8 +271,21 @@ static void find_program_and_keys(void *data)
         return;
     }
     l->has_failed = find_keys(l->job, &l->keys, &l->has_keys) != 0;
-    if (l->has_failed)
+    if (l->has_failed) {
         strlist_finish(&l->command.head);
+        return;
+    }
+    if (l->job->has_timestamps)
+        log_with_times();
+    l->note = note_on_threads(l->job);
+}
+
+static void print_note(void *data)
+{
+    const struct lookup *l = data;
+
+    if (l->note)
+        log_write_prepared(l->note);
 }
 
 static void find_keys_alone(void *data)
@@ -296,7 +320,7 @@ static void report_silence(const void *data)
 /* Does not return when crun is asked to end meanwhile. 0, or -1 after a sentence. */
 static int look_up(struct lookup *l, void (*find)(void *data))
 {
-    const struct bounded_steps steps = {.run = find, .on_silence = report_silence};
+    const struct bounded_steps steps = {.run = find, .then = print_note, .on_silence = report_silence};
     sigset_t signals;
 
     ending_signals(l->job, &signals);
@@ -312,8 +336,9 @@ static int look_up(struct lookup *l, void (*find)(void *data))
 static int run_job(const struct job *job, const sigset_t *before)
 {
     _cleanup_free_ struct numa_cpus *bindings = NULL;
-    struct lookup lookup = {.job = job, .what = job->program_name};
+    static struct lookup lookup; /* a console that hangs leaves a thread behind that uses the note */
 
+    lookup = (struct lookup){.job = job, .what = job->program_name};
     int r = look_up(&lookup, find_program_and_keys);
     _cleanup_free_ char *file = lookup.file;
     if (r < 0)
@@ -345,8 +370,9 @@ static int run_job(const struct job *job, const sigset_t *before)
 
 static int run_foreign(const struct job *job)
 {
-    struct lookup lookup = {.job = job, .what = "the secret"};
+    static struct lookup lookup; /* as in run_job() */
 
+    lookup = (struct lookup){.job = job, .what = "the secret"};
     if (look_up(&lookup, find_keys_alone) < 0)
         return 1;
     int code = foreign_agent_run(job, lookup.has_keys ? &lookup.keys : NULL);

@@ -937,8 +937,6 @@ int agent_run(const struct agent_config *config)
     }
     a.events = events_create(config->job, config->file, config->environment);
     log_redirect(print_in_order, &a);
-    if (config->job->has_timestamps)
-        log_with_times();
     agent_open_control(&a);
     agent_open_metrics(&a);
     agent_open_watch(&a);

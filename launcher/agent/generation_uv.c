@@ -162,8 +162,6 @@ static int describe_workers(struct generation *g, struct worker_starts *s, const
         .environment = config->environment,
     };
 
-    if (g->number == 0 && plan_limits_threads(&plan))
-        log_line("OMP_NUM_THREADS is not set; each of the %d workers gets OMP_NUM_THREADS=1", job->n_workers);
     for (int i = 0; i < job->n_workers; i++) {
         if (!is_selected(s, i))
             continue;

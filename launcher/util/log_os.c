@@ -13,6 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { LINE_SIZE = 2048 };
+
 static const char prefix[] = "crun: ";
 static const char clear_line[] = "\r\033[K";
 static bool has_times;
@@ -83,14 +85,22 @@ static void print_lines(const char *lines)
         write_all_to_stderr(lines);
 }
 
-static void print_cleared(const char *lines)
+/* Malloc'ed; NULL: there is nothing to clear. */
+static char *put_clear(const char *lines)
 {
-    _cleanup_free_ char *cleared = log_has_terminal() ? malloc(sizeof(clear_line) + strlen(lines)) : NULL;
+    char *cleared = log_has_terminal() ? malloc(sizeof(clear_line) + strlen(lines)) : NULL;
 
     if (cleared) {
         (void)strcpy(cleared, clear_line);
         (void)strcat(cleared, lines);
     }
+    return cleared;
+}
+
+static void print_cleared(const char *lines)
+{
+    _cleanup_free_ char *cleared = put_clear(lines);
+
     print_lines(cleared ? cleared : lines);
 }
 
@@ -129,18 +139,43 @@ void log_status(const char *text)
     print_cleared(line);
 }
 
-void log_line(const char *format, ...)
+/* A longer one is cut. */
+static void compose_line(char line[LINE_SIZE], const char *format, va_list args)
 {
-    char line[2048];
     const size_t n_prefix = strlen(prefix);
-    va_list args;
 
     memcpy(line, prefix, n_prefix);
-    va_start(args, format);
-    (void)vsnprintf(line + n_prefix, sizeof(line) - n_prefix - 1, format, args); /* a longer one is cut */
-    va_end(args);
+    (void)vsnprintf(line + n_prefix, LINE_SIZE - n_prefix - 1, format, args);
     session_clean_text(line + n_prefix); /* names come from users and from other nodes */
     line[strlen(line) + 1] = '\0';
     line[strlen(line)] = '\n';
+}
+
+void log_line(const char *format, ...)
+{
+    char line[LINE_SIZE];
+    va_list args;
+
+    va_start(args, format);
+    compose_line(line, format, args);
+    va_end(args);
     log_lines(line);
+}
+
+char *log_prepare(const char *format, ...)
+{
+    char line[LINE_SIZE];
+    va_list args;
+
+    va_start(args, format);
+    compose_line(line, format, args);
+    va_end(args);
+    _cleanup_free_ char *with_times = has_times ? put_times(line) : NULL;
+    char *cleared = put_clear(with_times ? with_times : line);
+    return cleared ? cleared : strdup(with_times ? with_times : line);
+}
+
+void log_write_prepared(const char *line)
+{
+    write_all_to_stderr(line);
 }

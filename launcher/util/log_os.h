@@ -6,6 +6,10 @@
 
 __attribute__((format(printf, 1, 2))) void log_line(const char *format, ...);
 
+/* The same in two steps, for a thread that may be left behind: the second one uses nothing but the line. Malloc'ed, or NULL. */
+__attribute__((format(printf, 1, 2))) char *log_prepare(const char *format, ...);
+void log_write_prepared(const char *line);
+
 /* Text that already consists of whole lines. */
 void log_lines(const char *lines);
 
