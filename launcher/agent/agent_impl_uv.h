@@ -24,6 +24,7 @@
 
 enum { AGENT_INHERITED_MAX = 64 };
 
+struct bounded;
 struct buf;
 struct job_status;
 
@@ -48,6 +49,8 @@ struct agent {
     bool has_traced_containment;
     struct generation *generation; /* NULL before the first */
     struct attempt_files_config files_config;
+    struct bounded *removal; /* of the temporary folders, while a thread does it; or NULL */
+    bool has_begun_removal, removal_failed;
     struct attempt_request
         *starting;              /* files of the next start or replacement that are being made; or NULL */
     bool is_replacing;          /* what they are for */

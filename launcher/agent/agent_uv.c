@@ -567,15 +567,65 @@ static void on_console_patience(uv_timer_t *timer)
     output_abandon(a->output);
 }
 
+/* ---- the folders of the job ---- */
+
+static void remove_temporary_folders(void *data)
+{
+    logs_remove_temporary(data);
+}
+
+static void remove_empty_folders(void *data)
+{
+    logs_remove_empty(data);
+}
+
+/* The process ends by _exit() then. */
+static void leave_folders(void *data)
+{
+}
+
+/* A temporary folder stays when the user asked for the files in it, or has to know why the job failed. */
+static void begin_removal(struct agent *a)
+{
+    bool all = !job_has_logs(a->config->job) && (a->exit_code == 0 || !a->outcome.has_files);
+
+    if (a->logs.is_temporary)
+        a->removal_failed = bounded_begin(&a->removal, all ? remove_temporary_folders : remove_empty_folders,
+                                          leave_folders, &a->logs) != 0;
+    a->has_begun_removal = true;
+}
+
+/* While the rest is closed, where nothing of it writes files among the logs. */
+static void begin_early_removal(struct agent *a)
+{
+    if (!a->has_begun_removal && !job_has_logs(a->config->job) && !watch_has_worked(a->watch) &&
+        attempt_files_wait(0))
+        begin_removal(a);
+}
+
+static void end_logs(struct agent *a)
+{
+    const struct job *job = a->config->job;
+
+    if (!a->has_begun_removal)
+        begin_removal(a);
+    if (a->removal_failed || bounded_end(a->removal, REMOVE_LIMIT_MS) != 0)
+        log_line("the disk of the log files does not answer; %s stays",
+                 a->logs.base ? a->logs.base : "a folder for temporary files");
+    if (a->logs.is_temporary && a->logs.run && a->exit_code == 0 && job_hides_output(job))
+        log_line("the workers' output is in %s", a->logs.run);
+}
+
 static void close_everything(struct agent *a)
 {
-    if (a->generation && a->generation->empty && a->generation->guardian)
-        generation_end_guardian(a->generation); /* it may have been stopped */
-    (void)uv_timer_stop(&a->sweep);             /* cannot fail on a timer that exists */
+    (void)uv_timer_stop(&a->sweep); /* cannot fail on a timer that exists */
     cancel_start(a);
     agent_stop_check(a);
     a->start_cancelled = false;
     events_end(a->events, &a->group, &a->outcome, a->exit_code, a->logs.run);
+    begin_early_removal(a); /* first, as it takes longest */
+    if (a->generation && a->generation->empty && a->generation->guardian)
+        generation_end_guardian(a->generation); /* it may have been stopped */
     agent_close_metrics(a);
     control_destroy(a->control);
     a->control = NULL;
@@ -895,35 +945,6 @@ static bool print_in_order(void *data, const char *lines)
     struct agent *a = data;
 
     return output_say(a->output, lines);
-}
-
-static void remove_temporary_folders(void *data)
-{
-    logs_remove_temporary(data);
-}
-
-static void remove_empty_folders(void *data)
-{
-    logs_remove_empty(data);
-}
-
-/* The process ends by _exit() then. */
-static void leave_folders(void *data)
-{
-}
-
-/* A temporary folder stays when the user asked for the files in it, or has to know why the job failed. */
-static void end_logs(struct agent *a)
-{
-    const struct job *job = a->config->job;
-    bool all = !job_has_logs(job) && (a->exit_code == 0 || !a->outcome.has_files);
-
-    if (a->logs.is_temporary && bounded_call(all ? remove_temporary_folders : remove_empty_folders,
-                                             leave_folders, &a->logs, REMOVE_LIMIT_MS) != 0)
-        log_line("the disk of the log files does not answer; %s stays",
-                 a->logs.base ? a->logs.base : "a folder for temporary files");
-    if (a->logs.is_temporary && a->logs.run && a->exit_code == 0 && job_hides_output(job))
-        log_line("the workers' output is in %s", a->logs.run);
 }
 
 int agent_run(const struct agent_config *config)

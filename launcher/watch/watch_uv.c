@@ -224,6 +224,11 @@ void watch_close(struct watch *w)
     uv_close((uv_handle_t *)&w->done, NULL);
 }
 
+bool watch_has_worked(const struct watch *w)
+{
+    return w && w->has_thread;
+}
+
 /* Whether the thread has ended. */
 static bool end_thread(struct watch *w)
 {

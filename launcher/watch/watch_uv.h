@@ -65,5 +65,8 @@ bool watch_take_stacks(struct watch *w, enum watch_reason reason);
 /* Closes its handles; no callback comes any more. Afterwards, when the loop has run dry, watch_destroy(). NULL is fine for both. */
 void watch_close(struct watch *w);
 
+/* Whether it has had anything to do, so that its thread may write files. NULL is fine. */
+bool watch_has_worked(const struct watch *w);
+
 /* False: the thread waits for a disk and is left behind; the process has to end by _exit(). */
 bool watch_destroy(struct watch *w);
