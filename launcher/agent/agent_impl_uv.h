@@ -41,7 +41,8 @@ struct agent {
     uv_timer_t deadline; /* of the group */
     uv_timer_t sweep;    /* runs while crun kills the children of a lost guardian */
     struct output *output;
-    struct events *events; /* NULL: no event log was asked for */
+    struct events *events;    /* NULL: no event log was asked for */
+    uv_timer_t history_timer; /* until the history is written */
     struct generation_host host;
     struct kept_guardian kept_guardian; /* --warm, between two generations */
     bool has_sought_cgroup;             /* for the cgroups of generations (agent_seek_cgroup()) */

@@ -51,6 +51,7 @@
 enum {
     CONSOLE_PATIENCE_MS = 1000, /* at the end, for output that the console has not taken yet */
     REMOVE_LIMIT_MS = 2000,     /* for temporary folders */
+    HISTORY_DELAY_MS = 50,      /* by which its thread starts later than the workers */
 };
 
 void agent_dispatch_kind(struct agent *a, enum group_event_kind kind)
@@ -542,6 +543,7 @@ static void on_output_end(void *data)
     a->output_ended = true;
     uv_close((uv_handle_t *)&a->deadline, NULL);
     uv_close((uv_handle_t *)&a->sweep, NULL);
+    uv_close((uv_handle_t *)&a->history_timer, NULL);
     uv_close((uv_handle_t *)&a->hang_timer, NULL);
     uv_close((uv_handle_t *)&a->held_timer, NULL);
     uv_close((uv_handle_t *)&a->relay_timer, NULL);
@@ -624,6 +626,7 @@ static void close_everything(struct agent *a)
     a->start_cancelled = false;
     events_end(a->events, &a->group, &a->outcome, a->exit_code, a->logs.run);
     begin_early_removal(a); /* first, as it takes longest */
+    events_begin_history(a->events);
     if (a->generation && a->generation->empty && a->generation->guardian)
         generation_end_guardian(a->generation); /* it may have been stopped */
     agent_close_metrics(a);
@@ -837,6 +840,8 @@ static int open_loop(struct agent *a)
     if (!r)
         r = uv_timer_init(&a->loop, &a->sweep);
     if (!r)
+        r = uv_timer_init(&a->loop, &a->history_timer);
+    if (!r)
         r = uv_timer_init(&a->loop, &a->hang_timer);
     if (!r)
         r = uv_timer_init(&a->loop, &a->held_timer);
@@ -846,8 +851,8 @@ static int open_loop(struct agent *a)
         r = uv_timer_init(&a->loop, &a->asked_timer);
     if (!r)
         r = uv_timer_init(&a->loop, &a->check_again);
-    a->signals.data = a->deadline.data = a->sweep.data = a->hang_timer.data = a->check_again.data =
-        a->held_timer.data = a->relay_timer.data = a->asked_timer.data = a;
+    a->signals.data = a->deadline.data = a->sweep.data = a->hang_timer.data = a->history_timer.data =
+        a->check_again.data = a->held_timer.data = a->relay_timer.data = a->asked_timer.data = a;
     return r ? r : uv_poll_start(&a->signals, UV_READABLE, agent_on_signals);
 }
 
@@ -932,8 +937,17 @@ static int agent_init(struct agent *a, const struct agent_config *config)
     return r;
 }
 
+static void on_history_delay(uv_timer_t *timer)
+{
+    const struct agent *a = timer->data;
+
+    events_begin_history(a->events);
+}
+
 static void start_job(struct agent *a)
 {
+    (void)uv_timer_start(&a->history_timer, on_history_delay, HISTORY_DELAY_MS,
+                         0); /* fails only without a callback */
     if (a->config->job->meeting == JOB_ALONE)
         agent_dispatch_kind(a, GROUP_START);
     else if (agent_meet(a) != 0)

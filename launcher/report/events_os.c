@@ -377,6 +377,12 @@ void events_place(struct events *e, const struct event_place *place)
     e->job.role_world_size = place->role_world_size;
 }
 
+void events_begin_history(struct events *e)
+{
+    if (e)
+        line_file_begin_history(e->history);
+}
+
 void events_destroy(struct events *e)
 {
     if (!e)

@@ -56,4 +56,7 @@ void events_restart(struct events *e, const struct worker_group *g, const struct
 void events_end(struct events *e, const struct worker_group *g, const struct failures_outcome *outcome,
                 int exit_code, const char *run_dir);
 
+/* Begins to write the history, which is kept in memory before this and before events_destroy() (line_file_os.h). */
+void events_begin_history(struct events *e);
+
 void events_destroy(struct events *e);

@@ -35,6 +35,7 @@ struct line_file {
     char *path;
     const char *title; /* NULL: the history, which reports nothing */
     pthread_t thread;
+    bool has_thread;
     pthread_mutex_t lock; /* of what follows */
     pthread_cond_t changed;
     struct buf pending;
@@ -150,9 +151,10 @@ static void *line_file_main(void *data)
 
 static int start_file_thread(struct line_file *f)
 {
-    (void)pthread_mutex_init(&f->lock, NULL); /* does not fail on Linux */
-    cond_init(&f->changed);
-    return masked_thread_start(&f->thread, line_file_main, f);
+    int r = f->has_thread ? 0 : masked_thread_start(&f->thread, line_file_main, f);
+
+    f->has_thread = r == 0;
+    return r;
 }
 
 static void line_file_free(struct line_file *f)
@@ -195,7 +197,11 @@ static int begin_line_file(struct line_file **ret, const char *path, const char 
     f->title = title;
     f->is_reported = !title;
     f->path = strdup(path);
-    int r = f->path ? start_file_thread(f) : -ENOMEM;
+    (void)pthread_mutex_init(&f->lock, NULL); /* does not fail on Linux */
+    cond_init(&f->changed);
+    int r = f->path ? 0 : -ENOMEM;
+    if (!r && title)
+        r = start_file_thread(f);
     if (!r && title)
         r = await_opening(f);
     if (r)
@@ -213,6 +219,12 @@ int line_file_open(struct line_file **ret, const char *path, const char *title)
 int line_file_open_history(struct line_file **ret, const char *path)
 {
     return begin_line_file(ret, path, NULL);
+}
+
+void line_file_begin_history(struct line_file *f)
+{
+    if (f && buf_size(&f->pending) > 0)
+        (void)start_file_thread(f); /* without a thread there is no history */
 }
 
 /* Reports, once, what has failed since the start. The caller holds the lock, which is released meanwhile. */
@@ -251,6 +263,11 @@ void line_file_close(struct line_file *f)
 {
     if (!f)
         return;
+    line_file_begin_history(f->has_thread ? NULL : f);
+    if (!f->has_thread) {
+        line_file_free(f);
+        return;
+    }
     (void)pthread_mutex_lock(&f->lock);
     f->ending = true;
     (void)pthread_cond_broadcast(&f->changed);

@@ -20,6 +20,10 @@ int line_file_open(struct line_file **ret, const char *path, const char *title);
 enum { HISTORY_MAX = 1 << 20 };
 int line_file_open_history(struct line_file **ret, const char *path);
 
+/* Starts the thread of a history, if there is a line. Until then, or until line_file_close(), lines are kept in memory: a job
+ * that ends soon writes all of them at once, and its start does not wait for the thread. NULL is fine. */
+void line_file_begin_history(struct line_file *f);
+
 /* Whole lines, copied. What cannot be written is reported once, and dropped. NULL is fine. */
 void line_file_write(struct line_file *f, const char *lines);
 
