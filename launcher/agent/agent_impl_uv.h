@@ -64,6 +64,7 @@ struct agent {
     bool *failed; /* the workers that the replacement is for; NULL: none was asked for yet */
     struct rank_assignment assignment;      /* of the current or next generation */
     struct server *store;                   /* for the next generation to take; or NULL */
+    bool has_opened_views;                  /* the next ones, watch and stragglers */
     struct control *control;                /* for crunctl; or NULL */
     int64_t started_s;                      /* since 1970 */
     struct metrics *metrics;                /* --metrics-addr; or NULL */

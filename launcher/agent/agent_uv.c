@@ -258,17 +258,31 @@ static void drop_pending_start(struct agent *a)
     }
 }
 
+/* What looks at the job, and for what crunctl and metrics ask. Once; what cannot be opened is left out. */
+static void open_views(struct agent *a)
+{
+    if (a->has_opened_views)
+        return;
+    a->has_opened_views = true;
+    agent_open_control(a);
+    agent_open_metrics(a);
+    agent_open_watch(a);
+    agent_open_stragglers(a);
+}
+
 /* Returns 0, or -errno with a line logged. */
 static int make_attempt_files(struct agent *a, const bool *selected)
 {
     a->is_replacing = selected;
     int r = attempt_files_begin(&a->starting, &a->files_config, (int)a->group.generation,
                                 (int)a->assignment.rank_base, selected, on_files_ready, a);
-    if (r)
+    if (r) {
         drop_store(a);
-    else
-        agent_seek_cgroup(a); /* while a thread makes the files */
-    return r;
+        return r;
+    }
+    open_views(a); /* while a thread makes the files */
+    agent_seek_cgroup(a);
+    return 0;
 }
 
 int agent_make_files(struct agent *a)
@@ -972,10 +986,8 @@ int agent_run(const struct agent_config *config)
     }
     a.events = events_create(config->job, config->file, config->environment);
     log_redirect(print_in_order, &a);
-    agent_open_control(&a);
-    agent_open_metrics(&a);
-    agent_open_watch(&a);
-    agent_open_stragglers(&a);
+    if (config->job->meeting != JOB_ALONE || config->job->health_check) /* which the start waits for */
+        open_views(&a);
     agent_on_signals(&a.signals, 0, UV_READABLE); /* a signal that came before anything was started */
     if (a.group.state == GROUP_IDLE)
         start_job(&a);
