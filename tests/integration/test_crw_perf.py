@@ -88,7 +88,8 @@ def test_one_rank_has_nobody_to_send_to():
 
 
 def test_help_and_version():
-    assert "--bytes LIST" in jobs.run([PERF, "--help"]).stdout
+    text = jobs.run([PERF, "--help"]).stdout
+    assert "--bytes LIST" in text and max(map(len, text.splitlines())) <= 80
     assert jobs.run([PERF, "--version"]).stdout.startswith("crw-perf ")
 
 

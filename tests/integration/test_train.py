@@ -200,6 +200,11 @@ def test_usage_error_under_crun_is_said_once(args, words):
     assert p.returncode == 1 and len(said) == 1 and all(w in said[0] for w in words), p.stderr
 
 
+def test_help_fits_a_terminal():
+    p = jobs.run([jobs.train(), "--help"])
+    assert p.returncode == 0 and "--snapshot-dir DIR" in p.stdout and max(map(len, p.stdout.splitlines())) <= 80
+
+
 def test_output_that_cannot_be_written():
     with open("/dev/full", "w") as full:
         p = subprocess.run([jobs.train(), "--help"], stdout=full, stderr=subprocess.PIPE, text=True)
