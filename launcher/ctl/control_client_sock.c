@@ -129,12 +129,14 @@ const char *control_client_error(int r)
 
 int control_client_dial_address(const struct sockaddr *to, socklen_t size, int timeout_ms, int *ret)
 {
-    const struct timeval patience = {.tv_sec = timeout_ms / 1000};
+    const struct timeval patience = {.tv_sec = timeout_ms / 1000, .tv_usec = timeout_ms % 1000 * 1000};
     _cleanup_close_ int fd = socket(to->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
     if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)) < 0 ||
-        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience)) < 0 || connect(fd, to, size) < 0)
+        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience)) < 0)
         return -errno;
+    if (connect(fd, to, size) < 0) /* EAGAIN: a unix socket, whose process accepts none */
+        return errno == EINPROGRESS || errno == EAGAIN ? -ETIMEDOUT : -errno;
     *ret = steal_fd(&fd);
     return 0;
 }

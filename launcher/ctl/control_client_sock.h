@@ -23,8 +23,8 @@ struct control_socket {
     bool is_foreign; /* what was reached is another user's */
 };
 
-/* Connects to a unix socket, or to any address. timeout_ms, whole seconds, is the limit of each wait, later ones included. 0
- * or -errno; -EPERM: the socket, its folder or the process behind it belongs to another user. */
+/* Connects to a unix socket, or to any address. timeout_ms is the limit of each wait, later ones included. 0 or -errno;
+ * -ETIMEDOUT: that of connecting; -EPERM: the socket, its folder or the process behind it belongs to another user. */
 int control_client_dial(struct control_socket *s, int timeout_ms, int *ret);
 int control_client_dial_address(const struct sockaddr *to, socklen_t size, int timeout_ms, int *ret);
 

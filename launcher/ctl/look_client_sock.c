@@ -57,7 +57,7 @@ static bool split_endpoint(const char *text, char host[HOST_SIZE], const char **
     return true;
 }
 
-static int dial_tcp(struct look_client *c, const char *endpoint)
+static int dial_tcp(struct look_client *c, const char *endpoint, int timeout_ms)
 {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
     struct addrinfo *found = NULL;
@@ -69,16 +69,16 @@ static int dial_tcp(struct look_client *c, const char *endpoint)
     if (getaddrinfo(c->host, port, &hints, &found) != 0)
         return -EHOSTUNREACH;
     for (const struct addrinfo *a = found; a && r < 0; a = a->ai_next)
-        r = control_client_dial_address(a->ai_addr, a->ai_addrlen, CONTROL_PATIENCE_MS, &c->fd);
+        r = control_client_dial_address(a->ai_addr, a->ai_addrlen, timeout_ms, &c->fd);
     freeaddrinfo(found);
     return r;
 }
 
-static int dial_unix(const char *path, int *ret)
+static int dial_unix(const char *path, int timeout_ms, int *ret)
 {
     struct control_socket s = {.path = path, .is_named = true};
 
-    return control_client_dial(&s, CONTROL_PATIENCE_MS, ret);
+    return control_client_dial(&s, timeout_ms, ret);
 }
 
 /* ---- bytes ---- */
@@ -93,7 +93,8 @@ static int send_bytes(struct look_client *c, const struct buf *b)
         if (done < 0 && errno == EINTR)
             continue;
         if (done < 0)
-            return fail(c, -errno, "the rendezvous has closed the connection, or does not read");
+            return fail(c, errno == EAGAIN ? -ETIMEDOUT : -errno,
+                        "the rendezvous has closed the connection, or does not read");
         at += done;
         n -= (size_t)done;
     }
@@ -220,8 +221,8 @@ int look_client_ask(const struct look_target *target, struct looked *ret, char e
 
     *ret = (struct looked){0};
     *error = '\0';
-    int r =
-        strchr(target->endpoint, '/') ? dial_unix(target->endpoint, &c.fd) : dial_tcp(&c, target->endpoint);
+    int r = strchr(target->endpoint, '/') ? dial_unix(target->endpoint, target->patience_ms, &c.fd)
+                                          : dial_tcp(&c, target->endpoint, target->patience_ms);
     if (!r)
         r = begin(&c, target->tls);
     do

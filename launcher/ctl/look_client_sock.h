@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * crunctl's side of a look at a rendezvous: a crund or the crun that serves one. Blocks, for at most CONTROL_PATIENCE_MS for
- * each wait.
+ * crunctl's side of a look at a rendezvous: a crund or the crun that serves one. Blocks, for at most patience_ms for each
+ * wait.
  */
 
 #include <stdbool.h>
@@ -17,6 +17,7 @@ struct look_target {
     const char *endpoint; /* HOST, HOST:PORT, [IPV6]:PORT, or the path of a unix socket (with a "/") */
     const char *job;      /* NULL: all */
     bool wants_history, wants_stacks;
+    int patience_ms; /* then the answer is -ETIMEDOUT */
     struct tls_context *
         tls; /* NULL: in the clear, for a unix socket. Of certificates: that of the rendezvous names the host. */
 };

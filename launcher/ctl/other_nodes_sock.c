@@ -23,6 +23,9 @@ enum { REPORT_WAIT_MS = 100, REPORT_TRIES = 5 };
 /* Stacks of a large job take some seconds, and those of a node that hangs are waited for 10 s. */
 enum { STACKS_WAIT_MS = 500, STACKS_TRIES = 36 };
 
+/* For each endpoint of a list at first: one that is stopped, or whose host is lost, holds up those behind it for this long. */
+enum { LIST_PATIENCE_MS = 500 };
+
 static void wait_for_ms(long ms)
 {
     const struct timespec pause = {.tv_nsec = ms * 1000000L};
@@ -141,14 +144,15 @@ static int ask_with_key(struct look_target *target, const struct look_options *r
 }
 
 static int ask_endpoint_of_list(const struct look_options *request, const char *from, size_t n,
-                                struct looked *ret, struct strbuf *failures)
+                                int patience_ms, struct looked *ret, struct strbuf *failures)
 {
     char error[CERTIFICATE_ERROR_SIZE] = "";
     _cleanup_free_ char *endpoint = strndup(from, n);
     struct look_target target = {.endpoint = endpoint,
                                  .job = request->job,
                                  .wants_history = request->wants_history,
-                                 .wants_stacks = request->wants_stacks};
+                                 .wants_stacks = request->wants_stacks,
+                                 .patience_ms = patience_ms};
 
     if (!endpoint)
         return -ENOMEM;
@@ -161,19 +165,36 @@ static int ask_endpoint_of_list(const struct look_options *request, const char *
     return r;
 }
 
-/* One after the other: several crunds have one state, and one of them leads. */
+/* One after the other: several crunds have one state, and one of them leads. 0; -ETIMEDOUT when none of them answers in a way
+ * that can be used, and one not in time. */
+static int ask_list(const struct look_options *request, int patience_ms, struct looked *ret,
+                    struct strbuf *failures)
+{
+    const char *at = request->endpoint;
+    bool was_late = false;
+    int r;
+
+    do {
+        size_t n = strcspn(at, ",");
+
+        r = ask_endpoint_of_list(request, at, n, patience_ms, ret, failures);
+        was_late |= r == -ETIMEDOUT;
+        at += n;
+    } while (r && *at++);
+    return r && was_late ? -ETIMEDOUT : r;
+}
+
+/* With little patience, and again with all of it where that was too little. */
 int other_nodes_ask(const struct look_options *request, struct looked *ret)
 {
+    bool is_list = strchr(request->endpoint, ',');
     struct strbuf failures = {0};
-    const char *at = request->endpoint;
-    int r = -EINVAL;
 
     *ret = (struct looked){0};
-    for (size_t n = strcspn(at, ","); r; n = strcspn(at, ",")) {
-        r = ask_endpoint_of_list(request, at, n, ret, &failures);
-        at += n;
-        if (*at++ == '\0')
-            break;
+    int r = ask_list(request, is_list ? LIST_PATIENCE_MS : CONTROL_PATIENCE_MS, ret, &failures);
+    if (r == -ETIMEDOUT && is_list) {
+        strbuf_finish(&failures);
+        r = ask_list(request, CONTROL_PATIENCE_MS, ret, &failures);
     }
     _cleanup_free_ char *lines = strbuf_steal(&failures);
     if (r)
@@ -203,7 +224,8 @@ static bool ask_rendezvous(const struct job_status *job, const struct look_optio
                            struct looked *ret)
 {
     char why[CERTIFICATE_ERROR_SIZE], error[LOOK_CLIENT_ERROR_SIZE];
-    struct look_target target = {.endpoint = job->rendezvous, .job = job->job};
+    struct look_target target = {
+        .endpoint = job->rendezvous, .job = job->job, .patience_ms = CONTROL_PATIENCE_MS};
 
     target.tls = context_for(request, job->job, why);
     int r = target.tls ? ask_until_reported(&target, ret, error) : -EACCES;

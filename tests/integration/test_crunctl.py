@@ -660,6 +660,32 @@ def test_endpoints_are_asked_in_turn(folders, tmp_path):
         end_jobs(job)
 
 
+def test_endpoints_that_do_not_answer_delay_the_next_ones_for_a_moment(folders, tmp_path):
+    """A stopped crund accepts the connection and is silent. Alone it is waited for, and named once."""
+    runtime, secret = folders["XDG_RUNTIME_DIR"], str(tmp_path / "secret")
+    assert ask(folders, "--secret-file", secret, "secret", "new").returncode == 0
+    paths = [f"{runtime}/{name}.sock" for name in ("stopped", "crund")]
+    stopped, crund = (Crund(jobs.build_folder(), "--secret-file", secret, "--listen-unix", path) for path in paths)
+    own = {**folders, "CRUN_SECRET_FILE": secret}
+
+    def timed(*endpoints):
+        started = time.monotonic()
+        p = ask(own, f"--endpoint={','.join(endpoints)}", "status", "none")
+        return p, time.monotonic() - started
+
+    with stopped, crund:
+        os.kill(stopped.pid, signal.SIGSTOP)
+        silent = [paths[0], f"127.0.0.1:{stopped.port}"]
+        for answers in (paths[1], f"127.0.0.1:{crund.port}"):
+            p, seconds = timed(*silent, answers)
+            assert p.returncode == 3 and "does not answer" not in p.stderr, p
+            assert seconds < 4, "each of the two would have been waited for until its end: 6 s"
+        dead = f"127.0.0.1:{free_port()}"
+        p, seconds = timed(paths[0], dead)
+        assert p.returncode == 1 and [line.split(": ")[1] for line in p.stderr.splitlines()] == [paths[0], dead], p
+        assert "does not answer" in p.stderr and seconds > 3, "it was asked with patience before the command failed"
+
+
 def test_jobs_of_crund(folders, tmp_path):
     """Over its unix socket, for its own user; over TCP with the administrator's secret. A TCP client without one gets nothing."""
     secret, path = str(tmp_path / "secret"), folders["XDG_RUNTIME_DIR"] + "/crund.sock"
