@@ -73,7 +73,7 @@ struct store_entry *store_find(struct store *s, struct wire_span key);
 /* Finds or creates. */
 int store_obtain(struct store *s, struct wire_span key, struct store_entry **ret);
 
-/* Frees the name if nothing hangs on it. */
+/* Frees the name if nothing hangs on it; else it is charged to an owner of what does (store_share.h). */
 void store_tidy(struct store *s, struct store_entry *name);
 
 /* Frees the name, value and queue; it is out of the table, or the table is on its way out. */

@@ -95,11 +95,45 @@ void store_free_name(struct store *s, struct store_entry *name)
     free(name);
 }
 
+static void charge_to(struct store *s, struct store_entry *name, uint16_t owner)
+{
+    if (name->owner == owner)
+        return;
+    blob_account_remove(&s->account, name->owner, name_charge(name));
+    name->owner = owner;
+    blob_account_add(&s->account, owner, name_charge(name));
+}
+
+/* May the owner pay for the name, which is charged to it or to another one? */
+static bool may_charge_to(const struct store *s, const struct store_entry *name, uint16_t owner)
+{
+    const struct blob_account *a = &s->account;
+    uint64_t charge = name_charge(name);
+
+    return owner == 0 || owner == name->owner ||
+           store_share_fits(a->shares[owner].bytes, a->bytes - charge, charge, s->limits.bytes_max);
+}
+
+/* The owner of what keeps the name: of the key, of the first item, or of the first wait. */
+static uint16_t keeper_of(const struct store_entry *name)
+{
+    if (!name->value && name->queue_head)
+        return name->queue_head->owner;
+    if (!name->value && name->n_waiters > 0)
+        return list_entry(name->waiters.next, struct wait_link, entry)->wait->owner;
+    return name->owner;
+}
+
 /* A name that nothing hangs on is none. */
 void store_tidy(struct store *s, struct store_entry *name)
 {
-    if (name->value || name->queue_head || name->n_waiters > 0 || name->n_pinned > 0)
+    if (name->value || name->queue_head || name->n_waiters > 0 || name->n_pinned > 0) {
+        uint16_t keeper = keeper_of(name);
+
+        if (may_charge_to(s, name, keeper))
+            charge_to(s, name, keeper);
         return;
+    }
     store_table_remove(&s->names, name, name->hash);
     store_free_name(s, name);
 }
@@ -128,27 +162,17 @@ static bool fits_in_place(const struct blob *b, size_t size)
 static int check_new_key(struct store *s, const struct store_entry *name)
 {
     const struct blob_account *a = &s->account;
-    uint64_t charge = name_charge(name);
 
     if (s->n_keys >= s->limits.keys_max)
         return STORE_E_KEYS;
-    if (a->owner == 0)
-        return 0;
-    if (!store_share_fits(a->shares[a->owner].keys, s->n_keys, 1, s->limits.keys_max))
+    if (a->owner > 0 && !store_share_fits(a->shares[a->owner].keys, s->n_keys, 1, s->limits.keys_max))
         return STORE_E_KEYS;
-    if (name->owner != a->owner &&
-        !store_share_fits(a->shares[a->owner].bytes, a->bytes - charge, charge, s->limits.bytes_max))
-        return STORE_E_BYTES;
-    return 0;
+    return may_charge_to(s, name, a->owner) ? 0 : STORE_E_BYTES;
 }
 
 static void add_key(struct store *s, struct store_entry *name)
 {
-    if (name->owner != s->account.owner) {
-        blob_account_remove(&s->account, name->owner, name_charge(name));
-        name->owner = s->account.owner;
-        blob_account_add(&s->account, name->owner, name_charge(name));
-    }
+    charge_to(s, name, s->account.owner);
     store_keys_add(s, name);
 }
 

@@ -6,6 +6,10 @@
  * on, or n owners that take by turns a part in n + 1 each. So none uses the limit up for the others, and n owners together leave
  * at least a part in 2 to the n: a bound for users who share a crund, not for one that has dozens of addresses or user ids.
  *
+ * A value, an item of a queue and a wait count for the owner whose request made them. The name counts once: for the owner that made
+ * the key, also when another one replaces the value, else for that of the first item of its queue, or of the first that waits for it. Where the
+ * share of that one has no room for the name, it stays with the owner that it counted for, until the name changes again.
+ *
  * Owners have numbers. Number 0 is for clients that may use the whole limit, and is not counted.
  */
 

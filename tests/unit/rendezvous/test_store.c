@@ -572,6 +572,60 @@ static void test_share_of_a_waited_key(void **state)
     harness_finish(&h);
 }
 
+/* A name is charged to an owner of what keeps it, also when another one's request made it. */
+static void test_share_of_a_kept_name(void **state)
+{
+    static const struct store_limits limits = {.keys_max = 9, .bytes_max = 1 << 20, .waiters_max = 10};
+    static const char *const makes[][3] = {{"SET n v", "QUEUE_PUSH n item", "DELETE_KEY n"},
+                                           {"QUEUE_PUSH n one", "QUEUE_PUSH n two", "QUEUE_POP n"},
+                                           {"QUEUE_PUSH n one", "SET n v", "QUEUE_POP n"},
+                                           {"WAIT n", "WAIT n", "CANCEL_WAIT"},
+                                           {"WAIT n o", "QUEUE_PUSH n item", "CANCEL_WAIT"}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(makes); i++) {
+        struct harness h;
+
+        share_out(&h, &limits);
+        say(&h, 1, makes[i][0]);
+        say(&h, 2, makes[i][1]);
+        say(&h, 1, makes[i][2]);
+        assert_int_equal(h.store.names.used, 1);
+        assert_int_equal(h.store.account.shares[1].bytes, 0);
+        assert_int_equal(h.store.account.shares[2].bytes, h.store.account.bytes);
+        say(&h, 1, "DELETE_KEY n");
+        say(&h, 1, "QUEUE_POP n");
+        harness_close(&h, 2);
+        assert_int_equal(h.store.account.shares[2].bytes, 0);
+        harness_finish(&h);
+    }
+}
+
+/* It stays with the owner that made it where the other one's share has no room for it, until there is. */
+static void test_share_without_room_for_a_kept_name(void **state)
+{
+    static const struct store_limits limits = {.keys_max = 100, .bytes_max = 6000, .waiters_max = 10};
+    struct harness h;
+
+    share_out(&h, &limits);
+    say(&h, 1, "SET n v");
+    say(&h, 2, "QUEUE_PUSH n one");
+    say(&h, 2, "QUEUE_PUSH n two");
+    (void)insist(&h, 4, "SET", "v", STORE_E_BYTES);
+    uint64_t items = h.store.account.shares[2].bytes;
+    say(&h, 1, "DELETE_KEY n");
+    assert_true(h.store.account.shares[1].bytes > 0);
+    assert_int_equal(h.store.account.shares[2].bytes, items);
+    for (unsigned i = 0; i < 20; i++) {
+        char request[32];
+
+        (void)snprintf(request, sizeof(request), "DELETE_KEY k4.%u", i);
+        say(&h, 0, request);
+    }
+    say(&h, 1, "QUEUE_POP n");
+    assert_int_equal(h.store.account.shares[1].bytes, 0);
+    harness_finish(&h);
+}
+
 static void test_shares_of_bytes(void **state)
 {
     static const char *const ops[] = {"SET", "QUEUE_PUSH", "APPEND"};
@@ -681,6 +735,8 @@ int main(void)
         cmocka_unit_test(test_limit_bytes_waits),
         cmocka_unit_test(test_shares_of_keys),
         cmocka_unit_test(test_share_of_a_waited_key),
+        cmocka_unit_test(test_share_of_a_kept_name),
+        cmocka_unit_test(test_share_without_room_for_a_kept_name),
         cmocka_unit_test(test_shares_of_bytes),
         cmocka_unit_test(test_share_of_waits),
         cmocka_unit_test(test_sent_values_are_charged),
