@@ -14,7 +14,10 @@ import xml.etree.ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RERUNS = 2  # at most, for one test
-PYTESTS = 3  # processes of pytest at a time
+WAITING = 5  # processes of pytest at a time, for tests that mostly wait: a quarter of a core each
+COMPUTING = 3  # and for those that start PyTorch: a core each
+# Test programs of Meson at a time: the longest wait for time-outs.
+TEST_PROGRAMS = (os.cpu_count() or 1) + 2
 
 
 class Allowed(typing.NamedTuple):
@@ -112,7 +115,7 @@ def meson_results(folder, args, env):
     log = folder / "meson-logs" / "testlog.json"
     log.unlink(missing_ok=True)
     code, out, _ = run(["meson", "test", "-C", str(folder), "--no-rebuild", "--print-errorlogs",
-                        "--timeout-multiplier=3", *args], env)
+                        "--timeout-multiplier=3", f"--num-processes={TEST_PROGRAMS}", *args], env)
     if not log.exists():
         if "No suitable tests defined" in out or "no tests" in out.lower():
             return None
@@ -196,12 +199,12 @@ def files_of(paths):
     return [str(f.relative_to(ROOT)) for f in sorted(files, key=lambda f: f.stat().st_size, reverse=True)]
 
 
-def pytest(folder, paths, env=None, markers=None, timeout=1800):
-    """Runs the files of these folders, PYTESTS at a time: process tests mostly wait."""
+def pytest(folder, paths, at_once, env=None, markers=None, timeout=1800):
+    """Runs the files of these folders, so many at a time."""
     started = time.monotonic()
     more = ["-m", markers] if markers else []
     files = files_of(paths)
-    with concurrent.futures.ThreadPoolExecutor(PYTESTS) as pool:
+    with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
         parts = list(pool.map(lambda file: pytest_results(folder, [file, *more], env, timeout), files))
     results = [r for part, _ in parts for r in part]
     out = "\n".join(text for _, text in parts)

@@ -96,8 +96,8 @@ def release():
     if folder:
         check("portable", "--build", str(folder))
         meson_tests(folder)
-        pytest(folder, ["tests/integration"])
-        pytest(folder, ["tests/interop"])
+        pytest(folder, ["tests/integration"], results.WAITING)
+        pytest(folder, ["tests/interop"], results.COMPUTING)
 
 
 @step("build-asan")
@@ -106,7 +106,7 @@ def sanitize():
     folder = builds.get("build-asan")
     if folder:
         meson_tests(folder, env=SANITIZER_ENV)
-        pytest(folder, ["tests/integration"], SANITIZER_ENV, markers="sanitize")
+        pytest(folder, ["tests/integration"], results.WAITING, SANITIZER_ENV, markers="sanitize")
 
 
 @step("build-tsan")
