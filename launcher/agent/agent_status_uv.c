@@ -235,6 +235,7 @@ void agent_open_control(struct agent *a)
 
     a->started_s = wall_clock_ns(now_ns()) / 1000000000;
     int r = control_create(&a->control, &host);
+    a->host.guardians.socket = control_file(a->control);
     if (r && trace_sink)
         trace_line("control socket: %s", strerror(-r));
 }

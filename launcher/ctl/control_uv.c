@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "launcher/util/control_path.h"
+#include "launcher/util/named_file_os.h"
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/own_user_os.h"
@@ -51,7 +52,7 @@ struct control_client {
 struct control {
     struct control_host host;
     uv_pipe_t listener;
-    char path[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
+    struct named_file file;
     struct control_client *clients;
     int n_clients;
     bool is_closing, is_listener_closed;
@@ -267,7 +268,7 @@ static int bind_by_name(struct control *c, const char *folder, int pid, int *ret
         return -ENAMETOOLONG;
     int r = bind_socket(&address, ret_fd);
     if (!r)
-        memcpy(c->path, address.sun_path, sizeof(c->path));
+        (void)named_file_note(&c->file, address.sun_path); /* else it is left behind */
     return r;
 }
 
@@ -323,12 +324,17 @@ int control_create(struct control **ret, const struct control_host *host)
     return r;
 }
 
+const struct named_file *control_file(const struct control *c)
+{
+    return c ? &c->file : NULL;
+}
+
 void control_destroy(struct control *c)
 {
     if (!c || c->is_closing)
         return;
     c->is_closing = true;
-    (void)unlink(c->path); /* a user may have removed it */
+    named_file_remove(&c->file);
     for (struct control_client *client = c->clients; client; client = client->next)
         close_client(client);
     uv_close((uv_handle_t *)&c->listener, on_listener_closed);

@@ -62,6 +62,7 @@
 #include "launcher/supervise/child_processes_os.h"
 #include "launcher/supervise/death_notice_sock.h"
 #include "launcher/output/logs_os.h"
+#include "launcher/util/named_file_os.h"
 #include "launcher/supervise/job_cgroup_os.h"
 #include "launcher/supervise/replacement_os.h"
 #include "launcher/supervise/close_descriptors_os.h"
@@ -979,6 +980,8 @@ _Noreturn void guardian_run(const struct guardian_setup *setup)
             death_notice_send(notice);
         if (setup->logs)
             logs_remove_empty(setup->logs);
+        if (setup->socket)
+            named_file_remove(setup->socket);
     }
     _exit(0);
 }

@@ -18,6 +18,7 @@
 struct death_notice;
 struct job_cgroup;
 struct logs;
+struct named_file;
 struct replacement;
 struct spawn_worker;
 
@@ -98,6 +99,7 @@ struct guardian_setup {
     uint32_t grace_ms;                       /* after GUARDIAN_RELEASE, between SIGTERM and SIGKILL */
     const struct death_notice *death_notice; /* NULL: there is no rendezvous */
     const struct logs *logs;                 /* folders that crun would have removed; NULL: none */
+    const struct named_file *socket;         /* the same; NULL: none */
 };
 
 /* For main(): the strings of argv, which guardians overwrite in their copy of the memory. */

@@ -74,7 +74,8 @@ int spawn_guardian(const struct spawn_worker *workers, size_t n_workers, const s
                                    .cgroup = &cgroup,
                                    .grace_ms = job->grace_ms,
                                    .death_notice = death_notice,
-                                   .logs = job->logs};
+                                   .logs = job->logs,
+                                   .socket = job->socket};
     setup.n_keep =
         zygote ? collect_descriptors(zygote, 1, keep) : collect_descriptors(workers, n_workers, keep);
     keep[setup.n_keep++] = link[1];

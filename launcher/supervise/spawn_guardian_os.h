@@ -9,20 +9,22 @@
 struct death_notice;
 struct job_cgroup_shared;
 struct logs;
+struct named_file;
 struct spawn_worker;
 
 /* What the guardians of a job have in common. */
 struct spawn_guardian_job {
-    const struct logs *logs; /* NULL: none */
-    uint32_t grace_ms;       /* see guardian_os.h */
-    int cgroup;              /* folder in which the guardian makes a cgroup for the workers; -1: none */
+    const struct logs *logs;         /* NULL: none */
+    const struct named_file *socket; /* of crun; NULL: none */
+    uint32_t grace_ms;               /* see guardian_os.h */
+    int cgroup; /* folder in which the guardian makes a cgroup for the workers; -1: none */
     struct job_cgroup_shared *shared; /* the same: see job_cgroup_os.h */
 };
 
 /*
  * Forks a guardian that starts the workers; with a zygote (else NULL) it waits for orders to start n_workers instead,
  * generation after generation, and workers is not used. If crun is killed, the guardian sends the death notice (NULL: none) and
- * removes empty folders of the logs. Returns 0 with the guardian's process id and crun's end of the link to
+ * removes empty folders of the logs, and crun's socket. Returns 0 with the guardian's process id and crun's end of the link to
  * it (see guardian_os.h; non-blocking, close-on-exec), or -errno. The caller may close the workers' descriptors
  * afterwards.
  */

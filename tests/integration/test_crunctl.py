@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import pathlib
 import pty
 import pwd
 import re
@@ -180,7 +181,8 @@ def test_history_of_runs_with_one_name(folders):
 
     assert run(0).returncode == 0
     beside = start(folders, *JOB, "sleep", "60")
-    wait_for_state(folders, "running")
+    history = pathlib.Path(folders["XDG_STATE_HOME"]) / "crun" / "history.jsonl"
+    jobs.wait_for(lambda: str(beside.pid) in history.read_text())  # it is written a moment later than the workers start
     assert run(3).returncode == 1 and run(0, "job-2").returncode == 0
     beside.terminate()
     beside.communicate(timeout=60)
@@ -234,16 +236,24 @@ def test_history_is_bounded(folders):
 
 
 def test_two_jobs_of_one_name_and_a_killed_one(folders):
-    """All but the first have their process number in their names; what a killed crun left is taken over by the next one."""
+    """All but the first have their process number in their names; what a crun left that was killed with its guardian is taken over by the
+    next one."""
     pair = [start(folders, "--rdzv-id=twin", "--rdzv-backend=c10d", "--nnodes=1", "--no-python", "sleep", "60") for _ in range(6)]
     jobs.wait_for(lambda: len(status(folders)) == len(pair), 30, 0.05)
     assert {job["crun_pid"] for job in status(folders)} == {job.pid for job in pair}
     names = sorted(os.listdir(folders["XDG_RUNTIME_DIR"] + "/crun"))
-    for job in pair:
+    for job in pair:  # with their guardians, which would remove the sockets
+        job.send_signal(signal.SIGSTOP)
+        for guardian in jobs.children(job.pid):
+            os.kill(guardian, signal.SIGKILL)
         job.kill()
         job.communicate(timeout=60)
     assert sorted(os.listdir(folders["XDG_RUNTIME_DIR"] + "/crun")) == names
     assert status(folders) == []
+    with start(folders, "--rdzv-id=twin", "--rdzv-backend=c10d", "--nnodes=1", "--no-python", "sleep", "60") as later:
+        jobs.wait_for(lambda: [job["crun_pid"] for job in status(folders)] == [later.pid], 30, 0.05)
+        assert sorted(os.listdir(folders["XDG_RUNTIME_DIR"] + "/crun")) == names
+        later.kill()
     jobs.wait_for(lambda: not any(launches.living(job.tag) for job in pair))
 
 
@@ -259,6 +269,23 @@ def test_name_of_a_job_of_one_node(folders, options, tmp_path):
     job.communicate(timeout=60)
     assert json.loads(ask(folders, "--json", "history", "mine").stdout)["result"] == "stopped"
     assert "mine" not in (tmp_path / "id").read_text() and '"run_id":"mine"' in (tmp_path / "log").read_text()
+
+
+def test_socket_of_a_killed_crun_is_removed(folders):
+    """By its guardian; but not what another process has put in its place."""
+    path = folders["XDG_RUNTIME_DIR"] + "/crun/job.sock"
+    for is_replaced in False, True:
+        with start(folders, *JOB, "sleep", "600") as p:
+            jobs.wait_for(lambda: jobs.workers(p.pid), 60)  # noqa: B023
+            assert os.path.lexists(path)
+            if is_replaced:
+                os.unlink(path)
+                with open(path, "w"):
+                    pass
+            guardians = jobs.children(p.pid)
+            os.kill(p.pid, signal.SIGKILL)
+            jobs.wait_for(lambda: not any(os.path.exists(f"/proc/{g}") for g in guardians), 20)  # noqa: B023
+        assert os.path.lexists(path) == is_replaced
 
 
 def test_whole_name_comes_before_its_beginning(folders):
