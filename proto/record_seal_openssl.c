@@ -8,10 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__aarch64__)
-#include <sys/auxv.h>
-#endif
-
 /* Of <openssl/evp.h>, the same in 1.1.1 and 3. */
 enum { CTRL_GET_TAG = 0x10, CTRL_SET_TAG = 0x11 };
 
@@ -27,22 +23,6 @@ struct record_seal {
     uint64_t number; /* of the next record */
     uint32_t key_records;
 };
-
-/* ChaCha20-Poly1305 is faster than AES in software, and takes the same time for all keys there. */
-enum seal_cipher record_seal_best_cipher(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    return __builtin_cpu_supports("aes") && __builtin_cpu_supports("pclmul") ? SEAL_CIPHER_AES
-                                                                             : SEAL_CIPHER_CHACHA;
-#elif defined(__aarch64__)
-    enum { HAS_AES = 1 << 3, HAS_PMULL = 1 << 4 }; /* of <asm/hwcap.h> */
-    unsigned long has = getauxval(AT_HWCAP);
-
-    return has & HAS_AES && has & HAS_PMULL ? SEAL_CIPHER_AES : SEAL_CIPHER_CHACHA;
-#else
-    return SEAL_CIPHER_CHACHA;
-#endif
-}
 
 /* ---- keys ---- */
 

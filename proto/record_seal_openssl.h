@@ -43,9 +43,6 @@ enum {
 /* One direction of a connection, at one end of it. */
 struct record_seal;
 
-/* The cipher that is fast on this CPU. */
-enum seal_cipher record_seal_best_cipher(void);
-
 /* encrypts: for records that this end sends; else for those that it reads. key_records: SEAL_KEY_RECORDS, but for tests. 0,
  * -ENOMEM or -ENOSYS (OpenSSL lacks the cipher). */
 int record_seal_new(enum seal_cipher cipher, const struct secret_key *secret, bool encrypts,

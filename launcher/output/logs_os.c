@@ -194,25 +194,32 @@ int logs_begin_attempt(struct logs *logs, const char *run_id, int attempt, char 
 
 /* ---- removing: what cannot be removed stays, and a job that went well does not fail by it ---- */
 
+/* With these files in it, of which most often there are none. path has room for their names. */
+static void remove_folder(char path[4096], const char *const *names, size_t n_names)
+{
+    size_t n = strlen(path);
+
+    if (rmdir(path) == 0 || (errno != ENOTEMPTY && errno != EEXIST))
+        return;
+    for (size_t f = 0; f < n_names; f++) {
+        (void)snprintf(path + n, 4096 - n, "/%s", names[f]);
+        (void)unlink(path);
+    }
+    path[n] = '\0';
+    (void)rmdir(path);
+}
+
 /* Files that crun and error handlers make; without `files` the folders only, where they are empty. */
 static void remove_attempt(const struct logs *logs, const char *attempt, bool files)
 {
     char path[4096];
 
     for (int i = 0; i < logs->n_workers; i++) {
-        for (size_t f = 0; files && f < ARRAY_SIZE(worker_files); f++) {
-            (void)snprintf(path, sizeof(path), "%s/%s/%d/%s", logs->run, attempt, i, worker_files[f]);
-            (void)unlink(path);
-        }
         (void)snprintf(path, sizeof(path), "%s/%s/%d", logs->run, attempt, i);
-        (void)rmdir(path);
-    }
-    for (size_t f = 0; files && f < ARRAY_SIZE(attempt_files); f++) {
-        (void)snprintf(path, sizeof(path), "%s/%s/%s", logs->run, attempt, attempt_files[f]);
-        (void)unlink(path);
+        remove_folder(path, worker_files, files ? ARRAY_SIZE(worker_files) : 0);
     }
     (void)snprintf(path, sizeof(path), "%s/%s", logs->run, attempt);
-    (void)rmdir(path);
+    remove_folder(path, attempt_files, files ? ARRAY_SIZE(attempt_files) : 0);
 }
 
 /* Goes by what is in the folder: the numbers of generations have gaps, and may be large. */

@@ -6,10 +6,10 @@
 #include "base/cleanup.h"
 #include "base/cond_os.h"
 #include "base/random_os.h"
-#include "proto/record_seal_openssl.h"
 #include "proto/wait_sock.h"
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/base/network_cut_os.h"
+#include "worker-runtime/net/net_seal_openssl.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -140,7 +140,7 @@ int net_connect_once(struct net *n, const struct net_wait *wait, struct net_hell
     memcpy(hello.token, n->token, sizeof(hello.token));
     hello.generation = n->key->generation;
     hello.keyed = n->key->is_set;
-    hello.cipher = n->key->encrypts ? record_seal_best_cipher() : SEAL_CIPHER_NONE;
+    hello.cipher = n->key->encrypts ? net_seal_best_cipher() : SEAL_CIPHER_NONE;
     r = n->key->is_set ? random_fill(hello.nonce, sizeof(hello.nonce)) : 0;
     if (r)
         return r;
