@@ -513,9 +513,9 @@ void job_resume(struct rounds_job *job, uint64_t now_ns)
 
         node_update_state(n);
         node_heard(n, now_ns);
-        n->leased_ns = now_ns;
+        n->leased_ns = now_ns + job->rounds->config.overlap_ns;
         if (n->lost)
-            node_fence(n, now_ns + lease_wait_ns(job));
+            node_fence(n, n->leased_ns + lease_wait_ns(job));
     }
     job_advance(job, now_ns);
 }

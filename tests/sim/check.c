@@ -481,7 +481,8 @@ static uint64_t situation_limit_ns(const struct sim *sim, enum situation situati
     case SITUATION_STOPPING:
         return grace_ns + sim->scenario.stop_limit_ns + 16 * timeout_ns;
     case SITUATION_FENCED:
-        return grace_ns + 3 * session_lease_wait_ns(scenario_lease_ms(sim)) + 16 * timeout_ns;
+        return grace_ns + 3 * (session_lease_wait_ns(scenario_lease_ms(sim)) + ETCD_LEASE_S * SIM_S) +
+               16 * timeout_ns;
     case SITUATION_LAST_CALL:
         return sim->scenario.params.last_call_ms * SIM_MS + timeout_ns;
     default:
