@@ -10,7 +10,6 @@
 #define MS UINT64_C(1000000)
 
 enum {
-    DEFER_MS = 1000, /* the place of the leader is left to another crund */
     FOLLOW_MS = 200, /* FOLLOWING: between two looks at the leader's key */
     LOOK_MS = 400,   /* LEADING: the same */
     RETRY_MS = 50,   /* after a request that was not sent */
@@ -262,7 +261,7 @@ static bool has_deferred(const struct etcd_leader *l, uint64_t *since_ns, uint64
     if (*since_ns == 0)
         *since_ns = now_ns;
     begin_ns = *since_ns > l->answers_ns ? *since_ns : l->answers_ns;
-    return !l->defers || now_ns - begin_ns >= DEFER_MS * MS;
+    return !l->defers || now_ns - begin_ns >= ETCD_DEFER_MS * MS;
 }
 
 static bool may_take_vacant(struct etcd_leader *l, bool is_vacant, uint64_t now_ns)

@@ -49,6 +49,7 @@
 
 enum {
     ETCD_LEASE_S = 3,
+    ETCD_DEFER_MS = 3000,    /* etcd_leader_defer(): a restart of all workers costs more */
     ETCD_ADDRESS_SIZE = 280, /* HOST:PORT with the NUL */
     ETCD_CHUNK_SIZE = 400 << 10,
     ETCD_LOAD_MAX = 256 << 20, /* bytes of all jobs */

@@ -191,7 +191,7 @@ static void test_a_lost_leader_is_replaced_when_its_lease_has_ended(void **state
 }
 
 /* It was started at the address of the leader that has ended. */
-static void test_one_that_defers_leaves_its_place_for_a_second(void **state)
+static void test_one_that_defers_leaves_its_place_for_a_while(void **state)
 {
     struct place *p = *state;
 
@@ -199,10 +199,22 @@ static void test_one_that_defers_leaves_its_place_for_a_second(void **state)
     etcd_leader_finish(&p->crunds[0]);
     boot(p, 0, 0xb0);
     etcd_leader_defer(&p->crunds[0], true);
-    pass(p, 900 * MS, 1);
+    pass(p, (ETCD_DEFER_MS - 100) * MS, 1);
     assert_int_equal(p->crunds[0].role, ETCD_FOLLOWING);
     pass(p, 600 * MS, 1);
     assert_int_equal(p->crunds[0].role, ETCD_LEADING);
+}
+
+/* For ETCD_DEFER_MS it follows, and then it leads. */
+static void leave_its_place(struct place *p, unsigned crund)
+{
+    for (unsigned ms = 0; ms < ETCD_DEFER_MS; ms += 100) {
+        settle(p, crund);
+        assert_int_equal(p->crunds[crund].role, ETCD_FOLLOWING);
+        p->now_ns += 100 * MS;
+    }
+    p->now_ns += 100 * MS; /* it was deposed in the first turn, and looks in the next */
+    elect(p, crund);
 }
 
 /* Each time: it had the place meanwhile. */
@@ -211,18 +223,12 @@ static void test_one_that_defers_leaves_its_place_again(void **state)
     struct place *p = *state;
 
     etcd_leader_defer(&p->crunds[1], true);
-    settle(p, 1);
-    p->now_ns += S;
-    elect(p, 1);
+    leave_its_place(p, 1);
     p->now_ns += 10 * S;
     etcd_model_expire(&p->etcd, p->now_ns);
     settle(p, 1);
     assert_deposed(p, 1, "its lease in etcd has run out");
-    p->now_ns += 900 * MS;
-    settle(p, 1);
-    assert_int_equal(p->crunds[1].role, ETCD_FOLLOWING);
-    p->now_ns += 200 * MS;
-    elect(p, 1);
+    leave_its_place(p, 1);
 }
 
 static void test_a_vacant_place_is_for_one_that_does_not_defer(void **state)
@@ -263,24 +269,27 @@ struct deferral {
     int away_ms, back_ms; /* etcd is away */
     int sign_ms;          /* then this comes from crund 0, and no reason */
     enum sign sign;
-    int takes_ms; /* crund 1 leads; -1: not within 5 s */
+    int takes_ms; /* crund 1 leads; -1: not within 5 s and ETCD_DEFER_MS */
 };
 
 static const struct deferral deferrals[] = {
     {"vacant", VACANT, false, -1, -1, -1, NO_SIGN, 0},
     {"refused", REFUSED, false, -1, -1, -1, NO_SIGN, 0},
     {"silent", SILENT, false, -1, -1, -1, NO_SIGN, 0},
-    {"vacant, and the keys are elsewhere", VACANT, true, -1, -1, -1, NO_SIGN, 1000},
-    {"refused, and the keys are elsewhere", REFUSED, true, -1, -1, -1, NO_SIGN, 1000},
-    {"silent, and the keys are elsewhere", SILENT, true, -1, -1, -1, NO_SIGN, 1000},
+    {"vacant, and the keys are elsewhere", VACANT, true, -1, -1, -1, NO_SIGN, ETCD_DEFER_MS},
+    {"refused, and the keys are elsewhere", REFUSED, true, -1, -1, -1, NO_SIGN, ETCD_DEFER_MS},
+    {"silent, and the keys are elsewhere", SILENT, true, -1, -1, -1, NO_SIGN, ETCD_DEFER_MS},
     {"vacant, and etcd is away", VACANT, false, 0, 2000, -1, NO_SIGN, 2000},
-    {"vacant, etcd is away, and the keys are elsewhere", VACANT, true, 500, 2000, -1, NO_SIGN, 3000},
-    {"refused, etcd is away, and the keys are elsewhere", REFUSED, true, 500, 2000, -1, NO_SIGN, 3000},
-    {"silent, etcd is away, and the keys are elsewhere", SILENT, true, 500, 2000, -1, NO_SIGN, 3000},
-    {"a connection ends the refusal", REFUSED, true, -1, -1, 500, CONNECTED, 1600},
-    {"an answer ends the refusal", REFUSED, true, -1, -1, 500, ANSWERED, 1600},
-    {"a connection does not end the silence", SILENT, true, -1, -1, 500, CONNECTED, 1000},
-    {"an answer ends the silence", SILENT, true, -1, -1, 500, ANSWERED, 1600},
+    {"vacant, etcd is away, and the keys are elsewhere", VACANT, true, 500, 2000, -1, NO_SIGN,
+     2000 + ETCD_DEFER_MS},
+    {"refused, etcd is away, and the keys are elsewhere", REFUSED, true, 500, 2000, -1, NO_SIGN,
+     2000 + ETCD_DEFER_MS},
+    {"silent, etcd is away, and the keys are elsewhere", SILENT, true, 500, 2000, -1, NO_SIGN,
+     2000 + ETCD_DEFER_MS},
+    {"a connection ends the refusal", REFUSED, true, -1, -1, 500, CONNECTED, 600 + ETCD_DEFER_MS},
+    {"an answer ends the refusal", REFUSED, true, -1, -1, 500, ANSWERED, 600 + ETCD_DEFER_MS},
+    {"a connection does not end the silence", SILENT, true, -1, -1, 500, CONNECTED, ETCD_DEFER_MS},
+    {"an answer ends the silence", SILENT, true, -1, -1, 500, ANSWERED, 600 + ETCD_DEFER_MS},
     {"silence of one that has never answered", SILENT_ALWAYS, false, -1, -1, -1, NO_SIGN, -1},
 };
 
@@ -309,7 +318,7 @@ static int play_deferral(struct place *p, const struct deferral *row)
     if (row->reason == SILENT)
         give_sign(p, ANSWERED);
     etcd_leader_defer(&p->crunds[1], row->defers);
-    for (int at_ms = 0; at_ms < 5000; at_ms += 100) {
+    for (int at_ms = 0; at_ms < 5000 + ETCD_DEFER_MS; at_ms += 100) {
         if (at_ms == row->sign_ms)
             give_sign(p, row->sign);
         else
@@ -338,7 +347,7 @@ static void test_how_long_a_place_is_left_to_another_crund(void **state)
 }
 
 /* What was counted for one crund does not count for the next one. */
-static void test_each_leader_is_given_its_second(void **state)
+static void test_each_leader_is_given_its_time(void **state)
 {
     static const enum reason reasons[] = {REFUSED, SILENT};
 
@@ -356,13 +365,13 @@ static void test_each_leader_is_given_its_second(void **state)
         etcd_leader_finish(&p->crunds[0]);
         boot(p, 0, 0xb0);
         elect(p, 0); /* at the same address */
-        pass(p, 900 * MS, 2);
+        pass(p, (ETCD_DEFER_MS - 100) * MS, 2);
         give_sign(p, ANSWERED);
         p->now_ns += 200 * MS;
         give_reason(p, reasons[i]);
         settle(p, 1);
         assert_int_equal(p->crunds[1].role, ETCD_FOLLOWING);
-        p->now_ns += S;
+        p->now_ns += ETCD_DEFER_MS * MS;
         give_reason(p, reasons[i]);
         settle(p, 1);
         assert_int_equal(p->crunds[1].role, ETCD_LEADING);
@@ -1306,11 +1315,11 @@ int main(void)
         TEST(test_the_first_leads_and_others_follow),
         TEST(test_the_term_grows),
         TEST(test_a_lost_leader_is_replaced_when_its_lease_has_ended),
-        TEST(test_one_that_defers_leaves_its_place_for_a_second),
+        TEST(test_one_that_defers_leaves_its_place_for_a_while),
         TEST(test_one_that_defers_leaves_its_place_again),
         TEST(test_a_vacant_place_is_for_one_that_does_not_defer),
         TEST(test_how_long_a_place_is_left_to_another_crund),
-        TEST(test_each_leader_is_given_its_second),
+        TEST(test_each_leader_is_given_its_time),
         TEST(test_a_suspicion),
         TEST(test_a_suspicion_while_a_look_is_under_way),
         TEST(test_a_leader_suspects_none),
