@@ -35,8 +35,8 @@ struct line_file {
     char *path;
     const char *title; /* NULL: the history, which reports nothing */
     pthread_t thread;
-    bool has_thread;
-    pthread_mutex_t lock; /* of what follows */
+    bool has_thread, may_begin; /* the history: its thread starts with the next lines, or has */
+    pthread_mutex_t lock;       /* of what follows */
     pthread_cond_t changed;
     struct buf pending;
     bool is_opened, ending, ended;
@@ -221,10 +221,22 @@ int line_file_open_history(struct line_file **ret, const char *path)
     return begin_line_file(ret, path, NULL);
 }
 
+/* Without a thread there is no history. */
+static void start_history(struct line_file *f)
+{
+    (void)pthread_mutex_lock(&f->lock);
+    bool has_lines = buf_size(&f->pending) > 0;
+    (void)pthread_mutex_unlock(&f->lock);
+    if (has_lines)
+        (void)start_file_thread(f);
+}
+
 void line_file_begin_history(struct line_file *f)
 {
-    if (f && buf_size(&f->pending) > 0)
-        (void)start_file_thread(f); /* without a thread there is no history */
+    if (!f)
+        return;
+    f->may_begin = true;
+    start_history(f);
 }
 
 /* Reports, once, what has failed since the start. The caller holds the lock, which is released meanwhile. */
@@ -257,6 +269,8 @@ void line_file_write(struct line_file *f, const char *lines)
     (void)pthread_cond_broadcast(&f->changed);
     report_failures(f);
     (void)pthread_mutex_unlock(&f->lock);
+    if (f->may_begin && !f->has_thread)
+        start_history(f);
 }
 
 void line_file_close(struct line_file *f)

@@ -17,7 +17,7 @@ enum { LINE_SIZE = 2048 };
 
 static const char prefix[] = "crun: ";
 static const char clear_line[] = "\r\033[K";
-static bool has_times;
+static _Atomic bool has_times; /* a thread may set it at the start */
 static bool (*queue)(void *data, const char *lines);
 static void *queue_data;
 

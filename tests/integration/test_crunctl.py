@@ -20,6 +20,7 @@ import pytest
 
 import jobs
 import launches
+import nodes
 from crund import Crund
 from session_agent import OPENING, Agent
 
@@ -194,6 +195,19 @@ def test_history_of_runs_with_one_name(folders):
     assert len({r["run"] for r in found}) == 3 and found[1]["crun_pid"] == beside.pid
     assert ask(folders, "history", "--all", "job").stdout.count("GENERATION") == 3
     assert len(ask(folders, "--json", "history", "--all").stdout.splitlines()) == 4
+
+
+def test_history_of_a_job_that_starts_late(folders):
+    """Its first line comes long after crun's start; it is there while the job runs."""
+    static = ["--nnodes=2", "--rdzv-backend=static", "--master-addr=127.0.0.1", f"--master-port={nodes.free_port()}", "--no-python", "sleep", "60"]
+    history = pathlib.Path(folders["XDG_STATE_HOME"]) / "crun" / "history.jsonl"
+    with start(folders, "--node-rank=0", *static) as first:
+        time.sleep(0.3)
+        with start(folders, "--node-rank=1", *static) as second:
+            jobs.wait_for(lambda: jobs.workers(first.pid) and jobs.workers(second.pid), 60)
+            jobs.wait_for(lambda: history.exists() and str(first.pid) in history.read_text(), 10)
+            second.terminate()
+            first.terminate()
 
 
 def test_history_goes_on_when_its_file_is_removed(folders, tmp_path):
