@@ -186,7 +186,7 @@ void etcd_leader_connected(struct etcd_leader *l, const char *address);
 void etcd_leader_answered(struct etcd_leader *l, const char *address);
 
 /* The keys of jobs are at another crund, which is to be the first that takes the leader's place: while that is so, this one takes it when it
- * has been vacant, refused connections or been silent for a second, in which etcd has answered. */
+ * has been vacant, refused connections or been silent for ETCD_DEFER_MS, in which etcd has answered. */
 void etcd_leader_defer(struct etcd_leader *l, bool defers);
 
 /* What has become of this crund since the last call. */

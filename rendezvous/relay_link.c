@@ -16,7 +16,9 @@ enum {
     ACK_SIZE = HEADER_SIZE + 8,
     ACK_BYTES = RELAY_WINDOW / 4,
     ACK_FRAMES = 256,
-    KEEP_MAX = 64 * 1024
+    KEEP_MAX = 64 * 1024,
+    HELLO_KNOWN = 1, /* bits of a byte */
+    HELLO_ASKS = 2
 };
 
 static const uint8_t hello_magic[8] = "crunrly1";
@@ -64,7 +66,7 @@ int relay_hello_put(struct buf *out, const struct relay_hello *h)
         return -ENOMEM;
     (void)buf_append(out, hello_magic, sizeof(hello_magic)); /* the room is there */
     (void)buf_append(out, h->nonce, sizeof(h->nonce));
-    (void)buf_append_u8(out, h->is_known);
+    (void)buf_append_u8(out, (uint8_t)((h->is_known ? HELLO_KNOWN : 0) | (h->asks ? HELLO_ASKS : 0)));
     (void)buf_append_u64(out, h->arrived);
     return 0;
 }
@@ -75,7 +77,8 @@ bool relay_hello_decode(const uint8_t *data, struct relay_hello *ret)
         return false;
     data += sizeof(hello_magic);
     memcpy(ret->nonce, data, sizeof(ret->nonce));
-    ret->is_known = data[sizeof(ret->nonce)] != 0;
+    ret->is_known = data[sizeof(ret->nonce)] & HELLO_KNOWN;
+    ret->asks = data[sizeof(ret->nonce)] & HELLO_ASKS;
     ret->arrived = wire_load_u64(data + sizeof(ret->nonce) + 1);
     return true;
 }

@@ -74,6 +74,9 @@ struct relay_hello {
     /* Of a node: this server has answered a hello of the nonce before. A server that does not know the nonce then has forgotten
      * the node, and must not execute its requests: it may have done so. */
     bool is_known;
+    /* Of a node whose store is connected elsewhere: whether this server has its keys. The answer ends the connection, and nothing
+     * else changes: `arrived` may be old by then. */
+    bool asks;
     uint64_t arrived; /* frames; RELAY_FORGOTTEN */
 };
 

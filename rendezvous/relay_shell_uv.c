@@ -304,11 +304,16 @@ static bool answer_hello(struct relay_conn *c, const struct relay_hello *hello, 
 }
 
 /* The node learns that it cannot go on, if the socket takes the answer; its connection is closed. */
-static bool refuse_node(struct relay_conn *c, const struct relay_hello *hello)
+static bool answer_and_end(struct relay_conn *c, const struct relay_hello *hello, uint64_t arrived)
 {
-    if (answer_hello(c, hello, RELAY_FORGOTTEN))
+    if (answer_hello(c, hello, arrived))
         (void)write_wire(c);
     return false;
+}
+
+static bool refuse_node(struct relay_conn *c, const struct relay_hello *hello)
+{
+    return answer_and_end(c, hello, RELAY_FORGOTTEN);
 }
 
 /* Its hello is answered when the backup knows it, too. */
@@ -337,6 +342,8 @@ static bool take_hello(struct relay_conn *c, const uint8_t *bytes)
     if (!relay_hello_decode(bytes, &hello))
         return false;
     struct served_node *n = find_node(h, hello.nonce);
+    if (hello.asks)
+        return answer_and_end(c, &hello, n && !n->of.is_dropped ? n->of.node.link.arrived : RELAY_FORGOTTEN);
     if (n ? n->of.is_dropped : hello.is_known)
         return refuse_node(c, &hello);
     if (!n)

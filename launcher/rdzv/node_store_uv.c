@@ -31,7 +31,8 @@
 
 enum {
     RETRY_MS = 50,
-    LOOK_MS = 250, /* while the store is open: where the session is */
+    LOOK_MS = 250,  /* while the store is open: where the session is */
+    WAITS_MAX = 20, /* looks between two attempts to ask another crund */
     PATIENCE_MS = 30000,
     SILENCE_MS = 15000,
     REACH_MS = 2000,  /* of an attempt: until an address answers */
@@ -55,6 +56,7 @@ struct node_store {
     struct tcp_client *probe;        /* asks another crund; NULL: none */
     struct buf answer;               /* an incomplete hello of that one */
     struct resolver_addresses asked; /* that one, or the one that does not have the keys; n = 0: none */
+    unsigned n_unanswered, n_waits;  /* attempts to ask; looks until the next one */
     unsigned n_open;                 /* the timer, and the server */
 };
 
@@ -106,9 +108,10 @@ static void on_relay_wake(void *data)
         (void)uv_timer_start(&n->timer, on_dial_again, 0, 0); /* fails only without a callback */
 }
 
-static void send_hello(const struct node_store *n, struct tcp_client *to)
+static void send_hello(const struct node_store *n, struct tcp_client *to, bool asks)
 {
-    struct relay_hello hello = {.is_known = n->relay.link.known, .arrived = n->relay.link.arrived};
+    struct relay_hello hello = {
+        .is_known = n->relay.link.known, .asks = asks, .arrived = n->relay.link.arrived};
     struct buf out = {0};
 
     memcpy(hello.nonce, n->nonce, sizeof(hello.nonce));
@@ -122,7 +125,7 @@ static void on_store_connected(void *data)
 {
     struct node_store *n = data;
 
-    send_hello(n, n->client);
+    send_hello(n, n->client, false);
 }
 
 /* 0, or -EPROTO: it cannot go on with this store. */
@@ -257,7 +260,7 @@ static void on_probe_connected(void *data)
 {
     struct node_store *n = data;
 
-    send_hello(n, n->probe);
+    send_hello(n, n->probe, true);
 }
 
 static void on_probe_bytes(void *data, const uint8_t *bytes, size_t size)
@@ -277,13 +280,16 @@ static void on_probe_bytes(void *data, const uint8_t *bytes, size_t size)
     on_store_lost(n, "another crund leads");
 }
 
-/* It is asked again at the next look: it may be about to lead. */
+/* It is asked again after a while: it may be about to lead. */
 static void on_probe_lost(void *data, const char *why)
 {
     struct node_store *n = data;
 
     n->probe = NULL;
     n->asked.n = 0;
+    if (n->n_unanswered < WAITS_MAX)
+        n->n_unanswered++;
+    n->n_waits = n->n_unanswered;
     buf_reset(&n->answer);
 }
 
@@ -309,13 +315,19 @@ static void on_look(uv_timer_t *timer)
     const union resolver_address *to = tcp_client_peer(n->client);
     struct resolver_addresses now;
 
+    if (n->n_waits > 0) {
+        n->n_waits--;
+        return;
+    }
     if (!to || !n->config.find(n->config.data, &now))
         return;
     if (n->asked.n > 0 && resolver_is_same(&n->asked.items[0], &now.items[0]))
         return;
     stop_asking(n);
     n->asked.n = 0;
-    if (!resolver_is_same(to, &now.items[0]))
+    if (resolver_is_same(to, &now.items[0]))
+        n->n_unanswered = 0;
+    else
         ask(n, &now);
 }
 

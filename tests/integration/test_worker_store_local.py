@@ -3,6 +3,7 @@
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -376,6 +377,31 @@ with Client(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])) as client
         client.add("ready", 0)
         time.sleep(0.05)
 """
+
+
+def test_one_crund_at_two_addresses_is_asked_in_vain(tmp_path, secret):
+    """The session goes on at another address of the crund that has the keys. What the node's store asks there arrives late, while its
+    own connection goes on, and must change nothing."""
+    worker, end = tmp_path / "worker.py", tmp_path / "end"
+    worker.write_text(ADDS)
+    with Crund(jobs.build_folder(), "--secret-file", str(secret)) as crund, lib.Nodes(tmp_path) as nodes, \
+            fabrics.FaultProxy(("127.0.0.1", crund.port)) as first, fabrics.FaultProxy(("127.0.0.1", crund.port)) as second:
+        start_with_crund(nodes, f"127.0.0.1:{first.port},127.0.0.1:{second.port}", secret, "two", worker, SUPPORT, end)
+        start_with_crund(nodes, f"127.0.0.1:{crund.port}", secret, "two", worker, SUPPORT, end)
+        for node in nodes:
+            node.wait_for("STORE")
+        first.server.close()
+        first.pairs[0][0].shutdown(socket.SHUT_RDWR)  # the session; the next one is that of the store
+        jobs.wait_for(lambda: len(second.pairs) >= 1, 30)  # the session again
+        second.delay = 0.5  # of what comes next: the question
+        jobs.wait_for(lambda: len(second.pairs) >= 2, 30)
+        time.sleep(3)
+        second.delay = 0
+        end.touch()
+        assert nodes.codes() == [0, 0], nodes.texts()
+        assert not any("are lost" in text for text in nodes.texts()), nodes.texts()
+        ends = [tuple(map(int, e)) for e in re.findall(r"ENDED (\d+) (\d+) (\d+)", "".join(nodes.texts()))]
+        assert len({e[1:] for e in ends}) == 1 and sum(e[0] for e in ends) == ends[0][1], ends
 
 
 def test_a_crund_that_was_started_again_has_no_keys(tmp_path, secret):
