@@ -131,7 +131,7 @@ static int read_answer(const struct question *q, const union answer *answer, siz
 int client_owner_find(int diag, int fd, uid_t *ret_uid)
 {
     union answer answer = {0};
-    struct question q;
+    struct question q = {0};
     int r = write_question(fd, &q);
 
     if (r < 0)

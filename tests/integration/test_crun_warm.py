@@ -139,6 +139,11 @@ def test_the_process_that_forks_outlives_generations(cache, tmp_path):
     assert [e["generation"] for e in events(log, "ready")] == [0, 1, 2, 3]
 
 
+def processes_below(pid):
+    """{process: its name}."""
+    return {p: pathlib.Path(f"/proc/{p}/comm").read_text().strip() for p in jobs.descendants(pid)}
+
+
 def test_nothing_is_left_when_the_job_is_stopped(cache, tmp_path):
     script = tmp_path / "script.py"
     script.write_text("import os, time; os.write(1, b'up\\n')\ntime.sleep(600)")
@@ -149,8 +154,9 @@ def test_nothing_is_left_when_the_job_is_stopped(cache, tmp_path):
             p = jobs.subprocess.Popen([jobs.crun(), "--warm", "--nproc-per-node=2", "--shutdown-timeout=5", str(script)],
                                       env=cache, stdout=file, stderr=jobs.subprocess.DEVNULL)
         jobs.wait_for(lambda: out.read_text().count("up") == 2)
-        below = jobs.descendants(p.pid)
-        names = {pid: pathlib.Path(f"/proc/{pid}/comm").read_text().strip() for pid in below}
+        # The keeper has the guardian's name until it has run for the first time.
+        names = jobs.wait_for(lambda: (found := processes_below(p.pid)) and list(found.values()).count("job-guardian") == 1 and found)
+        below = list(names)
         assert sorted(names.values()).count("crun-zygote") == 1
         assert len(below) - list(names.values()).count("job-keeper") == 4
         os.kill(p.pid if victim == "crun" else next(i for i, n in names.items() if n.endswith(f"-{victim}")), sig)

@@ -294,5 +294,6 @@ def test_a_backup_of_another_version_is_refused_at_times(tmp_path, secret):
         n_dials = place.crunds[leader].log().count(" opened by client ") - n_before
         assert 3 <= n_dials <= 12, place.logs()
         assert place.crunds[i].log().count(asked) == 1
-        assert place.crunds[leader].log().count("is a crund of another version") == 1, place.logs()
+        # Once more where the third crund has become the backup meanwhile.
+        assert 1 <= place.crunds[leader].log().count("is a crund of another version") <= 2, place.logs()
         assert place.leader() == leader

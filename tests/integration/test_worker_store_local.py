@@ -384,10 +384,11 @@ def test_one_crund_at_two_addresses_is_asked_in_vain(tmp_path, secret):
     own connection goes on, and must change nothing."""
     worker, end = tmp_path / "worker.py", tmp_path / "end"
     worker.write_text(ADDS)
+    patient = "--rdzv-conf=node_timeout_ms=20000"  # the session is late, too
     with Crund(jobs.build_folder(), "--secret-file", str(secret)) as crund, lib.Nodes(tmp_path) as nodes, \
             fabrics.FaultProxy(("127.0.0.1", crund.port)) as first, fabrics.FaultProxy(("127.0.0.1", crund.port)) as second:
-        start_with_crund(nodes, f"127.0.0.1:{first.port},127.0.0.1:{second.port}", secret, "two", worker, SUPPORT, end)
-        start_with_crund(nodes, f"127.0.0.1:{crund.port}", secret, "two", worker, SUPPORT, end)
+        start_with_crund(nodes, f"127.0.0.1:{first.port},127.0.0.1:{second.port}", secret, "two", patient, worker, SUPPORT, end)
+        start_with_crund(nodes, f"127.0.0.1:{crund.port}", secret, "two", patient, worker, SUPPORT, end)
         for node in nodes:
             node.wait_for("STORE")
         first.server.close()
