@@ -277,7 +277,8 @@ void line_file_close(struct line_file *f)
 {
     if (!f)
         return;
-    line_file_begin_history(f->has_thread ? NULL : f);
+    if (!f->has_thread)
+        line_file_begin_history(f);
     if (!f->has_thread) {
         line_file_free(f);
         return;

@@ -21,15 +21,20 @@ struct seen {
     _Atomic int n_runs, n_thens, n_drops;
 };
 
+/* Waits for a byte where there is a pipe. */
+static bool may_go_on(const struct seen *s)
+{
+    char byte;
+
+    return s->read_from < 0 || read(s->read_from, &byte, 1) == 1;
+}
+
 static void run(void *data)
 {
     struct seen *s = data;
-    char byte;
 
     s->thread = gettid();
-    if (s->read_from >= 0 && read(s->read_from, &byte, 1) != 1)
-        return;
-    s->n_runs++;
+    s->n_runs += may_go_on(s);
 }
 
 static void run_at_once(void *data)
@@ -42,11 +47,8 @@ static void run_at_once(void *data)
 static void then_wait(void *data)
 {
     struct seen *s = data;
-    char byte;
 
-    if (s->read_from >= 0 && read(s->read_from, &byte, 1) != 1)
-        return;
-    s->n_thens++;
+    s->n_thens += may_go_on(s);
 }
 
 static void drop(void *data)

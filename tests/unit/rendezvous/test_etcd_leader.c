@@ -57,6 +57,14 @@ static int tear_down(void **state)
     return 0;
 }
 
+/* For each row of a table. */
+static struct place *start_again(void **state)
+{
+    assert_int_equal(tear_down(state), 0);
+    assert_int_equal(set_up(state), 0);
+    return *state;
+}
+
 static bool next_work(struct place *p, unsigned i, struct etcd_request *ret)
 {
     return etcd_leader_next_work(&p->crunds[i], p->now_ns, ret);
@@ -336,11 +344,8 @@ static int play_deferral(struct place *p, const struct deferral *row)
 static void test_how_long_a_place_is_left_to_another_crund(void **state)
 {
     for (size_t i = 0; i < sizeof(deferrals) / sizeof(*deferrals); i++) {
-        int takes_ms;
+        int takes_ms = play_deferral(start_again(state), &deferrals[i]);
 
-        assert_int_equal(tear_down(state), 0);
-        assert_int_equal(set_up(state), 0);
-        takes_ms = play_deferral(*state, &deferrals[i]);
         if (takes_ms != deferrals[i].takes_ms)
             fail_msg("%s: taken after %d ms", deferrals[i].name, takes_ms);
     }
@@ -352,11 +357,8 @@ static void test_each_leader_is_given_its_time(void **state)
     static const enum reason reasons[] = {REFUSED, SILENT};
 
     for (size_t i = 0; i < sizeof(reasons) / sizeof(*reasons); i++) {
-        struct place *p;
+        struct place *p = start_again(state);
 
-        assert_int_equal(tear_down(state), 0);
-        assert_int_equal(set_up(state), 0);
-        p = *state;
         elect(p, 0);
         settle(p, 1);
         give_sign(p, ANSWERED);
@@ -391,11 +393,8 @@ static void test_a_suspicion(void **state)
     };
 
     for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
-        struct place *p;
+        struct place *p = start_again(state);
 
-        assert_int_equal(tear_down(state), 0);
-        assert_int_equal(set_up(state), 0);
-        p = *state;
         elect(p, 0);
         settle(p, 1);
         etcd_leader_suspect(&p->crunds[1], rows[i].address, p->now_ns);
@@ -810,11 +809,8 @@ static void test_outcomes_of_a_campaign(void **state)
 
     for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
         struct etcd_request request;
-        struct place *p;
+        struct place *p = start_again(state);
 
-        assert_int_equal(tear_down(state), 0);
-        assert_int_equal(set_up(state), 0);
-        p = *state;
         assert_true(etcd_leader_next_lease(&p->crunds[0], p->now_ns, &request));
         answer_lease(p, 0, &request);
         assert_true(next_work(p, 0, &request));
@@ -880,11 +876,8 @@ static void test_outcomes_of_a_renewal(void **state)
     for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
         struct etcd_reply reply = rows[i].reply;
         struct etcd_request request;
-        struct place *p;
+        struct place *p = start_again(state);
 
-        assert_int_equal(tear_down(state), 0);
-        assert_int_equal(set_up(state), 0);
-        p = *state;
         elect(p, 0);
         p->now_ns += 500 * MS; /* a quarter of the lease */
         assert_true(etcd_leader_next_lease(&p->crunds[0], p->now_ns, &request));
