@@ -140,7 +140,8 @@ void log_status(const char *text)
 }
 
 /* A longer one is cut. */
-static void compose_line(char line[LINE_SIZE], const char *format, va_list args)
+__attribute__((format(printf, 2, 0))) static void compose_line(char line[LINE_SIZE], const char *format,
+                                                               va_list args)
 {
     const size_t n_prefix = strlen(prefix);
 

@@ -3,8 +3,9 @@
     fresh_runs.py [--runs N] [--quota CORES] [--at-once N] [--step STEP]... [--keep DIR]
 
 Each run clones the newest commit into a folder of its own and runs tests/run there, as somebody does who has just got the
-sources. The first run has a quota of CORES (0.8; 0: none has one), so that what depends on a quick machine shows itself. Prints for each run how long it
-took and what failed or ran again; --keep has the logs of all runs afterwards. Ends with 1 when a test has failed or run again.
+sources, but with warnings as errors, as .ci/run does. The first run has a quota of CORES (0.8; 0: none has one), so that what
+depends on a quick machine shows itself. Prints for each run how long it took and what failed or ran again; --keep has the logs of
+all runs afterwards. Ends with 1 when a test has failed or run again.
 """
 
 import argparse
@@ -36,7 +37,14 @@ def run(number, options, folder):
         command = [str(clone / "tests" / "run"), *options.step]
         if group:  # a shell moves itself, so that nothing of the run is outside
             command = ["sh", "-c", 'echo 0 >"$0/cgroup.procs" && exec "$@"', str(group), *command]
-        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True)
+        process = subprocess.Popen(
+            command,
+            env=os.environ | {"CRUN_TESTS_WERROR": "1"},
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         try:
             process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:

@@ -61,7 +61,10 @@ def build_folder(name, idle):
     verb = ["--reconfigure"] if (folder / "build.ninja").exists() else []
     policy = ["chrt", "--idle", "0"] if idle else []
     code, out, _ = run(policy + ["meson", "setup", *verb, str(folder), *options], env)
-    return run(policy + ["ninja", "-C", str(folder), *targets], env, timeout=1800) if code == 0 else (code, out, 0)
+    if code:
+        return code, out, 0
+    code, out, seconds = run(policy + ["ninja", "-C", str(folder), *targets], env, timeout=1800)
+    return code, re.sub(r"^\[\d+/\d+\] .*\n", "", out, flags=re.M), seconds  # the steps that succeeded would hide what failed
 
 
 class Builds:
