@@ -292,6 +292,9 @@ static void see_leader(struct etcd_leader *l, const struct etcd_reply *reply, ui
     note_disproof(l);
     l->wants_campaign = may_take_vacant(l, is_vacant(l, is_first), now_ns) ||
                         (pair && (l->seen_id == l->config.id || l->seen_revision == l->dead_revision));
+    /* This process accepts connections in its place: nobody is refused any more, and the lease would be waited for. */
+    l->wants_withdraw =
+        !l->wants_campaign && l->seen_revision > 0 && l->seen_revision == l->predecessor_revision;
 }
 
 void etcd_leader_defer(struct etcd_leader *l, bool defers)
@@ -383,6 +386,15 @@ static void take_campaign(struct etcd_leader *l, const struct etcd_reply *reply,
         if (reply->code == ETCD_CODE_NOT_FOUND)
             lose_lease(l, now_ns);
     }
+}
+
+static void compose_withdrawal(struct etcd_leader *l, struct etcd_request *ret)
+{
+    *ret = (struct etcd_request){.kind = ETCD_TXN, .revision = l->predecessor_revision};
+    leader_key(l, ret->key);
+    /* Without memory the transaction is empty, and the next look asks for another one. */
+    (void)etcd_request_add(ret, ETCD_DELETE, ret->key);
+    l->wants_withdraw = false;
 }
 
 static void compose_look(struct etcd_leader *l, struct etcd_request *ret)
@@ -777,10 +789,15 @@ static void take_check(struct etcd_leader *l, const struct etcd_reply *reply, ui
 
 /* ---- requests ---- */
 
+static bool may_campaign(const struct etcd_leader *l, uint64_t now_ns)
+{
+    return l->wants_campaign && l->has_seen && has_lease(l, now_ns);
+}
+
 /* There is something that waits for nothing but the request under way. */
 static bool has_work(const struct etcd_leader *l, uint64_t now_ns)
 {
-    if (l->role == ETCD_FOLLOWING && l->wants_campaign && l->has_seen && has_lease(l, now_ns))
+    if (l->role == ETCD_FOLLOWING && (l->wants_withdraw || may_campaign(l, now_ns)))
         return true;
     if (l->role != ETCD_LEADING || l->is_batch)
         return false;
@@ -792,7 +809,9 @@ static enum etcd_work choose_work(struct etcd_leader *l, uint64_t now_ns)
 {
     switch (l->role) {
     case ETCD_FOLLOWING:
-        return l->wants_campaign && l->has_seen && has_lease(l, now_ns) ? ETCD_WORK_CAMPAIGN : ETCD_WORK_LOOK;
+        return l->wants_withdraw         ? ETCD_WORK_WITHDRAW
+               : may_campaign(l, now_ns) ? ETCD_WORK_CAMPAIGN
+                                         : ETCD_WORK_LOOK;
     case ETCD_LOADING:
         return ETCD_WORK_LOAD;
     case ETCD_LEADING:
@@ -813,6 +832,9 @@ bool etcd_leader_next_work(struct etcd_leader *l, uint64_t now_ns, struct etcd_r
     case ETCD_WORK_LOOK:
     case ETCD_WORK_CHECK:
         compose_look(l, ret);
+        break;
+    case ETCD_WORK_WITHDRAW:
+        compose_withdrawal(l, ret);
         break;
     case ETCD_WORK_CAMPAIGN:
         compose_campaign(l, ret);
@@ -838,6 +860,9 @@ void etcd_leader_take_work(struct etcd_leader *l, struct etcd_reply *reply, uint
     note_outcome(l, reply, now_ns);
     if (work == ETCD_WORK_LOOK)
         take_look(l, reply, now_ns);
+    else if (work == ETCD_WORK_WITHDRAW)
+        l->work_due_ns =
+            now_ns + (reply->outcome == ETCD_OK ? 0 : RETRY_MS) * MS; /* look what has become of it */
     else if (work == ETCD_WORK_CAMPAIGN)
         take_campaign(l, reply, now_ns);
     else if (l->work_term != l->term)

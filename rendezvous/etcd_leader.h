@@ -69,6 +69,7 @@ enum etcd_change {
 enum etcd_work {
     ETCD_WORK_NONE,
     ETCD_WORK_LOOK,
+    ETCD_WORK_WITHDRAW, /* of the key of the process that this crund was started in the place of */
     ETCD_WORK_CAMPAIGN,
     ETCD_WORK_LOAD,
     ETCD_WORK_CHECK,
@@ -122,6 +123,7 @@ struct etcd_leader {
     int64_t
         predecessor_revision; /* the key that a process at our address had before this one was started; 0: none */
     bool wants_campaign;      /* with the next lease, if there is none */
+    bool wants_withdraw; /* the predecessor's key is to go: others cannot see that its process has ended */
 
     /* The crund with the keys of jobs is to be the first one that takes the leader's place; see etcd_leader_defer(). */
     bool defers;
@@ -186,7 +188,8 @@ void etcd_leader_connected(struct etcd_leader *l, const char *address);
 void etcd_leader_answered(struct etcd_leader *l, const char *address);
 
 /* The keys of jobs are at another crund, which is to be the first that takes the leader's place: while that is so, this one takes it when it
- * has been vacant, refused connections or been silent for ETCD_DEFER_MS, in which etcd has answered. */
+ * has been vacant, refused connections or been silent for ETCD_DEFER_MS, in which etcd has answered. Where it was itself started in the
+ * place of the leader, it removes the key: nobody is refused at its address any more, so no other one can know. */
 void etcd_leader_defer(struct etcd_leader *l, bool defers);
 
 /* What has become of this crund since the last call. */

@@ -17,7 +17,7 @@ void leader_silence_reopened(struct leader_silence *s)
 
 void leader_silence_answered(struct leader_silence *s)
 {
-    *s = (struct leader_silence){.is_answered = true};
+    *s = (struct leader_silence){.is_answered = true, .n_closed = s->n_closed};
 }
 
 enum leader_step leader_silence_tick(struct leader_silence *s)
@@ -41,9 +41,22 @@ static bool is_own_lack(int r)
 
 bool leader_silence_ended(struct leader_silence *s, int r)
 {
-    if (r < 0 && r != -ECONNREFUSED && !is_own_lack(r))
+    if (r == 0)
+        s->n_closed++;
+    else if (r != -ECONNREFUSED && !is_own_lack(r))
         (void)leader_silence_tick(s); /* another connection is opened in any case */
     return r == -ECONNREFUSED;
+}
+
+unsigned leader_silence_pause_ms(const struct leader_silence *s, int r)
+{
+    unsigned ms = LEADER_PAUSE_MIN_MS;
+
+    if (r < 0)
+        return LEADER_TICK_MS;
+    for (unsigned i = 2; i < s->n_closed && ms < LEADER_TICK_MS; i++)
+        ms *= 2;
+    return s->n_closed <= 1 ? 0 : ms < LEADER_TICK_MS ? ms : LEADER_TICK_MS;
 }
 
 enum leader_step leader_silence_etcd_answered(struct leader_silence *s)

@@ -28,7 +28,8 @@ enum {
     LEADER_TICK_MS = 200,
     SILENT_TICKS =
         3, /* on a connection, until another one is opened; one more where etcd has answered before it */
-    LOST_TICKS = 2 * SILENT_TICKS
+    LOST_TICKS = 2 * SILENT_TICKS,
+    LEADER_PAUSE_MIN_MS = 5
 };
 
 enum leader_step {
@@ -43,6 +44,8 @@ struct leader_silence {
     unsigned n_silent, n_silent_connection; /* ticks: in all, and on the connection that is there */
     bool has_etcd_answered,
         is_sound; /* etcd: during the silence, on this connection; before this connection */
+    unsigned
+        n_closed; /* connections in a row that the other end has closed before they had answered at a tick */
 };
 
 /* A connection is opened: to a leader that has not been watched before, or after REOPEN or the end of the one before. */
@@ -52,6 +55,13 @@ void leader_silence_reopened(struct leader_silence *s);
 /* The connection has ended, or was not opened; r: 0 or -errno. A connection that fails is a tick of silence, as where there is no route,
  * unless this process lacks what it needs for one. True: the kernel there refuses connections, so that its process has ended. */
 bool leader_silence_ended(struct leader_silence *s, int r);
+
+/*
+ * How long to wait, after such an end, before the next connection is opened. A process that ends closes its sockets one after another:
+ * the kernel may accept a connection once more after the one before it was closed. Another process may listen there 100 ms later. So the
+ * pauses are short at first, and double.
+ */
+unsigned leader_silence_pause_ms(const struct leader_silence *s, int r);
 
 /* The leader has sent something. */
 void leader_silence_answered(struct leader_silence *s);

@@ -56,6 +56,7 @@ struct replica_conn {
     int fd; /* of a follower: counted as a peer; else -1 */
     bool is_writing, is_closing;
     bool is_connected, has_served, is_broken; /* to the leader: see struct replica_attempt */
+    bool has_aged_copies;                     /* to the leader: copies from before are not of its stream */
 };
 
 struct replica_shell {
@@ -340,11 +341,23 @@ void replica_shell_leave(struct replica_shell *h)
 
 /* ---- receiving ---- */
 
+/* Only a crund that leads sends anything. One that does not, but was started again at the address of the one that led, leaves the
+ * copies as good as they are: this crund is to lead with them. */
+static void age_copies(struct replica_conn *c)
+{
+    if (!c->has_aged_copies)
+        job_stores_age_copies(c->shell->server->job_stores);
+    c->has_aged_copies = true;
+}
+
 static int take_messages(struct replica_conn *c)
 {
     struct replica_shell *h = c->shell;
     bool is_follower = c->fd >= 0;
     size_t size = 1;
+
+    if (!is_follower)
+        age_copies(c);
     int r = is_follower && c->id == 0 ? take_follower_hello(c) : 0;
 
     while (r == 0 && size > 0 && !c->is_closing && (!is_follower || c->id != 0)) {
@@ -492,7 +505,6 @@ static void on_leader_connected(uv_connect_t *connect, int status)
     }
     c->is_connected = true;
     c->since_ms = uv_now(connect->handle->loop);
-    job_stores_age_copies(c->shell->server->job_stores);
     take_records(c, NULL, 0);
 }
 
@@ -553,6 +565,12 @@ static bool is_backup_stuck(const struct replica_shell *h, uint64_t now_ms)
     return h->is_behind || (is_waiting && now_ms - h->moved_ms >= PATIENCE_MS);
 }
 
+static void drop_old_copies(struct replica_shell *h)
+{
+    age_copies(h->leader);
+    job_stores_drop_copies(h->server->job_stores);
+}
+
 static void on_replica_tick(uv_timer_t *timer)
 {
     struct replica_shell *h = timer->data;
@@ -576,7 +594,7 @@ static void on_replica_tick(uv_timer_t *timer)
              now_ms - h->leader->since_ms >= HELLO_MS)
         close_conn(h->leader);
     else if (h->leader && now_ms - h->leader->since_ms >= KEEP_COPIES_MS)
-        job_stores_drop_copies(h->server->job_stores);
+        drop_old_copies(h);
     if (!h->backup)
         choose_backup(h);
     if (h->backup)

@@ -19,7 +19,7 @@
 #include "rendezvous/rounds_uv.h"
 #include "rendezvous/server_impl_uv.h"
 
-enum { WATCH_AGAIN_MS = LEADER_TICK_MS, TROUBLE_MS = 10000, NS_PER_MS = 1000000 };
+enum { TROUBLE_MS = 10000, NS_PER_MS = 1000000 };
 
 /*
  * The connection to the crund that leads. When that ends and the kernel there refuses a new one, its process has ended. A host that is
@@ -33,7 +33,6 @@ struct leader_watch {
     struct server *server;
     struct rounds_etcd *etcd; /* NULL: it is being closed */
     struct buf greeting, ping;
-    uint64_t opened_ms;
     char address[ETCD_ADDRESS_SIZE];
     char scratch[256];
 };
@@ -99,14 +98,12 @@ static void note_watch_end(struct rounds_etcd *e, int error)
 static void watch_ended(struct leader_watch *w, int error)
 {
     struct rounds_etcd *e = w->etcd;
-    uint64_t now_ms = uv_now(w->tcp.loop);
-    bool is_quick = now_ms - w->opened_ms < WATCH_AGAIN_MS; /* not again and again */
 
     if (!e)
         return;
     note_watch_end(e, error);
+    e->watch_due_ms = uv_now(w->tcp.loop) + leader_silence_pause_ms(&e->silence, error);
     close_watch(e);
-    e->watch_due_ms = now_ms + (error == 0 && !is_quick ? 0 : WATCH_AGAIN_MS);
     run_etcd(e);
 }
 
@@ -179,7 +176,7 @@ static void open_watch(struct rounds_etcd *e, const char *address)
     uv_loop_t *loop = e->timer.loop;
     int r;
 
-    e->watch_due_ms = uv_now(loop) + WATCH_AGAIN_MS;
+    e->watch_due_ms = uv_now(loop) + LEADER_TICK_MS;
     if (e->watched_id == e->leader.seen_id)
         leader_silence_reopened(&e->silence);
     else
@@ -190,11 +187,10 @@ static void open_watch(struct rounds_etcd *e, const char *address)
     (void)uv_tcp_init(loop, &w->tcp); /* cannot fail without a socket */
     w->tcp.data = w->connect.data = w;
     w->etcd = e;
-    w->opened_ms = uv_now(loop);
     w->server = e->state.shell->server;
     server_handle_opened(w->server);
     e->watch = w;
-    e->tick_ms = w->opened_ms + LEADER_TICK_MS;
+    e->tick_ms = uv_now(loop) + LEADER_TICK_MS;
     (void)snprintf(w->address, sizeof(w->address), "%s", address);
     r = connect_watch(w, &to);
     if (r < 0) {
@@ -350,12 +346,11 @@ static void arm_etcd_timer(struct rounds_etcd *e)
 {
     uint64_t deadline_ns = etcd_leader_deadline(&e->leader), now_ns = uv_hrtime();
     uint64_t ms = deadline_ns > now_ns ? (deadline_ns - now_ns + NS_PER_MS - 1) / NS_PER_MS : 0;
-    uint64_t watch_ms = WATCH_AGAIN_MS, now_ms;
+    uint64_t watch_ms = e->watch ? e->tick_ms : e->watch_due_ms, now_ms;
 
     uv_update_time(e->timer.loop);
     now_ms = uv_now(e->timer.loop);
-    if (e->watch)
-        watch_ms = e->tick_ms > now_ms ? e->tick_ms - now_ms : 0;
+    watch_ms = watch_ms > now_ms ? watch_ms - now_ms : e->watch ? 0 : LEADER_TICK_MS;
     /* cannot fail: has a callback */
     (void)uv_timer_start(&e->timer, on_etcd_timer, ms < watch_ms ? ms : watch_ms, 0);
 }

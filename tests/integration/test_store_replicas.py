@@ -4,6 +4,7 @@ Each worker checks what it reads, and notes each round of writes that was replie
 notes: a write that was acknowledged and is lost, or an addition that is executed twice, is found.
 """
 
+import contextlib
 import pathlib
 import re
 import signal
@@ -243,6 +244,35 @@ def test_each_crund_that_serves_the_keys_is_killed(tmp_path, secret):
             place.crunds[old].__exit__()
             place.start_crund(old)
         wait_for_backup(place)
+        job.wait_for_writes()
+        job.finish()
+
+
+@contextlib.contextmanager
+def standing_still(processes):
+    for process in processes:
+        process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.send_signal(signal.SIGCONT)
+
+
+def test_a_crund_that_is_started_again_at_once_leaves_its_place_to_the_backup(tmp_path, secret):
+    """No other one has seen that connections to it were refused, and the backup connects to it before it can tell etcd."""
+    with open_place(tmp_path, "--secret-file", str(secret), "--store-replicas", "2") as place:
+        job = Job(place, secret, tmp_path)
+        for is_etcd_late in (False, True):
+            old = wait_for_backup(place)
+            job.wait_for_writes(20)
+            with standing_still([m.process for m in place.members] if is_etcd_late else []):
+                with standing_still([place.crunds[i].process for i in range(3) if i != old]):
+                    place.crunds[old].__exit__()
+                    place.start_crund(old)
+                time.sleep(0.6 if is_etcd_late else 0)
+            assert wait_until(lambda: place.leader() not in (None, old), 60), place.logs()  # noqa: B023
+            assert served_by(place, place.leader()), place.logs()
         job.wait_for_writes()
         job.finish()
 

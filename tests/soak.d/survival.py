@@ -386,8 +386,10 @@ class Campaign:
             time.sleep(rng.uniform(0.2, 1.2 * p.options.lease))
         elif action == "cut":
             time.sleep(rng.uniform(0.1, 2) if rng.random() < 0.2 else rng.uniform(5, 8))
+        elif rng.random() < 0.5:
+            time.sleep(rng.uniform(0, 0.3))  # as a service manager starts it again
         else:
-            time.sleep(rng.uniform(0.1, 3))
+            time.sleep(rng.uniform(0.3, 3))
         over = time.monotonic()
         if action == "cut" or place == "host":
             network.link(host, "up")

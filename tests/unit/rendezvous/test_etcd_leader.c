@@ -213,6 +213,62 @@ static void test_one_that_defers_leaves_its_place_for_a_while(void **state)
     assert_int_equal(p->crunds[0].role, ETCD_LEADING);
 }
 
+/* Crund 0 leads, and is started again without its keys, which crund 1 has; its withdrawal of the key has these outcomes. */
+static const struct withdrawal {
+    const char *name;
+    enum etcd_outcome outcomes[3];
+    int takes_ms; /* until crund 1 leads */
+} withdrawals[] = {
+    {"at once", {ETCD_OK, ETCD_OK}, 200},
+    {"not sent", {ETCD_NOT_SENT, ETCD_OK}, 200},
+    {"unknown, and not carried out", {ETCD_UNKNOWN, ETCD_OK}, 200},
+    {"refused three times", {ETCD_REFUSED, ETCD_REFUSED, ETCD_REFUSED}, 400},
+};
+
+/* Work of crund 0 that is due now; the outcomes are those of its first transactions. */
+static void settle_withdrawal(struct place *p, const enum etcd_outcome outcomes[3], int *n_tried)
+{
+    struct etcd_request request;
+
+    while (next_work(p, 0, &request)) {
+        bool is_withdrawal = request.kind == ETCD_TXN && *n_tried < 3;
+
+        answer_work(p, 0, &request, is_withdrawal ? outcomes[*n_tried] : ETCD_OK, 0);
+        *n_tried += is_withdrawal;
+    }
+}
+
+static int play_withdrawal(struct place *p, const struct withdrawal *row)
+{
+    int n_tried = 0;
+
+    elect(p, 0);
+    settle(p, 1);
+    etcd_leader_finish(&p->crunds[0]);
+    boot(p, 0, 0xb0);
+    etcd_leader_defer(&p->crunds[0], true);
+    for (int at_ms = 0; at_ms < ETCD_LEASE_S * 1000 - 500; at_ms += 100) {
+        settle_withdrawal(p, row->outcomes, &n_tried);
+        settle(p, 1);
+        assert_int_equal(p->crunds[0].role, ETCD_FOLLOWING);
+        if (p->crunds[1].role == ETCD_LEADING)
+            return at_ms;
+        p->now_ns += 100 * MS;
+    }
+    return -1;
+}
+
+/* It accepts connections at the address of the one that has ended, so no other crund is refused there. */
+static void test_one_that_defers_withdraws_the_key_of_its_predecessor(void **state)
+{
+    for (size_t i = 0; i < sizeof(withdrawals) / sizeof(*withdrawals); i++) {
+        int takes_ms = play_withdrawal(start_again(state), &withdrawals[i]);
+
+        if (takes_ms != withdrawals[i].takes_ms)
+            fail_msg("%s: led after %d ms", withdrawals[i].name, takes_ms);
+    }
+}
+
 /* For ETCD_DEFER_MS it follows, and then it leads. */
 static void leave_its_place(struct place *p, unsigned crund)
 {
@@ -1309,6 +1365,7 @@ int main(void)
         TEST(test_the_term_grows),
         TEST(test_a_lost_leader_is_replaced_when_its_lease_has_ended),
         TEST(test_one_that_defers_leaves_its_place_for_a_while),
+        TEST(test_one_that_defers_withdraws_the_key_of_its_predecessor),
         TEST(test_one_that_defers_leaves_its_place_again),
         TEST(test_a_vacant_place_is_for_one_that_does_not_defer),
         TEST(test_how_long_a_place_is_left_to_another_crund),

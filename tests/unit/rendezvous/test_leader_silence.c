@@ -135,11 +135,31 @@ static void test_a_lack_of_descriptors_replaces_no_leader(void **state)
     }
 }
 
+/* What ends before it has answered at a tick is tried again soon, and then more seldom. */
+static void test_pauses_between_connections(void **state)
+{
+    static const unsigned pauses[] = {0, 5, 10, 20, 40, 80, 160, LEADER_TICK_MS, LEADER_TICK_MS};
+    struct leader_silence s;
+
+    leader_silence_begin(&s);
+    for (int turn = 0; turn < 2; turn++) {
+        for (size_t i = 0; i < sizeof(pauses) / sizeof(*pauses); i++) {
+            (void)leader_silence_ended(&s, 0);
+            assert_int_equal(leader_silence_pause_ms(&s, 0), pauses[i]);
+            leader_silence_reopened(&s);
+            leader_silence_answered(&s); /* it is closed again before the next tick */
+        }
+        assert_int_equal(leader_silence_pause_ms(&s, -ECONNREFUSED), LEADER_TICK_MS);
+        assert_int_equal(leader_silence_tick(&s), LEADER_STEP_PING);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_conversations),
                                        cmocka_unit_test(test_ends_of_connections),
-                                       cmocka_unit_test(test_a_lack_of_descriptors_replaces_no_leader)};
+                                       cmocka_unit_test(test_a_lack_of_descriptors_replaces_no_leader),
+                                       cmocka_unit_test(test_pauses_between_connections)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
