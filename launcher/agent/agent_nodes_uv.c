@@ -46,7 +46,7 @@ static void describe_worker_failure(struct agent *a, int worker, struct session_
         cause->fatal = a->group.is_final;
         session_copy_text(cause->text, sizeof(cause->text), a->line_cause);
     } else {
-        _cleanup_free_ char *path = logs_worker_file(a->logs.run, w->generation, worker, "error.json");
+        _cleanup_free_ char *path = logs_worker_file(&a->logs, w->generation, worker, "error.json");
 
         failures_read_message(path, cause->text, sizeof(cause->text));
     }

@@ -66,7 +66,7 @@ static void name_worker_log(const struct agent *a, int i, struct worker_status *
     if (w->state == GROUP_WORKER_NONE || !streams)
         return;
     _cleanup_free_ char *path =
-        logs_worker_file(a->logs.run, w->generation, i, streams & JOB_STDOUT ? "stdout.log" : "stderr.log");
+        logs_worker_file(&a->logs, w->generation, i, streams & JOB_STDOUT ? "stdout.log" : "stderr.log");
     if (path && strlen(path) < sizeof(ret->log))
         (void)strcpy(ret->log, path);
 }

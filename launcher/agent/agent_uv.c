@@ -523,7 +523,7 @@ static void do_print_report(struct agent *a)
         .job = a->config->job,
         .environment = a->config->environment,
         .program = a->config->file,
-        .run_dir = a->logs.run,
+        .logs = &a->logs,
         .rank_base = (int)a->assignment.rank_base,
         .oom_kills = a->oom_kills_before < 0 ? -1 : cgroup_oom_kills("") - a->oom_kills_before,
         .sender = a->sender,
@@ -638,7 +638,7 @@ static void close_everything(struct agent *a)
     cancel_start(a);
     agent_stop_check(a);
     a->start_cancelled = false;
-    events_end(a->events, &a->group, &a->outcome, a->exit_code, a->logs.run);
+    events_end(a->events, &a->group, &a->outcome, a->exit_code, &a->logs);
     begin_early_removal(a); /* first, as it takes longest */
     events_begin_history(a->events);
     if (a->generation && a->generation->empty && a->generation->guardian)
@@ -920,7 +920,7 @@ static int agent_init(struct agent *a, const struct agent_config *config)
         return -errno;
     int r = init_group(a);
     if (!r)
-        r = logs_init(&a->logs, job->log_dir, config->environment, job->n_workers);
+        r = logs_init(&a->logs, job->log_dir, job_has_logs(job), config->environment, job->n_workers);
     if (!r)
         r = worker_memory_init(&a->worker_memory, job->n_workers);
     if (!r && config->keys && config->keys->has_secret && config->keys->is_settled)

@@ -154,6 +154,7 @@ static int describe_workers(struct generation *g, struct worker_starts *s, const
         .virtual_local_rank = job->virtual_local_rank,
         .signals = job->signals_text,
         .attempt_dir = g->attempt_dir,
+        .has_flat_files = g->has_flat_files,
         .notice_fd = SPAWN_NOTICE_FD,
         .local_addr = own_address(job, assignment),
         .cache_fd = g->host->worker_memory->cache < 0 ? 0 : SPAWN_CACHE_FD,
@@ -664,6 +665,7 @@ static void take_folder(struct generation *g, struct attempt_files *files)
 {
     free(g->attempt_dir);
     g->attempt_dir = steal_ptr(files->dir);
+    g->has_flat_files = files->is_flat;
 }
 
 static void log_cannot_start(const struct generation *g, int r)

@@ -69,8 +69,11 @@ static int add_virtual_device(const struct plan *plan, int local_rank, struct st
 
 static void add_error_file(const struct plan *plan, int local_rank, struct strlist *out)
 {
+    const char *mark = plan->has_flat_files ? "." : "/";
+
     if (plan->attempt_dir)
-        strlist_add(out, "TORCHELASTIC_ERROR_FILE=%s/%d/error.json", plan->attempt_dir, local_rank);
+        strlist_add(out, "TORCHELASTIC_ERROR_FILE=%s%s%d%serror.json", plan->attempt_dir, mark, local_rank,
+                    mark);
     else
         strlist_add(out, "TORCHELASTIC_ERROR_FILE=");
 }

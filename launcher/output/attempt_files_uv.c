@@ -77,6 +77,7 @@ static int make_folders_of(struct attempt_work *w)
     bool had_run = w->logs.run;
 
     int r = logs_begin_attempt(&w->logs, w->config.job->worker_run_id, w->attempt, &w->files.dir);
+    w->files.is_flat = w->logs.is_flat;
     w->is_new_run = !had_run && (w->logs.run || (w->logs.base && w->logs.is_temporary));
     if (r)
         (void)snprintf(w->error, sizeof(w->error),

@@ -31,9 +31,10 @@ static char *absolute_path(const char *path)
     return absolute;
 }
 
-int logs_init(struct logs *logs, const char *log_dir, char *const *environment, int n_workers)
+int logs_init(struct logs *logs, const char *log_dir, bool has_output, char *const *environment,
+              int n_workers)
 {
-    *logs = (struct logs){.n_workers = n_workers};
+    *logs = (struct logs){.n_workers = n_workers, .is_flat = !log_dir && !has_output};
     if (log_dir && strcmp(log_dir, "/dev/null") == 0)
         return 0;
     logs->is_temporary = !log_dir;
@@ -137,6 +138,10 @@ static int begin_run(struct logs *logs, const char *run_id)
     int r = logs->base ? make_folders(logs->base) : make_temporary(logs);
     if (r)
         return r;
+    if (logs->is_flat) {
+        logs->run = strdup(logs->base);
+        return logs->run ? 0 : -ENOMEM;
+    }
     if (asprintf(&run, "%s/%s_XXXXXX", logs->base, run_id) < 0)
         return -ENOMEM;
     for (char *p = run + strlen(logs->base) + 1; *p; p++)
@@ -155,6 +160,8 @@ static int make_attempt(const struct logs *logs, const char *dir)
 {
     char path[4096];
 
+    if (logs->is_flat)
+        return 0;
     if (mkdir(dir, 0777) < 0)
         return -errno;
     for (int i = 0; i < logs->n_workers; i++) {
@@ -167,11 +174,15 @@ static int make_attempt(const struct logs *logs, const char *dir)
     return 0;
 }
 
-char *logs_worker_file(const char *run, unsigned attempt, int local_rank, const char *name)
+char *logs_worker_file(const struct logs *logs, unsigned attempt, int local_rank, const char *name)
 {
+    const char *mark = logs->is_flat ? "." : "/";
     char *path = NULL;
 
-    return run && asprintf(&path, "%s/attempt_%u/%d/%s", run, attempt, local_rank, name) >= 0 ? path : NULL;
+    return logs->run && asprintf(&path, "%s/attempt_%u%s%d%s%s", logs->run, attempt, mark, local_rank, mark,
+                                 name) >= 0
+               ? path
+               : NULL;
 }
 
 int logs_begin_attempt(struct logs *logs, const char *run_id, int attempt, char **ret_dir)
@@ -209,6 +220,17 @@ static void remove_folder(char path[4096], const char *const *names, size_t n_na
     (void)rmdir(path);
 }
 
+static void remove_error_file(const struct logs *logs, const char *name)
+{
+    char path[4096];
+    const char *end = strrchr(name, '.');
+
+    if (!end || strcmp(end, ".json") != 0)
+        return;
+    (void)snprintf(path, sizeof(path), "%s/%s", logs->run, name);
+    (void)unlink(path);
+}
+
 /* Files that crun and error handlers make; without `files` the folders only, where they are empty. */
 static void remove_attempt(const struct logs *logs, const char *attempt, bool files)
 {
@@ -231,8 +253,12 @@ static void remove_attempts(const struct logs *logs, bool files)
     if (folder_list_open(&list, logs->run) != 0)
         return;
     while ((name = folder_list_next(&list)))
-        if (strncmp(name, "attempt_", strlen("attempt_")) == 0)
+        if (strncmp(name, "attempt_", strlen("attempt_")) != 0)
+            continue;
+        else if (!logs->is_flat)
             remove_attempt(logs, name, files);
+        else if (files)
+            remove_error_file(logs, name);
     folder_list_close(&list);
 }
 
@@ -245,7 +271,7 @@ static void remove_tree(const struct logs *logs, bool files)
         remove_attempts(logs, files);
         (void)rmdir(logs->run);
     }
-    if (logs->base)
+    if (logs->base && !logs->is_flat)
         (void)rmdir(logs->base);
 }
 

@@ -215,7 +215,10 @@ static void limit_attempt(struct node_store *n, unsigned ms)
 
 static void on_store_reached(void *data)
 {
-    limit_attempt(data, HELLO_MS);
+    struct node_store *n = data;
+
+    if (!n->relay.failed) /* the timer is that of the failure then */
+        limit_attempt(n, HELLO_MS);
 }
 
 static int dial_relay(struct node_store *n)

@@ -153,10 +153,10 @@ static void print_rendezvous(struct events *e, const struct worker_group *g)
 }
 
 /* The error file of a worker, or what torchrun writes for one without. Malloc'ed. */
-static char *read_raw_error(const struct worker_group *g, int local_rank, const char *run_dir)
+static char *read_raw_error(const struct worker_group *g, int local_rank, const struct logs *logs)
 {
     _cleanup_free_ char *path =
-        logs_worker_file(run_dir, g->workers[local_rank].generation, local_rank, "error.json");
+        logs_worker_file(logs, g->workers[local_rank].generation, local_rank, "error.json");
     size_t n;
 
     char *bytes = path ? read_disk_start(path, ERROR_FILE_MAX, &n) : NULL;
@@ -170,11 +170,11 @@ static char *read_raw_error(const struct worker_group *g, int local_rank, const 
 }
 
 static void print_worker_end(struct events *e, const struct worker_group *g, int local_rank, int64_t run_s,
-                             const char *run_dir)
+                             const struct logs *logs)
 {
     const struct event_ending ending = ending_of(g, local_rank);
     bool failed = ending.code != 0;
-    _cleanup_free_ char *error = failed ? read_raw_error(g, local_rank, run_dir) : NULL;
+    _cleanup_free_ char *error = failed ? read_raw_error(g, local_rank, logs) : NULL;
 
     print_torch(e, g,
                 (struct event_torch){.state = failed                         ? "FAILED"
@@ -188,12 +188,12 @@ static void print_worker_end(struct events *e, const struct worker_group *g, int
 }
 
 /* As in torchrun, the agent has "succeeded" when it ran to its end, whatever the result of the workers. */
-static void print_end(struct events *e, const struct worker_group *g, int64_t run_s, const char *run_dir)
+static void print_end(struct events *e, const struct worker_group *g, int64_t run_s, const struct logs *logs)
 {
     bool came_to_its_end = !g->interrupt && g->cause != GROUP_CAUSE_EXEC && g->cause != GROUP_CAUSE_START;
 
     for (int i = 0; came_to_its_end && i < g->config.n_workers; i++)
-        print_worker_end(e, g, i, run_s, run_dir);
+        print_worker_end(e, g, i, run_s, logs);
     print_torch(e, g,
                 (struct event_torch){
                     .state = came_to_its_end ? "SUCCEEDED" : "FAILED", .run_s = run_s, .duration_ms = -1});
@@ -296,7 +296,7 @@ void events_restart(struct events *e, const struct worker_group *g, const struct
 }
 
 void events_end(struct events *e, const struct worker_group *g, const struct failures_outcome *outcome,
-                int exit_code, const char *run_dir)
+                int exit_code, const struct logs *logs)
 {
     if (!e)
         return;
@@ -314,7 +314,7 @@ void events_end(struct events *e, const struct worker_group *g, const struct fai
                                .number = exit_code,
                                .took_ns = took},
                 now);
-    print_end(e, g, (int64_t)(took / 1000000000u), run_dir);
+    print_end(e, g, (int64_t)(took / 1000000000u), logs);
 }
 
 /* ---- life ---- */

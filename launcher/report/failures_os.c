@@ -39,8 +39,8 @@ static void read_error_file(const struct failures_source *source, struct report_
 {
     int64_t time_s = 0;
 
-    s->path = logs_worker_file(source->run_dir, source->group->workers[f->local_rank].generation,
-                               f->local_rank, "error.json");
+    s->path = logs_worker_file(source->logs, source->group->workers[f->local_rank].generation, f->local_rank,
+                               "error.json");
     if (!s->path)
         return;
     s->bytes = read_disk_start(s->path, ERROR_FILE_MAX, &s->n_bytes);
@@ -95,7 +95,7 @@ static char *last_stderr_lines(const struct failures_source *source, int local_r
 
     if (!((job->redirects[local_rank] | job->tees[local_rank]) & JOB_STDERR))
         return NULL;
-    path = logs_worker_file(source->run_dir, source->group->workers[local_rank].generation, local_rank,
+    path = logs_worker_file(source->logs, source->group->workers[local_rank].generation, local_rank,
                             "stderr.log");
     if (!path)
         return NULL;
@@ -252,7 +252,7 @@ static void report_failed_generation(const struct failures_source *source, struc
         .python =
             root >= 0 && may_be_an_import(source, &failures[root], stderr_lines) ? source->program : NULL,
         .interpreter = interpreter,
-        .log_dir = outcome->has_files || source->job->log_dir ? source->run_dir : NULL,
+        .log_dir = outcome->has_files || source->job->log_dir ? source->logs->run : NULL,
         .oom_kills = source->oom_kills,
         .core_pattern = core_pattern,
         .sender = source->sender,

@@ -10,21 +10,21 @@
 
 struct worker_group;
 struct job;
+struct logs;
 
 struct failures_source {
     const struct worker_group *group;
     const struct job *job;
     char *const *environment;
-    const char *program; /* path that was executed */
-    const char
-        *run_dir;   /* with a folder for each generation, named as the place of kept files; NULL: no files */
-    int rank_base;  /* global rank of local rank 0 */
-    long oom_kills; /* since the start; -1 when unknown */
-    const char *sender;     /* sender of the signal that stopped crun; "" when unknown */
-    bool gave_up;           /* something cannot be killed */
-    int line_worker;        /* local rank that was killed for a line that it printed; -1: none */
-    const char *line_cause; /* which, as a sentence */
-    const char *final_why;  /* why there is no restart, where no rule on a line is the reason; or "" */
+    const char *program;     /* path that was executed */
+    const struct logs *logs; /* the place of error files and kept ones */
+    int rank_base;           /* global rank of local rank 0 */
+    long oom_kills;          /* since the start; -1 when unknown */
+    const char *sender;      /* sender of the signal that stopped crun; "" when unknown */
+    bool gave_up;            /* something cannot be killed */
+    int line_worker;         /* local rank that was killed for a line that it printed; -1: none */
+    const char *line_cause;  /* which, as a sentence */
+    const char *final_why;   /* why there is no restart, where no rule on a line is the reason; or "" */
 };
 
 struct failures_outcome {

@@ -270,7 +270,7 @@ def test_recorded_error_is_shown_and_kept(tmp_path):
     assert "ValueError: boom" in root and "error.json" in root and "rank      : 1" in root
     kept = [line for line in said(p) if "kept in" in line][0].split()[-1]
     assert pathlib.Path(kept).is_relative_to(logs)
-    assert (pathlib.Path(kept) / "attempt_0" / "1" / "error.json").exists()
+    assert (pathlib.Path(kept) / "attempt_0.1.error.json").exists()
     assert '"errorCode":1' in mine.read_text() and "boom" in mine.read_text()
 
 

@@ -291,6 +291,8 @@ def test_crunctl_takes_stacks(tmp_path):
         answer = subprocess.run([crunctl, "stacks"], capture_output=True, text=True, timeout=60, check=False)
         assert answer.returncode == 0, answer.stderr
         assert ", stacks: " in answer.stdout and jobs.ranks_in(answer.stdout) == [0, 1, 2], answer.stdout
+        folder = pathlib.Path(re.search(r"stacks: (\S+)", answer.stdout)[1])
+        assert sorted(path.name for path in folder.iterdir()) == [f"rank_{rank}.txt" for rank in range(3)]
         assert subprocess.run([crunctl, "stacks", "another"], capture_output=True, timeout=60, check=False).returncode == 3
         assert p.poll() is None
     finally:

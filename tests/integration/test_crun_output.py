@@ -93,6 +93,11 @@ def test_temporary_logs(tmp_path):
     where = {"TMPDIR": str(tmp_path)}
     assert crun("--no-python", "sh", "-c", SAY, environment=where).returncode == 0
     assert os.listdir(tmp_path) == []
+    assert crun("--no-python", "sh", "-c", "echo {} >$TORCHELASTIC_ERROR_FILE", environment=where).returncode == 0
+    assert os.listdir(tmp_path) == []  # with what is known to come from crun and its workers, and nothing else
+    assert crun("--no-python", "sh", "-c", "echo >${TORCHELASTIC_ERROR_FILE}.own", environment=where).returncode == 0
+    assert [path.name for path in tmp_path.glob("*/*")] == ["attempt_0.0.error.json.own"]
+    shutil.rmtree(next(tmp_path.iterdir()))
     p = crun("-r3", "--no-python", "sh", "-c", SAY, environment=where)
     assert p.returncode == 0 and f"crun: the workers' output is in {tmp_path}/torchelastic_" in p.stderr
     assert logs(next(tmp_path.iterdir())) == {"attempt_0/0/stdout.log": "out 0\n", "attempt_0/0/stderr.log": "err 0\n"}

@@ -113,7 +113,8 @@ def test_who_stays_and_who_is_new(job):
     old, new = jobs.environment(after[0]), jobs.environment(after[2])
     assert (old["TORCHELASTIC_RESTART_COUNT"], new["TORCHELASTIC_RESTART_COUNT"]) == ("0", "1")
     assert old["MASTER_PORT"] != new["MASTER_PORT"]
-    assert "/attempt_0/0/" in old["TORCHELASTIC_ERROR_FILE"] and "/attempt_1/2/" in new["TORCHELASTIC_ERROR_FILE"]
+    assert old["TORCHELASTIC_ERROR_FILE"].endswith("/attempt_0.0.error.json")
+    assert new["TORCHELASTIC_ERROR_FILE"].endswith("/attempt_1.2.error.json")
     stop(j)
 
 

@@ -28,6 +28,8 @@ def plain(text):
     text = re.sub(r"/bin/python3?(?=: No module)", "/bin/python", text)
     text = re.sub(r"torchelastic_[A-Za-z0-9_]+", "torchelastic_RANDOM", text)
     text = re.sub(r"_[A-Za-z0-9_]{6,8}/attempt_", "_RANDOM/attempt_", text)
+    # Without --log-dir, and without files of output, the folder of crun is flat.
+    text = re.sub(r"(torchelastic_RANDOM)/\S+_RANDOM/attempt_(\d+)/(\d+)/(error\.json)", r"\1/attempt_\2.\3.\4", text)
     return re.sub(r"\bpid \d+\b|\bPID \d+\b", "pid N", text)
 
 

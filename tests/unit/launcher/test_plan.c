@@ -205,6 +205,11 @@ static void test_inherited_beats_default(void **state)
     expect_variable(&out, "TORCH_NCCL_ASYNC_ERROR_HANDLING=0");
     expect_variable(&out, "TORCHELASTIC_ERROR_FILE=");
     strlist_finish(&out);
+    plan.attempt_dir = "/tmp/a/attempt_2";
+    plan.has_flat_files = true;
+    assert_int_equal(plan_environment(&plan, 3, &out), 0);
+    expect_variable(&out, "TORCHELASTIC_ERROR_FILE=/tmp/a/attempt_2.3.error.json");
+    strlist_finish(&out);
 }
 
 static void test_one_worker_keeps_its_threads(void **state)
