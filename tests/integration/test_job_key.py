@@ -129,6 +129,7 @@ def test_a_rank_that_does_not_prove_the_key_is_refused(fabric, tmp_path, secret,
         assert min(codes) > 0 and not lines, text
         if how in ("closed", "empty", "short", "long", "unsealed"):
             assert "which is no sealed file with the job's key" in text
+            assert "cannot connect" not in text  # to a rank that has shared its address before it finds that out
 
 
 def test_no_process_shows_the_key(tmp_path, secret):

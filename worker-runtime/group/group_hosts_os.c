@@ -147,22 +147,17 @@ int group_set_hosts(struct crw_group *group, struct net *net, uint32_t id, const
 }
 
 /* The detector gets the group only when the hosts of its ranks are known. */
-static int connect_all(struct crw_group *group, struct net *net, const struct peer_table *table)
+static int connect_all(struct crw_group *group, struct net *net, const struct peer_table *table,
+                       const struct job_key *key)
 {
     int interrupt_fd = failure_detector_failed_fd(group->detector);
-    struct job_key key;
-    int r = job_key_read(group->env.generation, &key);
-
-    if (r)
-        return r;
-    r = group_set_hosts(group, net, 0, table->keys, group->env.group_world_size, group->env.rank,
-                        group->env.world_size);
+    int r = group_set_hosts(group, net, 0, table->keys, group->env.group_world_size, group->env.rank,
+                            group->env.world_size);
 
     if (r)
         return r;
     failure_detector_add_group(group->detector, &group->detected_group);
-    r = net_start(net, table->peers, table->token, &key);
-    key_erase(&key, sizeof(key)); /* the net has a copy */
+    r = net_start(net, table->peers, table->token, key);
     if (r == 0)
         r = inter_host_connect_controls(group->inter_host, interrupt_fd);
     return r == 0 ? inter_host_connect(group->inter_host, interrupt_fd) : r;
@@ -192,7 +187,7 @@ static int check_addresses(const struct peer_table *table)
         rank, table->peers[rank].address);
 }
 
-static int join_over_hosts(struct crw_group *group, int number, struct net *net)
+static int join_over_hosts(struct crw_group *group, int number, struct net *net, const struct job_key *key)
 {
     struct peer_table table = {0};
     int r = find_all_peers(group, number, net, &table);
@@ -201,7 +196,7 @@ static int join_over_hosts(struct crw_group *group, int number, struct net *net)
     if (r == 0)
         r = check_addresses(&table);
     if (r == 0)
-        r = connect_all(group, net, &table);
+        r = connect_all(group, net, &table, key);
     peer_table_finish(&table);
     return r == 0 ? meet_over_hosts(group) : r;
 }
@@ -209,6 +204,7 @@ static int join_over_hosts(struct crw_group *group, int number, struct net *net)
 int group_join_hosts(struct crw_group *group, int number)
 {
     struct net *net = NULL;
+    struct job_key job_key = {0};
     char key[HOST_KEY_SIZE];
     int fd, r;
 
@@ -220,10 +216,14 @@ int group_join_hosts(struct crw_group *group, int number)
         return r;
     failure_detector_add_group(group->detector, &group->detected_group);
     r = shm_barrier(&group->shm);
+    if (r ==
+        0) /* before others learn the address: they would be refused there, and report that as the first failure */
+        r = job_key_read(group->env.generation, &job_key);
     if (r == 0)
         r = listen_here(group, &net);
     if (r == 0)
-        r = join_over_hosts(group, number, net);
-    net_destroy(net); /* group->inter_host has its share */
+        r = join_over_hosts(group, number, net, &job_key);
+    key_erase(&job_key, sizeof(job_key)); /* the net has a copy */
+    net_destroy(net);                     /* group->inter_host has its share */
     return r;
 }
