@@ -397,6 +397,16 @@ static void compose_withdrawal(struct etcd_leader *l, struct etcd_request *ret)
     l->wants_withdraw = false;
 }
 
+/* A look shows what has become of it. */
+static void take_withdrawal(struct etcd_leader *l, const struct etcd_reply *reply, uint64_t now_ns)
+{
+    uint64_t pause_ms = reply->outcome == ETCD_OK        ? 0
+                        : reply->outcome == ETCD_REFUSED ? REFUSED_MS
+                                                         : RETRY_MS;
+
+    l->work_due_ns = now_ns + pause_ms * MS;
+}
+
 static void compose_look(struct etcd_leader *l, struct etcd_request *ret)
 {
     *ret = (struct etcd_request){.kind = ETCD_RANGE};
@@ -861,8 +871,7 @@ void etcd_leader_take_work(struct etcd_leader *l, struct etcd_reply *reply, uint
     if (work == ETCD_WORK_LOOK)
         take_look(l, reply, now_ns);
     else if (work == ETCD_WORK_WITHDRAW)
-        l->work_due_ns =
-            now_ns + (reply->outcome == ETCD_OK ? 0 : RETRY_MS) * MS; /* look what has become of it */
+        take_withdrawal(l, reply, now_ns);
     else if (work == ETCD_WORK_CAMPAIGN)
         take_campaign(l, reply, now_ns);
     else if (l->work_term != l->term)

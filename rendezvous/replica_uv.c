@@ -1,6 +1,6 @@
 /*
  *   a crund that follows -> connects to the leader, proves the key of the purpose `replica`, sends its id
- *   the leader           -> makes the first one its backup: stores that begin from now on are there, too, and those that
+ *   the leader           -> sends one message without effect, and makes the first one its backup: stores that begin from now on are there, too, and those that
  *                           are there already are copied to it, one after another (job_stores_uv.c)
  *
  * The others stay connected, and one of them becomes the backup when it is lost. A store that has lost its backup goes on alone until
@@ -282,6 +282,27 @@ static int take_confirm(struct replica_conn *c, const struct replica_message *m)
     return 0;
 }
 
+/* A message without effect, which shows that this crund leads; see age_copies(). */
+static int announce(struct replica_conn *c)
+{
+    int r = replica_put_end(&c->out, 0);
+
+    if (r == 0)
+        flush_conn(c);
+    return r;
+}
+
+void replica_shell_lead(struct replica_shell *h)
+{
+    list_for_each_safe(i, &h->followers)
+    {
+        struct replica_conn *c = list_entry(i, struct replica_conn, link);
+
+        if (c->id != 0 && announce(c) < 0)
+            close_conn(c);
+    }
+}
+
 static int take_follower_hello(struct replica_conn *c)
 {
     uint64_t id;
@@ -296,7 +317,7 @@ static int take_follower_hello(struct replica_conn *c)
     c->shell->has_logged_version = false;
     if (!c->shell->backup)
         choose_backup(c->shell);
-    return 0;
+    return rounds_shell_leads(c->shell->server->rounds) ? announce(c) : 0;
 }
 
 /* ---- the backup ---- */
@@ -325,7 +346,7 @@ static int take_order(struct replica_conn *c, const struct replica_message *m)
 
 void replica_shell_confirm(struct replica_shell *h, uint64_t number, uint64_t n)
 {
-    if (!h->leader)
+    if (!h->leader || !h->leader->has_aged_copies) /* it is a number of the stream before */
         return;
     if (replica_put_confirm(&h->leader->out, number, n) == 0)
         flush_conn(h->leader);
@@ -341,8 +362,8 @@ void replica_shell_leave(struct replica_shell *h)
 
 /* ---- receiving ---- */
 
-/* Only a crund that leads sends anything. One that does not, but was started again at the address of the one that led, leaves the
- * copies as good as they are: this crund is to lead with them. */
+/* Only a crund that leads sends anything, and it does so at once. One that does not, but was started again at the address of the one
+ * that led, leaves the copies as good as they are: this crund is to lead with them. */
 static void age_copies(struct replica_conn *c)
 {
     if (!c->has_aged_copies)
@@ -565,12 +586,6 @@ static bool is_backup_stuck(const struct replica_shell *h, uint64_t now_ms)
     return h->is_behind || (is_waiting && now_ms - h->moved_ms >= PATIENCE_MS);
 }
 
-static void drop_old_copies(struct replica_shell *h)
-{
-    age_copies(h->leader);
-    job_stores_drop_copies(h->server->job_stores);
-}
-
 static void on_replica_tick(uv_timer_t *timer)
 {
     struct replica_shell *h = timer->data;
@@ -593,8 +608,8 @@ static void on_replica_tick(uv_timer_t *timer)
     else if (h->leader && !tls_link_is_established(h->leader->tls) &&
              now_ms - h->leader->since_ms >= HELLO_MS)
         close_conn(h->leader);
-    else if (h->leader && now_ms - h->leader->since_ms >= KEEP_COPIES_MS)
-        drop_old_copies(h);
+    else if (h->leader && h->leader->has_aged_copies && now_ms - h->leader->since_ms >= KEEP_COPIES_MS)
+        job_stores_drop_copies(h->server->job_stores);
     if (!h->backup)
         choose_backup(h);
     if (h->backup)

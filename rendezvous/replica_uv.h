@@ -25,6 +25,9 @@ void replica_shell_follow(struct replica_shell *h, const char *address, bool lea
 /* The leader is lost: another crund may have all the keys that this one lacks, and is to be the first to take over. */
 bool replica_shell_defers(const struct replica_shell *h);
 
+/* This crund leads from now on: those that follow it are sent so. */
+void replica_shell_lead(struct replica_shell *h);
+
 /* ---- the crund that serves ---- */
 
 /* Takes the socket and the link of a crund that has proved the key, and the bytes that it has sent inside. */

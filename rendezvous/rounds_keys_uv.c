@@ -60,6 +60,7 @@ void rounds_keys_lead(struct rounds_shell *r)
 {
     if (!r->server->replicas)
         return;
+    replica_shell_lead(r->server->replicas);
     list_for_each(i, &r->core.jobs)
     {
         struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);

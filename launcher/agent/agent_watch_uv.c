@@ -58,7 +58,7 @@ static const char *folder_for_watch(void *data)
 {
     const struct agent *a = data;
 
-    return !a->generation ? NULL : a->logs.is_flat ? a->logs.run : a->generation->attempt_dir;
+    return a->generation ? a->generation->attempt_dir : NULL;
 }
 
 static uint64_t store_changes_for_watch(void *data)

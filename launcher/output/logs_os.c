@@ -220,12 +220,24 @@ static void remove_folder(char path[4096], const char *const *names, size_t n_na
     (void)rmdir(path);
 }
 
+/* Where it is flat: what logs_worker_file() calls so. */
+static bool is_error_file(const struct logs *logs, const char *name)
+{
+    char expected[64];
+    int rank;
+    unsigned attempt;
+
+    if (sscanf(name, "attempt_%9u.%9d", &attempt, &rank) != 2 || rank < 0 || rank >= logs->n_workers)
+        return false;
+    (void)snprintf(expected, sizeof(expected), "attempt_%u.%d.error.json", attempt, rank);
+    return strcmp(name, expected) == 0;
+}
+
 static void remove_error_file(const struct logs *logs, const char *name)
 {
     char path[4096];
-    const char *end = strrchr(name, '.');
 
-    if (!end || strcmp(end, ".json") != 0)
+    if (!is_error_file(logs, name))
         return;
     (void)snprintf(path, sizeof(path), "%s/%s", logs->run, name);
     (void)unlink(path);
@@ -271,7 +283,7 @@ static void remove_tree(const struct logs *logs, bool files)
         remove_attempts(logs, files);
         (void)rmdir(logs->run);
     }
-    if (logs->base && !logs->is_flat)
+    if (logs->base && (!logs->is_flat || !logs->run))
         (void)rmdir(logs->base);
 }
 

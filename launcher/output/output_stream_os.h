@@ -41,7 +41,8 @@ struct output_stream {
 };
 
 /*
- * Opens one stream of the worker with this local rank; rank, its number in the whole job, may stand in prefixes. attempt_dir: the folder of its generation, NULL without log files.
+ * Opens one stream of the worker with this local rank; rank, its number in the whole job, may stand in prefixes. attempt_dir: the folder of its generation,
+ * NULL without files; used where output goes to files.
  * *ret_fd: what the worker writes to (the caller closes it), or -1 for crun's own descriptor. *ret_stream: NULL when the
  * console shows nothing of it; else the caller's. Returns 0, or -errno, perhaps with the reason in error. For any thread.
  */

@@ -329,6 +329,8 @@ static void make_stack_folder(struct watch_task *t)
     size_t n = strlen(t->folder);
 
     t->folder_made = false;
+    if (n) /* of the generation: there is none yet where no output goes to files */
+        (void)mkdir(t->folder, 0777);
     for (int i = 1; n && !t->folder_made && i <= FOLDERS_MAX; i++) {
         (void)snprintf(t->folder + n, sizeof(t->folder) - n, "/stacks_%d",
                        i); /* watch_task_set_folder() left room */

@@ -88,6 +88,12 @@ def test_without_log_files():
     assert p.stdout == "[default0]:out 0\n" and p.stderr == "err 0\n"
 
 
+OWN_FILES = """cd $(dirname $TORCHELASTIC_ERROR_FILE)
+for name in attempt_0.0.error.json.own attempt_0.0.error.json attempt_0.1.error.json attempt_00.0.error.json attempt_0.x.json attempt_x.json; do
+    echo >$name
+done"""
+
+
 def test_temporary_logs(tmp_path):
     """Kept where the user asked for files, with a line that names them when they hold the only copy of the output."""
     where = {"TMPDIR": str(tmp_path)}
@@ -95,8 +101,9 @@ def test_temporary_logs(tmp_path):
     assert os.listdir(tmp_path) == []
     assert crun("--no-python", "sh", "-c", "echo {} >$TORCHELASTIC_ERROR_FILE", environment=where).returncode == 0
     assert os.listdir(tmp_path) == []  # with what is known to come from crun and its workers, and nothing else
-    assert crun("--no-python", "sh", "-c", "echo >${TORCHELASTIC_ERROR_FILE}.own", environment=where).returncode == 0
-    assert [path.name for path in tmp_path.glob("*/*")] == ["attempt_0.0.error.json.own"]
+    assert crun("--no-python", "sh", "-c", OWN_FILES, environment=where).returncode == 0
+    assert sorted(path.name for path in tmp_path.glob("*/*")) == ["attempt_0.0.error.json.own", "attempt_0.1.error.json", "attempt_0.x.json",
+                                                                  "attempt_00.0.error.json", "attempt_x.json"]
     shutil.rmtree(next(tmp_path.iterdir()))
     p = crun("-r3", "--no-python", "sh", "-c", SAY, environment=where)
     assert p.returncode == 0 and f"crun: the workers' output is in {tmp_path}/torchelastic_" in p.stderr

@@ -260,7 +260,8 @@ def standing_still(processes):
 
 
 def test_a_crund_that_is_started_again_at_once_leaves_its_place_to_the_backup(tmp_path, secret):
-    """No other one has seen that connections to it were refused, and the backup connects to it before it can tell etcd."""
+    """No other one has seen that connections to it were refused, and the backup follows it until etcd answers: for longer than a copy is
+    kept that is older than what a leader has sent."""
     with open_place(tmp_path, "--secret-file", str(secret), "--store-replicas", "2") as place:
         job = Job(place, secret, tmp_path)
         for is_etcd_late in (False, True):
@@ -270,9 +271,26 @@ def test_a_crund_that_is_started_again_at_once_leaves_its_place_to_the_backup(tm
                 with standing_still([place.crunds[i].process for i in range(3) if i != old]):
                     place.crunds[old].__exit__()
                     place.start_crund(old)
-                time.sleep(0.6 if is_etcd_late else 0)
+                time.sleep(5.6 if is_etcd_late else 0)
             assert wait_until(lambda: place.leader() not in (None, old), 60), place.logs()  # noqa: B023
             assert served_by(place, place.leader()), place.logs()
+        job.wait_for_writes()
+        job.finish()
+
+
+def test_a_crund_with_an_outdated_copy_leaves_the_place_to_the_backup(tmp_path, secret):
+    """It was the backup, has stood still, and has followed the leader again for a second when that one ends."""
+    with open_place(tmp_path, "--secret-file", str(secret), "--store-replicas", "2") as place:
+        job = Job(place, secret, tmp_path)
+        leader = wait_for_backup(place)
+        job.wait_for_writes(20)
+        first = backup_of(place)
+        with standing_still([place.crunds[first].process]):
+            third = place.crunds[other(place, leader, first)]
+            assert wait_until(lambda: "does not confirm them" in place.crunds[leader].log(), 30), place.logs()
+            assert wait_until(lambda: "has the keys of job 'j', too" in third.log() and has_backup(place, leader), 30), place.logs()
+        time.sleep(1)
+        kill_serving(place, leader)
         job.wait_for_writes()
         job.finish()
 

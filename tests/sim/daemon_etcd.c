@@ -10,7 +10,7 @@
 #include "rendezvous/rounds_json.h"
 #include "tests/sim/sim.h"
 
-enum { SLOW_MS = 50 };
+enum { SLOW_MS = 50, DEFERS_PERCENT = 40 };
 
 static void run_etcd(struct sim *sim, struct sim_daemon *d, uint64_t done);
 
@@ -98,6 +98,8 @@ void daemon_etcd_boot(struct sim *sim, struct sim_daemon *d)
     (void)snprintf(config.prefix, sizeof(config.prefix), "/t");
     (void)snprintf(config.address, sizeof(config.address), "10.9.9.%u:29400", 9 + daemon_number(sim, d));
     etcd_leader_init(&d->leader, &config);
+    etcd_leader_defer(&d->leader,
+                      random_percent(&sim->random, DEFERS_PERCENT)); /* it has the keys of jobs, or not */
     daemon_watch_boot(sim, d);
     d->tick_ns = 0;
     sim_trace(sim, "daemon %u boots", daemon_number(sim, d));

@@ -11,7 +11,6 @@
 #include "tests/sim/sim.h"
 
 enum {
-    WATCH_AGAIN_MS = LEADER_TICK_MS,
     SYN_AGAIN_MS = 1000,
     NO_ROUTE_PERCENT = 30, /* of connections between daemons that are cut off */
     NO_DESCRIPTOR_PERCENT = 1,
@@ -59,12 +58,9 @@ static void note_end(struct sim *sim, struct sim_daemon *d, int error)
 
 static void watch_ended(struct sim *sim, struct sim_daemon *d, int error)
 {
-    uint64_t now_ns = daemon_clock(sim, d);
-    bool is_quick = now_ns - d->watch.opened_ns < WATCH_AGAIN_MS * SIM_MS;
-
     note_end(sim, d, error);
+    d->watch.due_ns = daemon_clock(sim, d) + leader_silence_pause_ms(&d->watch.silence, error) * SIM_MS;
     close_watch(d);
-    d->watch.due_ns = now_ns + (error == 0 && !is_quick ? 0 : WATCH_AGAIN_MS * SIM_MS);
     daemon_etcd_run(sim, d);
 }
 
@@ -83,7 +79,7 @@ static void open_watch(struct sim *sim, struct sim_daemon *d, const char *addres
     unsigned last;
     int error;
 
-    w->due_ns = daemon_clock(sim, d) + WATCH_AGAIN_MS * SIM_MS;
+    w->due_ns = daemon_clock(sim, d) + LEADER_TICK_MS * SIM_MS;
     if (w->watched_id == d->leader.seen_id) {
         leader_silence_reopened(&w->silence);
     } else {
@@ -96,8 +92,7 @@ static void open_watch(struct sim *sim, struct sim_daemon *d, const char *addres
         return;
     w->is_open = true;
     w->peer = last - 9;
-    w->opened_ns = daemon_clock(sim, d);
-    w->tick_ns = w->opened_ns + LEADER_TICK_MS * SIM_MS;
+    w->tick_ns = daemon_clock(sim, d) + LEADER_TICK_MS * SIM_MS;
     (void)snprintf(w->address, sizeof(w->address), "%s", address);
     error = choose_error(sim, d);
     if (error < 0) {
@@ -148,7 +143,7 @@ void daemon_watch_etcd_answered(struct sim *sim, struct sim_daemon *d, bool is_a
     take_step(sim, d, leader_silence_etcd_answered(&w->silence));
     if (w->judged_ns == 0 && sim->now_ns >= w->answered_ns + JUDGED_MS * SIM_MS)
         w->judged_ns = sim->now_ns;
-    check_noticed(sim, d, NOTICED_MS * SIM_MS);
+    check_noticed(sim, d, (NOTICED_MS + (d->leader.defers ? ETCD_DEFER_MS + STEADY_MS : 0)) * SIM_MS);
 }
 
 /* ---- with each turn of the daemon ---- */
@@ -174,7 +169,11 @@ void daemon_watch_update(struct sim *sim, struct sim_daemon *d)
 
 uint64_t daemon_watch_deadline(const struct sim *sim, const struct sim_daemon *d)
 {
-    return d->watch.is_open ? d->watch.tick_ns : daemon_clock(sim, d) + WATCH_AGAIN_MS * SIM_MS;
+    uint64_t now_ns = daemon_clock(sim, d);
+
+    if (d->watch.is_open)
+        return d->watch.tick_ns;
+    return d->watch.due_ns > now_ns ? d->watch.due_ns : now_ns + LEADER_TICK_MS * SIM_MS;
 }
 
 void daemon_watch_boot(struct sim *sim, struct sim_daemon *d)

@@ -365,7 +365,7 @@ struct sim_watch {
     unsigned peer;
     uint64_t peer_life; /* of the process there; 0: not connected yet */
     uint64_t serial;
-    uint64_t opened_ns, due_ns, tick_ns; /* by the daemon's clock */
+    uint64_t due_ns, tick_ns; /* by the daemon's clock */
     uint64_t watched_id;
     struct leader_silence silence;
     char address[ETCD_ADDRESS_SIZE];

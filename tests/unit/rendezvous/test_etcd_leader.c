@@ -222,7 +222,8 @@ static const struct withdrawal {
     {"at once", {ETCD_OK, ETCD_OK}, 200},
     {"not sent", {ETCD_NOT_SENT, ETCD_OK}, 200},
     {"unknown, and not carried out", {ETCD_UNKNOWN, ETCD_OK}, 200},
-    {"refused three times", {ETCD_REFUSED, ETCD_REFUSED, ETCD_REFUSED}, 400},
+    {"not sent three times", {ETCD_NOT_SENT, ETCD_NOT_SENT, ETCD_NOT_SENT}, 400},
+    {"refused", {ETCD_REFUSED, ETCD_OK}, 600},
 };
 
 /* Work of crund 0 that is due now; the outcomes are those of its first transactions. */
