@@ -47,7 +47,7 @@ struct job_store {
     /* With replicas. */
     struct replica *replica; /* NULL: without */
     uint64_t
-        number; /* in the stream to the backup, or from the crund that serves it; 0: a copy from before */
+        number; /* in the stream to the backup, or from the crund that serves it; 0: a copy from before what the leader of now has sent */
     enum job_store_copy copy;
     uint64_t mark;      /* it is not served before that is saved; 0: it is */
     uint64_t paused_ms; /* since when `mark` cannot be saved, as this crund does not lead; 0: it can */

@@ -89,7 +89,7 @@ void job_stores_age_copies(struct job_stores *j);
 /* Drops copies from before. */
 void job_stores_drop_copies(struct job_stores *j);
 
-/* Are there keys that this crund is to serve if it leads? Not copies from before. */
+/* Are there keys that this crund is to serve if it leads? Not copies that job_stores_age_copies() has found. */
 bool job_stores_have_keys(const struct job_stores *j);
 
 /* The backup has n entries of that store; how many more than before. */

@@ -10,7 +10,7 @@
  *                                       <-   or copy: the same of a store that has some, and pieces of its state (replica_state.h), ...
  *                                       <-   entry (replica.h), ...
  *   confirm: number of entries          ->   behind a copy once when it is whole, however many there are
- *                                       <-   end: the store ends
+ *                                       <-   end: the store ends; of store 0, as the first message: the sender leads
  *
  * Failure: memory is out (-ENOMEM), or a message cannot be decoded (-EPROTO); both end the connection.
  */

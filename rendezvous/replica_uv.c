@@ -97,12 +97,14 @@ static void note_leader_lost(struct replica_shell *h, const struct replica_conn 
                                       .lasted_ms = now_ms - c->since_ms};
 
     h->leader = NULL;
-    if (replica_redial_ended(&h->redial, &attempt, now_ms))
-        rounds_log(
-            h->server->rounds,
-            "the crund at %s, which leads, refuses this one as a backup of keys: start both with the same version of crund "
-            "and the same secret; it is asked again at times",
-            h->address);
+    if (!replica_redial_ended(&h->redial, &attempt, now_ms))
+        return;
+    job_stores_age_copies(h->server->job_stores); /* it leads without this crund, and sends nothing */
+    rounds_log(
+        h->server->rounds,
+        "the crund at %s, which leads, refuses this one as a backup of keys: start both with the same version of crund "
+        "and the same secret; it is asked again at times",
+        h->address);
 }
 
 static void close_conn(struct replica_conn *c)
@@ -366,9 +368,11 @@ void replica_shell_leave(struct replica_shell *h)
  * that led, leaves the copies as good as they are: this crund is to lead with them. */
 static void age_copies(struct replica_conn *c)
 {
-    if (!c->has_aged_copies)
-        job_stores_age_copies(c->shell->server->job_stores);
+    if (c->has_aged_copies)
+        return;
+    job_stores_age_copies(c->shell->server->job_stores);
     c->has_aged_copies = true;
+    c->since_ms = uv_now(c->shell->server->loop); /* KEEP_COPIES_MS is of a crund that leads */
 }
 
 static int take_messages(struct replica_conn *c)

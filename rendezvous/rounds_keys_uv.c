@@ -60,7 +60,6 @@ void rounds_keys_lead(struct rounds_shell *r)
 {
     if (!r->server->replicas)
         return;
-    replica_shell_lead(r->server->replicas);
     list_for_each(i, &r->core.jobs)
     {
         struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
@@ -72,4 +71,6 @@ void rounds_keys_lead(struct rounds_shell *r)
         save_keys(r, job);
     }
     job_stores_end_rest(r->server->job_stores);
+    replica_shell_lead(
+        r->server->replicas); /* last: one that cannot be reached takes part in what is saved here */
 }

@@ -51,7 +51,7 @@ struct generation {
     const struct generation_host *host;
     uint32_t number;
     char *attempt_dir;     /* NULL: no files */
-    bool has_flat_files;   /* attempt_dir is no folder; see struct plan */
+    bool has_flat_files;   /* see struct plan */
     struct server *server; /* the worker store, if this node serves it for this generation alone; or NULL */
     int held_port;     /* a socket that keeps a port free for a store that the first worker opens; or -1 */
     int *notice_fds;   /* crun's ends, one for each worker */

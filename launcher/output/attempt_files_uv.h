@@ -21,7 +21,7 @@ struct worker_files {
 
 struct attempt_files {
     char *dir;    /* malloc'ed; NULL: no files; see logs_begin_attempt() */
-    bool is_flat; /* it is no folder */
+    bool is_flat; /* see struct logs */
     int n_workers;
     struct worker_files *workers; /* takers set what they took to -1 or NULL */
 };

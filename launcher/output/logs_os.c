@@ -225,22 +225,24 @@ static bool is_error_file(const struct logs *logs, const char *name)
 {
     char expected[64];
     int rank;
-    unsigned attempt;
+    unsigned long long attempt; /* as many digits as are read fit */
 
-    if (sscanf(name, "attempt_%9u.%9d", &attempt, &rank) != 2 || rank < 0 || rank >= logs->n_workers)
+    if (sscanf(name, "attempt_%10llu.%9d", &attempt, &rank) != 2 || rank < 0 || rank >= logs->n_workers)
         return false;
-    (void)snprintf(expected, sizeof(expected), "attempt_%u.%d.error.json", attempt, rank);
+    (void)snprintf(expected, sizeof(expected), "attempt_%llu.%d.error.json", attempt, rank);
     return strcmp(name, expected) == 0;
 }
 
-static void remove_error_file(const struct logs *logs, const char *name)
+/* An error file, or the folder that stacks have been in. */
+static void remove_flat(const struct logs *logs, const char *name, bool files)
 {
     char path[4096];
 
-    if (!is_error_file(logs, name))
-        return;
     (void)snprintf(path, sizeof(path), "%s/%s", logs->run, name);
-    (void)unlink(path);
+    if (files && is_error_file(logs, name))
+        (void)unlink(path);
+    else
+        (void)rmdir(path);
 }
 
 /* Files that crun and error handlers make; without `files` the folders only, where they are empty. */
@@ -267,10 +269,10 @@ static void remove_attempts(const struct logs *logs, bool files)
     while ((name = folder_list_next(&list)))
         if (strncmp(name, "attempt_", strlen("attempt_")) != 0)
             continue;
-        else if (!logs->is_flat)
+        else if (logs->is_flat)
+            remove_flat(logs, name, files);
+        else
             remove_attempt(logs, name, files);
-        else if (files)
-            remove_error_file(logs, name);
     folder_list_close(&list);
 }
 

@@ -18,7 +18,8 @@ struct logs {
     char *base;        /* LOG_DIR; NULL: no files at all, or temporary and not made yet */
     char *run;         /* LOG_DIR/RUN_ID_RANDOM, or LOG_DIR where it is flat; NULL until the first attempt */
     bool is_temporary; /* base is crun's as well */
-    bool is_flat;      /* files have the attempt and the local rank in their names, and no folders */
+    bool
+        is_flat; /* names of files have the attempt and the local rank; the folder of an attempt is made for stacks alone */
     char *const *environment; /* borrowed, for a temporary base */
     int n_workers;
 };

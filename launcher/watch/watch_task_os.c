@@ -77,6 +77,7 @@ void watch_task_set_folder(struct watch_task *t, const char *folder)
     size_t n = folder ? strlen(folder) : 0;
 
     t->folder[0] = '\0';
+    t->folder_made = false;
     if (n < sizeof(t->folder) - 64)
         memcpy(t->folder, folder ? folder : "", n + 1);
 }

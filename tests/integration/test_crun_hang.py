@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import socket
 import stat
@@ -22,14 +23,16 @@ import nodes as lib
 SLEEPER = "import os, sys, time\nif os.environ['RANK'] == '1':\n    os.kill(os.getpid(), 19)\ntime.sleep(1000)\n"
 
 
-def start(folder, script, *options):
+def start(folder, script, *options, temporary=None):
+    """With the folder for temporary files: its logs are there."""
     path = folder / "job.py"
     path.write_text(script)
+    logs, env = ([], {"TMPDIR": str(temporary)}) if temporary else ([f"--log-dir={folder / 'logs'}"], {})
     with open(folder / "output", "wb") as output:
-        return subprocess.Popen([jobs.crun(), "--nproc-per-node=3", f"--log-dir={folder / 'logs'}", "--shutdown-timeout=20",
+        return subprocess.Popen([jobs.crun(), "--nproc-per-node=3", *logs, "--shutdown-timeout=20",
                                  f"--event-log={folder / 'events'}", *options, "--no-python", sys.executable, str(path)],
                                 stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                                env={**os.environ, "OMP_NUM_THREADS": "1"})
+                                env={**os.environ, "OMP_NUM_THREADS": "1", **env})
 
 
 def event(folder, name):
@@ -295,6 +298,25 @@ def test_crunctl_takes_stacks(tmp_path):
         assert sorted(path.name for path in folder.iterdir()) == [f"rank_{rank}.txt" for rank in range(3)]
         assert subprocess.run([crunctl, "stacks", "another"], capture_output=True, timeout=60, check=False).returncode == 3
         assert p.poll() is None
+    finally:
+        hangs.end(p)
+
+
+@pytest.mark.usefixtures("runtime")
+def test_the_folder_of_stacks_does_not_stay_without_them(tmp_path):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    script = f"import os, time\nprint('up', flush=True)\nwhile not os.path.exists('{tmp_path}/end'): time.sleep(0.02)\n"
+    p = start(tmp_path, script, "--hang-timeout=0", temporary=temporary)
+    try:
+        jobs.wait_for(lambda: output(tmp_path).count("up") == 3, 60)
+        answer = subprocess.run([pathlib.Path(jobs.crun()).parent / "crunctl", "stacks"], capture_output=True, text=True, timeout=60, check=True)
+        folder = pathlib.Path(re.search(r"stacks: (\S+)", answer.stdout)[1])
+        assert folder.parts[-2:] == ("attempt_0", "stacks_1") and folder.parents[2] == temporary
+        shutil.rmtree(folder)
+        (tmp_path / "end").touch()
+        assert p.wait(60) == 0, output(tmp_path)
+        assert os.listdir(temporary) == []
     finally:
         hangs.end(p)
 

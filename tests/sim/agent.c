@@ -144,6 +144,7 @@ static void run_session_action(struct sim *sim, unsigned agent, enum session_act
     case SESSION_DO_FENCE:
         sim->worlds[a->world].members[a->session.group_rank].lost = true; /* as it reports later */
         disturb(sim, agent, sim->now_ns);
+        sim->fenced_ns = sim->now_ns;
         workers_event(sim, agent, (struct group_event){.kind = GROUP_LEASE_ENDED, .worker = -1});
         break;
     case SESSION_DO_END:

@@ -445,6 +445,7 @@ struct sim {
     uint64_t n_faults[FAULT_COUNT];
     uint64_t n_generations, n_terms;
     uint64_t slow_until_ns;
+    uint64_t fenced_ns; /* the last end of a lease, at its agent */
     uint64_t n_nonces;
 };
 

@@ -13,6 +13,7 @@ import concurrent.futures
 import contextlib
 import os
 import pathlib
+import queue
 import re
 import signal
 import subprocess
@@ -26,8 +27,16 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 LIMIT_S = 3 * 3600
 
 
-def run(number, options, folder):
+def run(number, options, folder, turns):
     """A line about the run, and whether it was clean."""
+    turn = turns.get()  # its share of the ports
+    try:
+        return run_in_turn(number, options, folder, turn)
+    finally:
+        turns.put(turn)
+
+
+def run_in_turn(number, options, folder, turn):
     clone, log = folder / f"clone{number}", folder / f"run{number}.log"
     subprocess.run(["git", "clone", "--quiet", "--no-local", str(ROOT), str(clone)], check=True)
     quota = options.quota if number == 0 else 0
@@ -39,7 +48,7 @@ def run(number, options, folder):
             command = ["sh", "-c", 'echo 0 >"$0/cgroup.procs" && exec "$@"', str(group), *command]
         process = subprocess.Popen(
             command,
-            env=os.environ | {"CRUN_TESTS_WERROR": "1"},
+            env=os.environ | {"CRUN_TESTS_WERROR": "1", "CRUN_TESTS_PORTS": f"{turn}/{options.at_once}"},
             stdout=out,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
@@ -76,11 +85,14 @@ def main():
     parser.add_argument("--step", action="append", default=[], help="a step of tests/run; without, all")
     parser.add_argument("--keep", type=pathlib.Path, help="where the logs go")
     options = parser.parse_args()
-    n_clean = 0
+    n_clean, turns = 0, queue.SimpleQueue()
+    for turn in range(options.at_once):
+        turns.put(turn)
     with tempfile.TemporaryDirectory(prefix="fresh-runs-") as folder, \
             concurrent.futures.ThreadPoolExecutor(options.at_once) as pool:
         os.chmod(folder, 0o755)  # programs are started as other users, too
-        for done in concurrent.futures.as_completed(pool.submit(run, n, options, pathlib.Path(folder)) for n in range(options.runs)):
+        for done in concurrent.futures.as_completed(pool.submit(run, n, options, pathlib.Path(folder), turns)
+                                                   for n in range(options.runs)):
             text, is_clean = done.result()
             n_clean += is_clean
             print(text, flush=True)

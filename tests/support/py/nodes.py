@@ -20,6 +20,8 @@ def can_connect(port):
         return s.connect_ex(("127.0.0.1", port)) == 0
 
 
+# Of runs at once (tests/soak fresh-runs) each has ports of its own.
+run_turn, n_runs = map(int, os.environ.get("CRUN_TESTS_PORTS", "0/1").split("/"))
 port_turn, n_port_turns = 0, 1
 
 
@@ -32,7 +34,7 @@ def share_ports(turn, n_turns):
 def free_port():
     """A port that nothing uses. Below those that the kernel hands out, so that nobody gets it by chance."""
     for _ in range(100):
-        port = random.SystemRandom().randrange(15000 + port_turn, 32000, n_port_turns)
+        port = random.SystemRandom().randrange(15000 + run_turn + n_runs * port_turn, 32000, n_runs * n_port_turns)
         with socket.socket(socket.AF_INET6) as s:
             s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             try:
