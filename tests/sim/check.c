@@ -861,6 +861,7 @@ void check_noticed(struct sim *sim, const struct sim_daemon *d, uint64_t limit_n
 
     extend(&since_ns, d->watch.etcd_steady_ns);
     extend(&since_ns, d->paused_until_ns);
+    extend(&since_ns, sim->daemons[d->watch.peer].elected_ns);
     if (etcd_leader_address(&d->leader)[0] && d->leader.answered_id == d->leader.seen_id &&
         !d->leader.wants_campaign && sim->now_ns > since_ns + limit_ns)
         violated(sim, "daemon %u follows daemon %u, which has been silent for %.3f s", daemon_number(sim, d),

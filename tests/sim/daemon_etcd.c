@@ -60,6 +60,7 @@ static void take_change(struct sim *sim, struct sim_daemon *d)
         sim_trace(sim, "daemon %u leads, with term %lld", daemon_number(sim, d), (long long)d->leader.term);
         d->term = d->leader.term;
         d->outdated_ns = 0;
+        d->elected_ns = sim->now_ns;
         sim->n_terms++;
         daemon_lead(sim, d);
         break;

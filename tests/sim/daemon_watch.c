@@ -14,9 +14,10 @@ enum {
     SYN_AGAIN_MS = 1000,
     NO_ROUTE_PERCENT = 30, /* of connections between daemons that are cut off */
     NO_DESCRIPTOR_PERCENT = 1,
-    JUDGED_MS = 350,   /* no answer of etcd is counted sooner after one of the leader */
-    NOTICED_MS = 3000, /* silence of the leader while etcd answers */
-    STEADY_MS = 500,   /* between two answers of etcd */
+    JUDGED_MS = 350,     /* no answer of etcd is counted sooner after one of the leader */
+    NOTICED_MS = 3000,   /* silence of the leader while etcd answers */
+    STEADY_MS = 500,     /* between two answers of etcd */
+    CONFIRMED_MS = 1500, /* that it is lost, once more: by another connection, and an answer of etcd */
 };
 
 enum watch_step { STEP_CONNECT, STEP_REQUEST, STEP_ANSWER, STEP_END, STEP_COUNT };
@@ -143,7 +144,7 @@ void daemon_watch_etcd_answered(struct sim *sim, struct sim_daemon *d, bool is_a
     take_step(sim, d, leader_silence_etcd_answered(&w->silence));
     if (w->judged_ns == 0 && sim->now_ns >= w->answered_ns + JUDGED_MS * SIM_MS)
         w->judged_ns = sim->now_ns;
-    check_noticed(sim, d, (NOTICED_MS + (d->leader.defers ? ETCD_DEFER_MS + STEADY_MS : 0)) * SIM_MS);
+    check_noticed(sim, d, (NOTICED_MS + (d->leader.defers ? ETCD_DEFER_MS + CONFIRMED_MS : 0)) * SIM_MS);
 }
 
 /* ---- with each turn of the daemon ---- */

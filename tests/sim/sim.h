@@ -405,6 +405,7 @@ struct sim_daemon {
     int64_t
         presumed_term; /* the last one of its terms in which another one has taken its place, as it was silent */
     uint64_t outdated_ns; /* when one with a later term has sent something first; 0: none */
+    uint64_t elected_ns;  /* the last time */
 };
 
 /* All daemons together. */
