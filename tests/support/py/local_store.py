@@ -1,6 +1,7 @@
 """Two nodes of a job on this machine, whose workers wait, and the store that the workers of the second one use."""
 
 import contextlib
+import os
 import re
 import urllib.request
 
@@ -10,11 +11,17 @@ WAIT = 'echo "STORE $GROUP_RANK $MASTER_ADDR $MASTER_PORT."; until [ -e "$0" ]; 
 
 
 class StoreOfNode:
-    """.address of the store, .keeper: the crun of node 0, .metrics_url of that crun."""
+    """.address of the store, .keeper: the crun of node 0, .other: that of node 1, .metrics_url of that of node 0."""
 
-    def __init__(self, address, keeper, metrics_port):
-        self.address, self.keeper = address, keeper
+    def __init__(self, address, keeper, other, metrics_port):
+        self.address, self.keeper, self.other = address, keeper, other
         self.metrics_url = f"http://127.0.0.1:{metrics_port}/metrics"
+
+    def share_cores(self, of_node_0, of_node_1):
+        """The caller has that of node 1 from now on."""
+        for pid, core in (self.keeper.pid, of_node_0), (self.other.pid, of_node_1), (os.getpid(), of_node_1):
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                os.sched_setaffinity(int(thread), {core})
 
     def upstream(self, operation):
         """How many requests of that operation the store at node 0 has executed, of all clients."""
@@ -38,7 +45,7 @@ def open_store(folder, *options):
         found = [re.search(r"STORE (\d) (\S+) (\d+)\.", node.text()).groups() for node in nodes]
         first = [i for i, f in enumerate(found) if f[0] == "0"][0]
         host, store_port = found[1 - first][1:]
-        yield StoreOfNode((host, int(store_port)), nodes[first], metrics[first])
+        yield StoreOfNode((host, int(store_port)), nodes[first], nodes[1 - first], metrics[first])
         end.touch()
         codes = nodes.codes()
         assert codes == [0, 0], nodes.texts()
