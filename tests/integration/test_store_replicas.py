@@ -146,6 +146,17 @@ def kill_serving(place, old):
     assert served_by(place, place.leader()), place.logs()
 
 
+@contextlib.contextmanager
+def standing_still(processes):
+    for process in processes:
+        process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.send_signal(signal.SIGCONT)
+
+
 def test_the_crund_that_serves_the_keys_is_killed(tmp_path, secret):
     with open_place(tmp_path, "--secret-file", str(secret), "--store-replicas", "2") as place:
         job = Job(place, secret, tmp_path)
@@ -164,15 +175,11 @@ def test_a_backup_that_hangs_during_a_copy_is_given_up(tmp_path, secret):
             for i in range(30):
                 client.set(f"large{i}", b"v" * 1000000)
         first = backup_of(place)
-        hung = place.crunds[other(place, leader, first)].process
-        hung.send_signal(signal.SIGSTOP)
-        try:
+        with standing_still([place.crunds[other(place, leader, first)].process]):
             place.crunds[first].process.kill()
             job.wait_for_writes()
             assert wait_until(lambda: "does not confirm them" in place.crunds[leader].log(), 30), place.logs()
             job.wait_for_writes()
-        finally:
-            hung.send_signal(signal.SIGCONT)
         wait_for_backup(place)
         job.finish()
 
@@ -193,11 +200,10 @@ def test_a_backup_that_stood_still_serves_nothing(tmp_path, secret):
         job = Job(place, secret, tmp_path)
         job.wait_for_writes()
         leader, backup = place.leader(), backup_of(place)
-        place.crunds[backup].process.send_signal(signal.SIGSTOP)
-        job.wait_for_writes()  # it is given up, and the others go on
-        place.crunds[other(place, leader, backup)].process.kill()
-        place.crunds[leader].process.kill()
-        place.crunds[backup].process.send_signal(signal.SIGCONT)
+        with standing_still([place.crunds[backup].process]):
+            job.wait_for_writes()  # it is given up, and the others go on
+            place.crunds[other(place, leader, backup)].process.kill()
+            place.crunds[leader].process.kill()
         assert wait_until(lambda: place.leader() == backup, 60), place.logs()
         assert not served_by(place, backup)
         place.wait_events("start", 2 * SIZE)
@@ -210,9 +216,8 @@ def test_a_leader_that_stood_still_serves_nothing(tmp_path, secret):
         job = Job(place, secret, tmp_path)
         job.wait_for_writes()
         leader, backup = place.leader(), backup_of(place)
-        place.crunds[leader].process.send_signal(signal.SIGSTOP)
-        assert wait_until(lambda: place.says_it_leads(backup), 60), place.logs()
-        place.crunds[leader].process.send_signal(signal.SIGCONT)
+        with standing_still([place.crunds[leader].process]):
+            assert wait_until(lambda: place.says_it_leads(backup), 60), place.logs()
         assert wait_until(lambda: not place.says_it_leads(leader), 60), place.logs()
         job.wait_for_writes()
         job.finish()
@@ -223,13 +228,9 @@ def test_a_leader_that_stands_still_is_left(tmp_path, secret):
     with open_place(tmp_path, "--secret-file", str(secret), "--store-replicas", "2") as place:
         job = Job(place, secret, tmp_path)
         job.wait_for_writes()
-        stopped = place.crunds[place.leader()].process
-        stopped.send_signal(signal.SIGSTOP)
-        try:
+        with standing_still([place.crunds[place.leader()].process]):
             time.sleep(0.5)  # what it has executed before is replied to
             job.wait_for_writes(limit_s=30)
-        finally:
-            stopped.send_signal(signal.SIGCONT)
         job.finish()
 
 
@@ -246,17 +247,6 @@ def test_each_crund_that_serves_the_keys_is_killed(tmp_path, secret):
         wait_for_backup(place)
         job.wait_for_writes()
         job.finish()
-
-
-@contextlib.contextmanager
-def standing_still(processes):
-    for process in processes:
-        process.send_signal(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for process in processes:
-            process.send_signal(signal.SIGCONT)
 
 
 def test_a_crund_that_is_started_again_at_once_leaves_its_place_to_the_backup(tmp_path, secret):
