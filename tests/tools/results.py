@@ -33,13 +33,6 @@ ALLOWED = [
             "PyTorch's gloo aborts the process in destroy_process_group"),
 ]
 
-# A gate that decides about somebody else's work may allow so many tests of a run, not more, to pass at the second
-# attempt. Each is a fault of the test or of the product whose cause is not found yet, and the closing lines name it.
-UNSTEADY = Allowed("unsteady", "", "the cause of its failure is to be found")
-UNSTEADY_MAX = int(os.environ.get("CRUN_TESTS_UNSTEADY_MAX", "0"))
-# What a sanitizer reports is a finding at once.
-FINDING = re.compile(r"ERROR: (?:Address|Leak)Sanitizer|WARNING: ThreadSanitizer|runtime error:")
-
 passed = 0
 failures = []
 reruns = []  # (name of the test, Allowed)
@@ -63,11 +56,7 @@ def count(name, ok, output=""):
 
 
 def allowed(output):
-    known = next((known for known in ALLOWED if known.output in output), None)
-    n_unsteady = sum(known is UNSTEADY for _, known in reruns)
-    if not known and n_unsteady < UNSTEADY_MAX and not FINDING.search(output):
-        return UNSTEADY
-    return known
+    return next((known for known in ALLOWED if known.output in output), None)
 
 
 def count_all(results, again):
