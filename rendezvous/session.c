@@ -300,12 +300,12 @@ static void set_lease_cause(struct session *s)
                    (double)silence_ms / 1000, (double)s->lease_ms / 1000); /* fits */
 }
 
-/* Others may start in the place of this node soon. */
-static void session_fence(struct session *s, struct session_actions *out)
+/* Others may start in the place of this node soon. How: SESSION_DO_FENCE or _FENCED. */
+static void session_fence(struct session *s, enum session_action how, struct session_actions *out)
 {
     s->phase = SESSION_STOPPING;
     set_lease_cause(s);
-    add_action(out, SESSION_DO_FENCE);
+    add_action(out, how);
     send_report_action(s, out);
 }
 
@@ -534,7 +534,10 @@ static void step_group_failed(struct session *s, const struct session_event *eve
     if ((s->phase != SESSION_RUNNING && s->phase != SESSION_STOPPING) || s->leaving)
         return;
     if (is_lease_over(s, event->now_ns)) { /* they were killed for that while this process did not run */
-        s->phase = SESSION_STOPPING;
+        if (s->phase == SESSION_RUNNING) {
+            session_fence(s, SESSION_DO_FENCED, out);
+            return;
+        }
         set_lease_cause(s);
         send_report_action(s, out);
         return;
@@ -695,7 +698,7 @@ static void step_session_timer(struct session *s, uint64_t now_ns, struct sessio
     uint64_t deadline_ns;
 
     if (s->phase == SESSION_RUNNING && is_lease_over(s, now_ns))
-        session_fence(s, out);
+        session_fence(s, SESSION_DO_FENCE, out);
     deadline_ns = link_deadline(s);
 
     if (now_ns < deadline_ns)

@@ -98,6 +98,7 @@ enum session_action {
     SESSION_DO_START,    /* start the workers: event.view has the place */
     SESSION_DO_STOP,     /* the generation is over (s->cause): stop the workers, then GROUP_READY */
     SESSION_DO_FENCE,    /* the lease ends (s->cause): stop all workers, then GROUP_READY */
+    SESSION_DO_FENCED,   /* the lease has ended the workers (s->cause) while this process did not run */
     SESSION_DO_DRAIN,    /* have the workers snapshot and end */
     SESSION_DO_QUIET,    /* no worker of any node makes progress */
     SESSION_DO_PROGRESS, /* event.view has the number of nodes that are ready */

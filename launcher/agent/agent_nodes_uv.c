@@ -214,13 +214,26 @@ static void on_peer_failed(void *data, const struct session_cause *cause)
     print_peer_stop(a);
 }
 
+/* This process did not run when its guardian ended them. */
+static void on_fenced(void *data, const struct session_cause *cause)
+{
+    char why[SESSION_TEXT_SIZE + SESSION_HOST_SIZE + 64];
+
+    (void)data;
+    session_cause_describe(cause, why, sizeof(why));
+    log_line("%s; its workers have ended", why);
+}
+
 static void on_fence(void *data, const struct session_cause *cause)
 {
     struct agent *a = data;
 
     a->peer_cause = *cause;
     agent_dispatch_kind(a, GROUP_LEASE_ENDED);
-    print_peer_stop(a);
+    if (agent_count_running(a) > 0)
+        print_peer_stop(a);
+    else
+        on_fenced(a, cause);
 }
 
 /* The guardian gets it, as it also has to hold when crun does not run. */
@@ -300,6 +313,7 @@ int agent_meet(struct agent *a)
                                                     .on_cause = on_cause,
                                                     .on_stop = on_peer_failed,
                                                     .on_fence = on_fence,
+                                                    .on_fenced = on_fenced,
                                                     .on_lease = on_lease,
                                                     .on_drain = on_drain,
                                                     .on_quiet = on_all_quiet,

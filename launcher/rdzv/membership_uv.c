@@ -545,6 +545,12 @@ static void on_session_action(void *data, enum session_action action, const stru
         n->host.on_cause(n->host.data, &n->stop_cause);
         n->host.on_fence(n->host.data, &n->stop_cause);
         break;
+    case SESSION_DO_FENCED:
+        stop_probe(n);
+        n->stop_cause = session_uv_machine(n->session)->cause;
+        n->host.on_cause(n->host.data, &n->stop_cause);
+        n->host.on_fenced(n->host.data, &n->stop_cause);
+        break;
     case SESSION_DO_DRAIN:
         n->host.on_drain(n->host.data);
         break;

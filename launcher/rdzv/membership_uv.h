@@ -33,7 +33,9 @@ struct membership_host {
     void (*on_stop)(void *data, const struct session_cause *cause);
     /* The same because the lease of this node ends: no worker may stay. */
     void (*on_fence)(void *data, const struct session_cause *cause);
-    /* No worker may run after end_ns by boot_ns(); UINT64_MAX: no limit. NULL, as on_fence: the job has no lease. */
+    /* The lease of this node has ended its workers already. */
+    void (*on_fenced)(void *data, const struct session_cause *cause);
+    /* No worker may run after end_ns by boot_ns(); UINT64_MAX: no limit. NULL, as the two before it: the job has no lease. */
     void (*on_lease)(void *data, uint64_t end_ns);
     /* All nodes are to stop at a common point, for good. */
     void (*on_drain)(void *data);

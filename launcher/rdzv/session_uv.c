@@ -430,6 +430,7 @@ static const char *session_action_name(unsigned action)
         [SESSION_DO_START] = "start",   [SESSION_DO_STOP] = "stop",         [SESSION_DO_DRAIN] = "drain",
         [SESSION_DO_QUIET] = "quiet",   [SESSION_DO_PROGRESS] = "progress", [SESSION_DO_LOG] = "log",
         [SESSION_DO_END] = "end",       [SESSION_DO_RENEW] = "renew",       [SESSION_DO_FENCE] = "fence",
+        [SESSION_DO_FENCED] = "fenced",
     };
 
     return action < SESSION_ACTION_COUNT && names[action] ? names[action] : "?";

@@ -21,11 +21,11 @@ NODE_TIMEOUT_MS = 4000  # for a machine that may be busy with something else
 BEAT = "while :; do echo $CRUN_GENERATION $(date +%s.%N) >> {folder}/beat.$RANK.$CRUN_GENERATION; sleep 0.02; done"
 
 
-def start(nodes, folder, port, *more, nnodes="1:2", conf=""):
+def start(nodes, folder, port, *more, nnodes="1:2", conf="", env=None):
     conf = f"is_host=no,last_call_timeout=60,node_timeout_ms={NODE_TIMEOUT_MS}" + (f",{conf}" if conf else "")
     return nodes.crun(f"--nnodes={nnodes}", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}",
                       "--rdzv-id=job", f"--rdzv-conf={conf}", "--security=open", *more, "--no-python", "sh", "-c",
-                      BEAT.format(folder=folder))
+                      BEAT.format(folder=folder), env=env)
 
 
 def beats(folder):
@@ -63,6 +63,25 @@ def test_workers_of_a_stopped_crun_end_before_others_start(tmp_path, policy):
         assert f"and its lease is {LEASE_S} s" in nodes[1].text()
         spans = beats(tmp_path)
         assert spans[1][1] < spans[2][0] + 0.5, spans
+
+
+@pytest.mark.parametrize("output", [[], ["-t1"]], ids=["inherited", "captured"])
+def test_the_lease_is_named_where_the_end_of_the_workers_is_known_before_it_is_over(tmp_path, output):
+    """A crun that was stopped while it computed sees what its guardian has reported before it looks at its timers."""
+    if "asan" in str(jobs.build_folder()):
+        pytest.skip("a sanitizer has to be the first library that is loaded")
+    port, lease_s = lib.free_port(), 2
+    deaf = {**os.environ, "LD_PRELOAD": str(jobs.build_folder() / "tests/fakes/libdeaf_epoll.so")}
+    with Crund(jobs.build_folder(), listen=(f"127.0.0.1:{port}",)), lib.Nodes(tmp_path) as nodes:
+        for env in None, deaf:
+            start(nodes, tmp_path, port, f"--lease={lease_s}", *output, conf="node_timeout_ms=1000", env=env)
+        wait_for_generation(tmp_path, 0, 2)
+        (worker,) = jobs.workers(nodes[1].pid).values()
+        nodes[1].signal(signal.SIGSTOP)
+        assert jobs.wait_until(lambda: not os.path.exists(f"/proc/{worker}"), 60)
+        nodes[1].signal(signal.SIGCONT)
+        jobs.wait_for(lambda: f"and its lease is {lease_s} s" in nodes[1].text(), 60)
+        assert f"and its lease is {lease_s} s; its workers have ended" in nodes[1].text()
 
 
 def test_a_killed_crun_is_not_waited_for(tmp_path):

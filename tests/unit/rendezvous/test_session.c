@@ -23,7 +23,7 @@ static const char letters[SESSION_ACTION_COUNT] = {
     [SESSION_DO_START] = 'S',  [SESSION_DO_STOP] = 'X',     [SESSION_DO_DRAIN] = 'D',
     [SESSION_DO_QUIET] = 'Q',  [SESSION_DO_PROGRESS] = 'p', [SESSION_DO_LOG] = 's',
     [SESSION_DO_END] = 'E',    [SESSION_DO_CHECK] = 'C',    [SESSION_DO_RENEW] = 'n',
-    [SESSION_DO_FENCE] = 'F',
+    [SESSION_DO_FENCE] = 'F',  [SESSION_DO_FENCED] = 'f',
 };
 
 static int set_up(void **state)
@@ -1003,6 +1003,24 @@ static void workers_that_were_killed_for_the_lease_have_not_failed(void **state)
     t->now_ns += LEASE_MS * MS;
     step(t, (struct session_event){
                 .kind = SESSION_EVENT_GROUP_FAILED, .cause = &cause, .when_ns = t->now_ns - 2 * MS});
+    assert_did(t, "fr");
+    session_report(&t->session, t->now_ns, &report);
+    assert_int_equal(report.phase, SESSION_STOPPING);
+    assert_int_equal(report.cause.kind, SESSION_CAUSE_LOST);
+}
+
+/* The reason was printed when it began to stop them. */
+static void workers_that_were_killed_while_they_were_stopped_are_reported_once(void **state)
+{
+    struct table *t = *state;
+    struct session_cause cause = {.kind = SESSION_CAUSE_WORKER, .rank = 3, .exit_code = -9};
+    struct session_report report;
+
+    pass_unrenewed(t, run_leased(t) + LEASE_MS * MS);
+    assert_non_null(strstr(t->did, "Fr"));
+    t->did[0] = 0;
+    step(t, (struct session_event){
+                .kind = SESSION_EVENT_GROUP_FAILED, .cause = &cause, .when_ns = t->now_ns - 2 * MS});
     assert_did(t, "r");
     session_report(&t->session, t->now_ns, &report);
     assert_int_equal(report.phase, SESSION_STOPPING);
@@ -1091,6 +1109,7 @@ int main(void)
         TEST(a_view_of_the_last_connection_renews_nothing),
         TEST(a_start_after_the_lease_is_not_obeyed),
         TEST(workers_that_were_killed_for_the_lease_have_not_failed),
+        TEST(workers_that_were_killed_while_they_were_stopped_are_reported_once),
         TEST(a_node_with_a_lease_has_left_when_its_workers_have_ended),
         TEST(a_result_does_not_end_a_node_that_leaves_twice),
         TEST(with_a_lease_the_rendezvous_is_redialled_for_the_join_timeout),
