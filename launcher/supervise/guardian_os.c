@@ -44,6 +44,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -515,11 +516,17 @@ static bool reap_others(struct guardian *g)
 
 /* ---- orders ---- */
 
-static bool has_ended(pid_t pid)
+/* Its pidfd shows the end also where a tracer has not waited for it yet. */
+static bool has_ended(const struct guardian_worker *w)
 {
+    struct pollfd end = {.fd = w->pidfd, .events = POLLIN};
     siginfo_t info = {0};
 
-    return waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid;
+    if (w->is_traced_zombie)
+        return true;
+    if (w->pidfd >= 0)
+        return poll(&end, 1, 0) == 1;
+    return waitid(P_PID, (id_t)w->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == w->pid;
 }
 
 /* Signals the worker's process group; its number cannot be reused before the worker is reaped. A worker that has ended
@@ -528,7 +535,7 @@ static void signal_worker(struct guardian_worker *w, int signal)
 {
     if (w->pid <= 0)
         return;
-    w->asked = w->asked || (!w->is_traced_zombie && !has_ended(w->pid));
+    w->asked = w->asked || !has_ended(w);
     (void)kill(-w->pid, signal); /* ESRCH: it has ended and is not reaped yet */
 }
 

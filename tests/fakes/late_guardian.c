@@ -1,9 +1,11 @@
 /*
  * A guardian whose reports arrive late, for LD_PRELOAD: send() waits 50 ms in every process that crun has forked and that
- * has not executed another program.
+ * has not executed another program. With LATE_GUARDIAN_MS it looks for events late, too: epoll_wait() waits so long before.
  */
 
 #include <dlfcn.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -23,4 +25,16 @@ ssize_t send(int socket, const void *data, size_t n, int flags)
     if (getpid() != loader)
         (void)usleep(50000);
     return real(socket, data, n, flags);
+}
+
+int epoll_wait(int fd, struct epoll_event *events, int n, int timeout)
+{
+    static int (*real)(int, struct epoll_event *, int, int);
+    const char *late_ms = getenv("LATE_GUARDIAN_MS");
+
+    if (!real)
+        real = (int (*)(int, struct epoll_event *, int, int))dlsym(RTLD_NEXT, "epoll_wait");
+    if (late_ms && getpid() != loader)
+        (void)usleep((useconds_t)atoi(late_ms) * 1000);
+    return real(fd, events, n, timeout);
 }
