@@ -339,10 +339,26 @@ static bool is_out_of_date(struct sim *sim, const struct rounds_job *job)
     return true;
 }
 
+static const struct sim_closing *find_closing(const struct sim *sim, uint64_t instance)
+{
+    for (size_t i = 0; i < sim->n_closings; i++)
+        if (sim->closings[i].instance == instance)
+            return &sim->closings[i];
+    return NULL;
+}
+
+static void note_closing(struct sim *sim, uint64_t instance)
+{
+    if (!find_closing(sim, instance) && sim->n_closings < sizeof(sim->closings) / sizeof(sim->closings[0]))
+        sim->closings[sim->n_closings++] = (struct sim_closing){instance, sim->now_ns};
+}
+
 void check_log(struct sim *sim, const struct rounds_job *job, unsigned log_kinds)
 {
     if (is_out_of_date(sim, job))
         return;
+    if (job->state == ROUNDS_CLOSED)
+        note_closing(sim, job->instance);
     if (sim->trace) {
         char cause[300];
 
@@ -620,6 +636,17 @@ static void check_unreachable(struct sim *sim, unsigned agent)
                  (double)(sim->now_ns - a->contact_ns) / 1e9);
 }
 
+/* An agent that did not run for so long that its result was forgotten before it asked. */
+static bool asks_too_late(const struct sim *sim, const struct sim_agent *a, uint64_t instance)
+{
+    const struct rounds_config config = ROUNDS_CONFIG_DEFAULT;
+    const struct sim_closing *closing = find_closing(sim, instance);
+    uint64_t asked_ns = sim_clock_when(&a->clock, a->session.hello_ns);
+    uint64_t slack_ns = clock_slack_ns(sim) + sim->scenario.params.node_timeout_ms * SIM_MS;
+
+    return closing && asked_ns + slack_ns >= closing->at_ns + config.linger_ns;
+}
+
 /* A job ends for each of its members with its own result, whatever happens to their connections: that is remembered for
  * longer than an agent redials, also when another job has begun under that id. */
 static void check_own_result(struct sim *sim, unsigned agent, const struct session_view *view)
@@ -630,7 +657,8 @@ static void check_own_result(struct sim *sim, unsigned agent, const struct sessi
     for (size_t i = 0; i < sim->n_verdicts; i++) {
         const struct sim_verdict *v = &sim->verdicts[i];
 
-        if (v->instance == instance && view->instance != instance && !sim->rendezvous.amnesia)
+        if (v->instance == instance && view->instance != instance && !sim->rendezvous.amnesia &&
+            !asks_too_late(sim, a, instance))
             violated(sim, "agent %u ends with the result of another job: its own was %s", agent,
                      session_verdict_name(v->verdict));
     }
@@ -674,6 +702,24 @@ static bool is_admission_paused(struct sim *sim, const struct sim_agent *a)
     return false;
 }
 
+/* A node that a cut left out is admitted again after a pause that doubles, also long after the last fault. How long the next
+ * generation may take then is the business of check_progress(). */
+static bool is_node_admitted_now(struct sim *sim, const struct sim_agent *a)
+{
+    const struct sim_daemon *d = sim->n_host_cuts > 0 ? daemon_leading(sim) : NULL;
+
+    if (!d)
+        return false;
+    list_for_each(i, &d->rounds.jobs)
+    {
+        const struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
+
+        if (job->instance == a->view_instance)
+            return job->state != ROUNDS_RUNNING && job->cause.kind == SESSION_CAUSE_JOINED;
+    }
+    return false;
+}
+
 static void check_agent_calm(struct sim *sim, unsigned agent, unsigned n_alive)
 {
     const struct sim_agent *a = &sim->agents[agent];
@@ -682,7 +728,8 @@ static void check_agent_calm(struct sim *sim, unsigned agent, unsigned n_alive)
         return;
     if (n_alive < sim->scenario.params.min_nodes)
         return; /* it waits for others that do not come */
-    if (host_cut_is_active(sim, daemon_job_of(sim, agent)) || host_cut_leaves_out(sim, agent))
+    if (host_cut_is_active(sim, daemon_job_of(sim, agent)) || host_cut_leaves_out(sim, agent) ||
+        is_node_admitted_now(sim, a))
         return;
     if (a->session.phase == SESSION_READY && a->session.link == SESSION_LINK_UP) {
         /* A spare: there is no room, or no change is left to make some. */

@@ -331,6 +331,11 @@ struct sim_verdict {
     uint64_t at_ns; /* when the first agent got it */
 };
 
+/* When the result of a job was decided. */
+struct sim_closing {
+    uint64_t instance, at_ns;
+};
+
 /* Since when a job of the daemon has been in this situation. */
 struct sim_progress {
     uint64_t instance;
@@ -443,6 +448,8 @@ struct sim {
     size_t n_worlds, worlds_capacity;
     struct sim_verdict verdicts[64];
     size_t n_verdicts;
+    struct sim_closing closings[64];
+    size_t n_closings;
     uint64_t n_faults[FAULT_COUNT];
     uint64_t n_generations, n_terms;
     uint64_t slow_until_ns;
