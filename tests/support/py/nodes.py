@@ -1,5 +1,6 @@
 """Jobs of several nodes, each a crun (or torchrun) of its own on this machine."""
 
+import collections
 import os
 import pathlib
 import random
@@ -31,6 +32,9 @@ def share_ports(turn, n_turns):
     port_turn, n_port_turns = turn, n_turns
 
 
+drawn = collections.deque(maxlen=100)  # ports that may not be in use yet
+
+
 def free_port():
     """A port that nothing uses. Below those that the kernel hands out, so that nobody gets it by chance."""
     for _ in range(100):
@@ -39,9 +43,11 @@ def free_port():
             s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             try:
                 s.bind(("::", port))
-                return port
             except OSError:
-                pass
+                continue
+        if port not in drawn:
+            drawn.append(port)
+            return port
     raise AssertionError("no free port found")
 
 
