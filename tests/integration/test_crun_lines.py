@@ -57,7 +57,8 @@ def test_without_log_files():
 
 
 def test_stacks(tmp_path):
-    p = crun("--on-line=^look=stacks", f"--event-log={tmp_path}/events", script="echo look; sleep 3; echo look; exit 0")
+    p = crun("--on-line=^look=stacks", f"--event-log={tmp_path}/events",
+             script=f"echo look; sleep 3; echo look; until grep -q '\"event\":\"stacks\"' {tmp_path}/events; do sleep 0.2; done")
     assert p.returncode == 0, p.stderr
     events = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
     assert [e["action"] for e in events if e["event"] == "mark"] == ["stacks", "stacks"]

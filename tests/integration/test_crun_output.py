@@ -324,9 +324,9 @@ def test_signal_while_a_disk_holds_up_a_restart(tmp_path):
     assert p.poll() is None
     begin = time.monotonic()
     p.terminate()
-    _, err = p.communicate(timeout=20)
-    # Each thread that uses the disk is waited for up to two seconds.
-    assert p.returncode == 1 and "stopped by SIGTERM" in err and time.monotonic() - begin < 12
+    _, err = p.communicate(timeout=60)
+    # Each thread that uses the disk is waited for up to two seconds, and the machine may be busy with something else.
+    assert p.returncode == 1 and "stopped by SIGTERM" in err and time.monotonic() - begin < 30
     assert launches.wait_until_gone(p.tag, 10) == {}
 
 

@@ -279,6 +279,7 @@ def test_name_of_a_job_of_one_node(folders, options, tmp_path):
     assert [found["job"] for found in status(folders, "mine")] == ["mine"]
     assert os.listdir(folders["XDG_RUNTIME_DIR"] + "/crun") == ["mine.sock"]
     assert json.loads(ask(folders, "--json", "stacks", "mine").stdout)["job"] == "mine"
+    jobs.wait_for(lambda: (tmp_path / "id").exists() and (tmp_path / "id").read_text().endswith("\n"))
     job.terminate()
     job.communicate(timeout=60)
     assert json.loads(ask(folders, "--json", "history", "mine").stdout)["result"] == "stopped"
