@@ -685,21 +685,20 @@ void check_end(struct sim *sim, unsigned agent, const struct session_view *view)
         check_verdict(sim, view->instance, s);
 }
 
+static const struct rounds_job *find_job(const struct sim_daemon *d, uint64_t instance)
+{
+    list_for_each(i, &d->rounds.jobs) if (list_entry(i, struct rounds_job, in_rounds)->instance ==
+                                          instance) return list_entry(i, struct rounds_job, in_rounds);
+    return NULL;
+}
+
 /* Newcomers that come in quick succession wait: see rounds_job.admit_pause_ns. */
 static bool is_admission_paused(struct sim *sim, const struct sim_agent *a)
 {
     const struct sim_daemon *d = daemon_leading(sim);
+    const struct rounds_job *job = d ? find_job(d, a->view_instance) : NULL;
 
-    if (!d)
-        return false;
-    list_for_each(i, &d->rounds.jobs)
-    {
-        const struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
-
-        if (job->instance == a->view_instance)
-            return sim_clock_at(&d->clock, sim->now_ns) < job->admitted_ns + job->admit_pause_ns;
-    }
-    return false;
+    return job && sim_clock_at(&d->clock, sim->now_ns) < job->admitted_ns + job->admit_pause_ns;
 }
 
 /* A node that a cut left out is admitted again after a pause that doubles, also long after the last fault. How long the next
@@ -707,17 +706,9 @@ static bool is_admission_paused(struct sim *sim, const struct sim_agent *a)
 static bool is_node_admitted_now(struct sim *sim, const struct sim_agent *a)
 {
     const struct sim_daemon *d = sim->n_host_cuts > 0 ? daemon_leading(sim) : NULL;
+    const struct rounds_job *job = d ? find_job(d, a->view_instance) : NULL;
 
-    if (!d)
-        return false;
-    list_for_each(i, &d->rounds.jobs)
-    {
-        const struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
-
-        if (job->instance == a->view_instance)
-            return job->state != ROUNDS_RUNNING && job->cause.kind == SESSION_CAUSE_JOINED;
-    }
-    return false;
+    return job && job->state != ROUNDS_RUNNING && job->cause.kind == SESSION_CAUSE_JOINED;
 }
 
 static void check_agent_calm(struct sim *sim, unsigned agent, unsigned n_alive)
@@ -846,13 +837,6 @@ void check_forgotten(struct sim *sim, uint64_t instance)
 
     if (told)
         told->is_forgotten = true;
-}
-
-static const struct rounds_job *find_job(const struct sim_daemon *d, uint64_t instance)
-{
-    list_for_each(i, &d->rounds.jobs) if (list_entry(i, struct rounds_job, in_rounds)->instance ==
-                                          instance) return list_entry(i, struct rounds_job, in_rounds);
-    return NULL;
 }
 
 /* A new leader has everything that an agent may know. */
