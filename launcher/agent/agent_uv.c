@@ -998,6 +998,7 @@ int agent_run(const struct agent_config *config)
     bool are_files_made = attempt_files_wait(REMOVE_LIMIT_MS);
     bool is_watch_over = watch_destroy(a.watch); /* it may write files among the logs */
     end_logs(&a);
+    bounded_wait_for_then(CONSOLE_PATIENCE_MS); /* the note on threads */
     if (!are_files_made || !is_watch_over || bounded_is_hung() || resolver_is_asking()) {
         trace_close();
         /* A thread that waits for a disk or for name servers uses what would be freed now. */

@@ -24,6 +24,7 @@ struct bounded {
 };
 
 static _Atomic bool is_hung;
+static struct bounded *in_then; /* of bounded_call_or_signal(), which has returned before it */
 
 static void free_bounded(struct bounded *b)
 {
@@ -155,10 +156,12 @@ static int wait_for_return_or_signal(struct bounded *b, void (*on_silence)(const
             on_silence(b->data);
     }
     bool has_ended = b->has_ended, has_returned = b->has_returned;
-    b->is_left = !has_ended;
+    b->is_left = !has_returned;
     (void)pthread_mutex_unlock(&b->lock);
     if (has_ended)
         free_bounded(b);
+    else if (has_returned)
+        in_then = b;
     return has_returned ? 0 : -EINTR;
 }
 
@@ -176,6 +179,21 @@ int bounded_call_or_signal(const struct bounded_steps *steps, void *data, const 
     if (steps->then)
         steps->then(data);
     return 0;
+}
+
+void bounded_wait_for_then(unsigned timeout_ms)
+{
+    struct bounded *b = in_then;
+
+    in_then = NULL;
+    if (!b)
+        return;
+    (void)pthread_mutex_lock(&b->lock);
+    bool has_ended = wait_until_ended(b, timeout_ms);
+    b->is_left = !has_ended;
+    (void)pthread_mutex_unlock(&b->lock);
+    if (has_ended)
+        free_bounded(b);
 }
 
 bool bounded_is_hung(void)

@@ -37,9 +37,12 @@ struct bounded_steps {
  * on_silence(data) is called once, after five seconds. 0, or -EINTR: the thread still uses data, and the process has to end
  * by _exit().
  * The thread calls then(data) behind run(data): for what crun starts without as well, which is waited for for a twentieth of a
- * second. What it uses has to stay until the process ends.
+ * second, and at the end of crun by bounded_wait_for_then(). What it uses has to stay until the process ends.
  */
 int bounded_call_or_signal(const struct bounded_steps *steps, void *data, const sigset_t *signals);
+
+/* Waits at most timeout_ms until the then() of the last bounded_call_or_signal() has returned: the process may end. */
+void bounded_wait_for_then(unsigned timeout_ms);
 
 /* Whether a thread was left behind that still hangs. The process has to end by _exit() then. */
 bool bounded_is_hung(void);

@@ -351,7 +351,8 @@ def test_disk_that_hangs_while_a_file_of_lines_is_opened(tmp_path):
     assert p.returncode == 0 and f"cannot open the event log {tmp_path}/lines/x: No such file or directory" in err, err
 
 
-def test_console_on_a_disk_that_hangs_at_the_start(tmp_path, monkeypatch):
+@pytest.mark.parametrize("answers_s", [0, 0.3], ids=["at-the-end", "after-the-end"])
+def test_console_on_a_disk_that_hangs_at_the_start(tmp_path, monkeypatch, answers_s):
     """The first line of crun, that OMP_NUM_THREADS is not set, waits for the disk; the workers do not."""
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -359,10 +360,12 @@ def test_console_on_a_disk_that_hangs_at_the_start(tmp_path, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     with open(disk / "err", "w", encoding="utf-8") as err:
         p = launches.start(["--standalone", "--nproc-per-node=2", "--no-python", "env", "-u", "LD_PRELOAD", "sh", "-c",
-                            f"touch {tmp_path}/up; while [ -e {tmp_path}/hangs ]; do sleep 0.05; done"],
+                            f"touch {tmp_path}/up; until [ -e {tmp_path}/go ]; do sleep 0.05; done"],
                            hanging_disk(tmp_path, disk), stderr=err)
     jobs.wait_for((tmp_path / "up").exists, 10)
     assert (disk / "err").read_text() == ""
+    (tmp_path / "go").touch()
+    time.sleep(answers_s)
     (tmp_path / "hangs").unlink()
     assert p.wait(timeout=60) == 0
     assert (disk / "err").read_text().count("OMP_NUM_THREADS is not set") == 1

@@ -164,8 +164,27 @@ static void a_second_step_that_hangs_is_left(void **state)
     assert_int_equal(hangs.n_thens, 0);
     assert_false(bounded_is_hung());
     assert_int_equal(bounded_call(run, drop, &other, LIMIT_MS), 0);
+    bounded_wait_for_then(10);
+    assert_int_equal(hangs.n_thens, 0);
     assert_int_equal(write(pipe_fds[1], "x", 1), 1);
     await(&hangs.n_thens);
+}
+
+/* As that console when the disk answers again while the job ends. */
+static void a_second_step_that_was_left_is_waited_for_at_the_end(void **state)
+{
+    static struct seen late;
+    int pipe_fds[2];
+
+    (void)state;
+    assert_int_equal(pipe(pipe_fds), 0);
+    late.read_from = pipe_fds[0];
+    assert_int_equal(call_with_then(&late), 0);
+    assert_int_equal(late.n_thens, 0);
+    assert_int_equal(write(pipe_fds[1], "x", 1), 1);
+    bounded_wait_for_then(LIMIT_MS);
+    assert_int_equal(late.n_thens, 1);
+    bounded_wait_for_then(LIMIT_MS); /* there is none any more */
 }
 
 /* A signal that ends crun ends the wait for what it cannot start without. */
@@ -196,6 +215,7 @@ int main(void)
         cmocka_unit_test(a_call_that_hangs_is_left),
         cmocka_unit_test(the_second_step_is_waited_for),
         cmocka_unit_test(a_second_step_that_hangs_is_left),
+        cmocka_unit_test(a_second_step_that_was_left_is_waited_for_at_the_end),
         cmocka_unit_test(a_signal_ends_the_first_step_only),
     };
 
