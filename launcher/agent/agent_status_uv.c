@@ -78,11 +78,11 @@ static void describe_step(const struct agent *a, int i, struct worker_status *re
     struct worker_beat beat;
 
     if (!a->worker_memory.states || w->state == GROUP_WORKER_NONE ||
-        !worker_beat_read(a->worker_memory.states[i], &beat) || beat.at_ns < w->started_ns)
+        !worker_beat_read(a->worker_memory.states[i], &beat) || beat.at_ns < w->ordered_ns)
         return;
     ret->last_step = beat.step;
     ret->step_ms = wall_clock_ns(beat.at_ns) / 1000000;
-    ret->steps_per_s = worker_beat_rate(&beat, w->started_ns, now_ns());
+    ret->steps_per_s = worker_beat_rate(&beat, w->ordered_ns, now_ns());
 }
 
 static void describe_worker_status(const struct agent *a, int i, struct worker_status *ret)

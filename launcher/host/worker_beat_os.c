@@ -31,9 +31,9 @@ bool worker_beat_read(int fd, struct worker_beat *ret)
     return true;
 }
 
-double worker_beat_rate(const struct worker_beat *beat, uint64_t started_ns, uint64_t now_ns)
+double worker_beat_rate(const struct worker_beat *beat, uint64_t since_ns, uint64_t now_ns)
 {
-    if (beat->earlier_ns < started_ns || beat->earlier_ns == 0 || beat->earlier_ns >= beat->at_ns ||
+    if (beat->earlier_ns < since_ns || beat->earlier_ns == 0 || beat->earlier_ns >= beat->at_ns ||
         beat->earlier_step >= beat->step)
         return -1;
     double n_steps = (double)(beat->step - beat->earlier_step);

@@ -20,9 +20,9 @@ struct worker_beat {
 /* False: there is no file (fd -1), or nothing was reported in it. */
 bool worker_beat_read(int fd, struct worker_beat *ret);
 
-/* Steps per second of the process that began at started_ns; -1: not known. It falls when the next step takes longer than the last
- * ones did. */
-double worker_beat_rate(const struct worker_beat *beat, uint64_t started_ns, uint64_t now_ns);
+/* Steps per second of the process that began at since_ns or later; -1: not known. It falls when the next step takes longer than the
+ * last ones did. */
+double worker_beat_rate(const struct worker_beat *beat, uint64_t since_ns, uint64_t now_ns);
 
 /* 1 and the global rank that has stopped answering the process `pid`, which this file was lent to; 0: it has found none. */
 uint32_t worker_cut_read(int fd, pid_t pid);

@@ -435,6 +435,7 @@ static void step_started(struct worker_group *g, const struct group_event *event
         return; /* no guardian reports this */
     w->state = GROUP_WORKER_RUNNING;
     w->pid = event->pid;
+    w->ordered_ns = g->started_ns;
     w->started_ns = event->now_ns;
     /* A stop that was decided while the guardian still started workers reaches it behind this one. */
     w->stopped = g->state != GROUP_RUNNING && g->state != GROUP_REPLACING;

@@ -139,7 +139,8 @@ enum group_worker_state {
 struct group_worker {
     enum group_worker_state state;
     pid_t pid;
-    int status; /* wait status, or errno when exec failed */
+    int status;          /* wait status, or errno when exec failed */
+    uint64_t ordered_ns; /* nothing that its process has done is older: the report of its start may be late */
     uint64_t started_ns, ended_ns;
     int order;     /* it was the order-th of its generation to end, from 0 */
     bool stopped;  /* crun has signalled it; of an ended worker: before it ended */

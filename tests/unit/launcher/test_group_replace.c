@@ -78,6 +78,9 @@ static void test_ready_is_faster_than_the_guardian(void **state)
 
     converse(&g, lines);
     assert_int_equal(g.state, GROUP_RUNNING);
+    assert_int_equal(g.workers[0].started_ns - g.workers[0].ordered_ns, 1 * MS); /* it has stayed */
+    assert_int_equal(g.workers[1].started_ns - g.workers[1].ordered_ns,
+                     4 * MS); /* and that one has reported a step meanwhile */
     group_finish(&g);
 }
 
