@@ -127,7 +127,9 @@ void agent_take_report(struct agent *a, const struct guardian_report *report);
 /* The callback of agent->membership when it has closed; data is the agent. */
 void agent_on_membership_closed(void *data);
 
-int agent_count_running(const struct agent *a);
+/* The workers that were ordered and of whose end nothing is known: the report that one has started may come behind what
+ * stops it. */
+int agent_count_unended(const struct agent *a);
 
 /* Kills one worker, for this option of crun; the rest of its generation learns of it by its end. */
 void agent_kill_worker(struct agent *a, int worker, const char *option);

@@ -199,7 +199,7 @@ static void print_peer_stop(const struct agent *a)
 {
     char why[SESSION_TEXT_SIZE + SESSION_HOST_SIZE + 64];
 
-    if (a->group.state != GROUP_STOPPING || agent_count_running(a) == 0)
+    if (a->group.state != GROUP_STOPPING || agent_count_unended(a) == 0)
         return;
     session_cause_describe(&a->peer_cause, why, sizeof(why));
     log_line("%s; stopping the workers of this node, up to %d s", why, a->config->job->shutdown_timeout_s);
@@ -230,7 +230,7 @@ static void on_fence(void *data, const struct session_cause *cause)
 
     a->peer_cause = *cause;
     agent_dispatch_kind(a, GROUP_LEASE_ENDED);
-    if (agent_count_running(a) > 0)
+    if (agent_count_unended(a) > 0)
         print_peer_stop(a);
     else
         on_fenced(a, cause);

@@ -386,19 +386,21 @@ void agent_notify_workers(struct agent *a, struct worker_notice notice)
             generation_notify(a->generation, i, &notice);
 }
 
-int agent_count_running(const struct agent *a)
+int agent_count_unended(const struct agent *a)
 {
     int n = 0;
 
-    for (int i = 0; i < a->group.config.n_workers; i++)
-        n += a->group.workers[i].state == GROUP_WORKER_RUNNING;
+    for (int i = 0; a->generation && i < a->group.config.n_workers; i++) {
+        enum group_worker_state state = a->group.workers[i].state;
+        n += state == GROUP_WORKER_RUNNING || state == GROUP_WORKER_NONE;
+    }
     return n;
 }
 
 /* At once, as the report comes only when all workers have ended. */
 static void print_failure_stop(struct agent *a, int worker)
 {
-    int n = agent_count_running(a), grace_s = a->config->job->shutdown_timeout_s;
+    int n = agent_count_unended(a), grace_s = a->config->job->shutdown_timeout_s;
     const struct group_worker *w = &a->group.workers[worker];
     const struct report_failure failure = {.exit_code = group_worker_code(w)};
     char end[96];
@@ -415,7 +417,7 @@ static void print_signal_stop(struct agent *a, int signal)
 {
     char name[SIGNAL_NAME_SIZE];
 
-    if (agent_count_running(a) > 0 && a->group.interrupt)
+    if (agent_count_unended(a) > 0 && a->group.interrupt)
         log_line("%s: the workers have %d s to end; %s", signal_name(signal, name) ? name : "a signal",
                  a->config->job->shutdown_timeout_s,
                  signal == SIGINT && isatty(STDIN_FILENO) ? "press Ctrl-C again to kill them"

@@ -239,7 +239,7 @@ static void on_slow_end(uv_timer_t *timer)
 {
     struct agent *a = timer->data;
 
-    if (a->group.state == GROUP_STOPPING && agent_count_running(a) > 0)
+    if (a->group.state == GROUP_STOPPING && agent_count_unended(a) > 0)
         (void)watch_take_stacks(a->watch, WATCH_SLOW_END); /* false: they are being taken already */
 }
 

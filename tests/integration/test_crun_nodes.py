@@ -126,17 +126,30 @@ def test_lost_node_is_named_when_too_few_are_left(tmp_path, number, words):
         assert nodes[0].wait(60) == 1
 
 
-def test_failure_of_another_node_is_announced_at_once(tmp_path):
-    """Before the workers of this node have ended: they may take their whole grace."""
+def check_announcement(tmp_path, environment):
     port = lib.free_port()
     saves = f"trap 'sleep 3; echo SAVED; exit 0' TERM; touch {tmp_path}/up; while :; do sleep 0.05; done"
+    script = f"{SHOW}[ $RANK = 0 ] || {{ until [ -e {tmp_path}/up ]; do sleep 0.005; done; exit 7; }}; {saves}"
     with lib.Nodes(tmp_path) as nodes:
-        start(nodes, 2, port, f"[ $RANK = 0 ] || {{ while [ ! -e {tmp_path}/up ]; do sleep 0.02; done; exit 7; }}; {saves}", nnodes=2)
-        first = jobs.wait_for(lambda: next((n for n in nodes if "RANK 0/2" in n.text()), None))
-        first.wait_for("failed with exit code 7; stopping the workers of this node, up to 30 s\n")
-        assert "SAVED" not in first.text() and "rank 1 (local rank 0) on " in first.text()
+        for i in range(2):
+            nodes.crun(*options(port, f"--node-rank={i}", nnodes=2), "--no-python", "sh", "-c", script, env=None if i else environment)
+        nodes[0].wait_for("failed with exit code 7; stopping the workers of this node, up to 30 s\n")
+        assert "SAVED" not in nodes[0].text() and "rank 1 (local rank 0) on " in nodes[0].text()
         assert nodes.codes() == [1, 1], nodes.texts()
-        assert "SAVED" in first.text()
+        assert "SAVED" in nodes[0].text() and "RANK 0/2" in nodes[0].text()
+
+
+def test_failure_of_another_node_is_announced_at_once(tmp_path):
+    """Before the workers of this node have ended: they may take their whole grace."""
+    check_announcement(tmp_path, {})
+
+
+def test_failure_of_another_node_is_announced_before_the_start_is_reported(tmp_path):
+    """On a busy machine it is faster than the guardian's report that the workers of this node have started."""
+    if jobs.is_sanitized():
+        pytest.skip("a sanitizer has to be the first library that is loaded")
+    check_announcement(tmp_path, {"LD_PRELOAD": str(jobs.build_folder() / "tests/fakes/liblate_guardian.so"),
+                                  "LATE_GUARDIAN_SEND_MS": "500"})
 
 
 def test_lost_node_is_in_the_event_log(tmp_path):
