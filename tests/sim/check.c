@@ -115,6 +115,11 @@ static bool same_world(const struct sim_world *w, const struct session_view *vie
            w->master_port == view->place.master_port && strcmp(w->master_addr, view->place.master_addr) == 0;
 }
 
+static bool is_taken(const struct sim_world *w, const struct session_view *view)
+{
+    return view->place.group_rank < w->group_world_size && w->members[view->place.group_rank].present;
+}
+
 /* Ranks of the members that are known so far. */
 static void check_ranks(struct sim *sim, const struct sim_world *w, uint32_t at)
 {
@@ -218,7 +223,7 @@ void check_start(struct sim *sim, unsigned agent, const struct session_view *vie
     a->own_instance = view->instance;
     if (!w) {
         w = begin_world(sim, agent, view);
-    } else if (!same_world(w, view) && sim->rendezvous.rolled_back) {
+    } else if (sim->rendezvous.rolled_back && (!same_world(w, view) || is_taken(w, view))) {
         w = begin_world(sim, agent, view); /* it does not know that it has used this number */
     } else if (!same_world(w, view)) {
         violated(sim, "two different worlds in generation %lld", (long long)view->generation);
