@@ -306,6 +306,7 @@ def test_queue(client, torch_store, libuv_only, name):
     client.queue_push(name, b"")
     client.ping()
     torch_store.queue_push(name.decode(), "three")
+    assert torch_store.queue_len(name.decode()) == 3  # the push has no reply
     assert client.queue_len(name) == 3
     assert client.queue_pop(name, 60000) == b"one"
     assert torch_store.queue_pop(name.decode()) == b""
