@@ -119,7 +119,7 @@ static void ask_for_stacks(struct server *s, const struct rounds_job *job)
 /* Whether the status of the agent is not of an earlier look. */
 static bool has_status(const struct server *s, const struct agent_conn *a)
 {
-    return a && a->status_ms > 0 && uv_now(s->loop) <= a->status_ms + LOOK_WATCH_MS;
+    return a->status_ms > 0 && uv_now(s->loop) <= a->status_ms + LOOK_WATCH_MS;
 }
 
 static int put_node_facts(const struct server *s, const struct rounds_node *n, const struct agent_conn *a,
@@ -132,7 +132,7 @@ static int put_node_facts(const struct server *s, const struct rounds_node *n, c
     session_copy_text(node.state, sizeof(node.state), rounds_node_state_name(n->state));
     if (n->heard_ns < now_ns && (now_ns - n->heard_ns) / NS_PER_MS < INT32_MAX)
         node.silent_ms = (uint32_t)((now_ns - n->heard_ns) / NS_PER_MS);
-    if (has_status(s, a))
+    if (a && has_status(s, a))
         node.status_ms = (int32_t)(uv_now(s->loop) - a->status_ms);
     return look_put_node(out, &node);
 }
