@@ -692,6 +692,19 @@ static void view_start(const struct rounds_node *n, struct session_view *ret)
     place->key_space = job->key_space;
 }
 
+/* Without a cause the agent would report next that workers of its own had failed. */
+static void view_stop(const struct rounds_node *n, struct session_view *ret)
+{
+    ret->kind = SESSION_VIEW_STOP;
+    ret->generation = n->generation;
+    ret->cause = n->job->cause;
+    if (ret->cause.kind != SESSION_CAUSE_NONE)
+        return;
+    ret->cause = session_cause_empty(SESSION_CAUSE_CLOSED);
+    (void)snprintf(ret->cause.text, sizeof(ret->cause.text),
+                   "the rendezvous has no record of generation %lld of this job", (long long)n->generation);
+}
+
 void rounds_view(const struct rounds_node *n, struct session_view *ret)
 {
     const struct rounds_job *job = n->job;
@@ -717,9 +730,7 @@ void rounds_view(const struct rounds_node *n, struct session_view *ret)
     } else if (n->phase == SESSION_READY || n->generation < 0 || n->state == ROUNDS_NODE_UNFIT) {
         view_wait(n, ret);
     } else {
-        ret->kind = SESSION_VIEW_STOP;
-        ret->generation = n->generation;
-        ret->cause = job->cause;
+        view_stop(n, ret);
     }
 }
 

@@ -1553,6 +1553,25 @@ static void an_agent_that_returns_after_all_were_lost_keeps_the_job(void **state
     assert_view(t, 2, SESSION_VIEW_REFUSED);
 }
 
+/* A rendezvous that has lost its state. If it finds that again, it does not blame a worker for this end. */
+static void a_generation_that_is_not_known_is_stopped_for_that_reason(void **state)
+{
+    struct table *t = *state;
+
+    t->params.min_nodes = t->params.max_nodes = 2;
+    struct session_report *r = &prepare(t, 0)->report;
+    r->phase = SESSION_RUNNING;
+    r->instance = 77;
+    r->generation = 3;
+    r->group_rank = 1;
+    hello(t, 0);
+    assert_view(t, 0, SESSION_VIEW_STOP);
+    assert_int_equal(t->agents[0].view.generation, 3);
+    assert_int_equal(t->agents[0].view.cause.kind, SESSION_CAUSE_CLOSED);
+    assert_string_equal(t->agents[0].view.cause.text,
+                        "the rendezvous has no record of generation 3 of this job");
+}
+
 static void draining_ends_a_job_between_two_steps(void **state)
 {
     struct table *t = *state;
@@ -2884,6 +2903,7 @@ int main(void)
         TEST(a_late_member_that_is_refused_does_not_end_the_tombstone),
         TEST(the_id_of_a_job_whose_nodes_are_all_lost_is_free),
         TEST(an_agent_that_returns_after_all_were_lost_keeps_the_job),
+        TEST(a_generation_that_is_not_known_is_stopped_for_that_reason),
         TEST(draining_ends_a_job_between_two_steps),
         TEST(all_members_learn_that_all_are_quiet),
         TEST(members_learn_at_the_start_whether_all_can_relay),
