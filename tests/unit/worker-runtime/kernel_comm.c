@@ -47,6 +47,7 @@ struct shared {
     } entries[N_ENTRIES];
     uint32_t crc[FAKE_RANKS]; /* of each rank's parameters at the end */
     int timeout_ms, n_attempts;
+    _Atomic int n_connected; /* ranks whose communicator is there */
 };
 
 static struct shared *shared;
@@ -698,9 +699,13 @@ static void connect_to_the_dead(int rank)
     struct training t = {.model = new_model()};
     struct backend_comm *comm;
     CHECK(create("job", rank, WORLD, &comm) == 0);
+    shared->n_connected++;
     train_in(&t, comm, rank);
-    for (int waited = 0; rank == KILLED && waited < TIMEOUT_MS && !fake->n_calls_in_flight; waited++)
+    for (int waited = 0; rank == KILLED && waited < TIMEOUT_MS; waited++) {
+        if (fake->n_calls_in_flight && shared->n_connected == WORLD)
+            break;
         (void)nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
     if (rank == KILLED)
         raise(SIGKILL);
     CHECK(!step(&t));
