@@ -127,9 +127,12 @@ void agent_take_report(struct agent *a, const struct guardian_report *report);
 /* The callback of agent->membership when it has closed; data is the agent. */
 void agent_on_membership_closed(void *data);
 
-/* The workers that were ordered and of whose end nothing is known: the report that one has started may come behind what
- * stops it. */
+/* The workers that were ordered and may run. */
 int agent_count_unended(const struct agent *a);
+
+/* What this process of the worker has reported with beat(); false: nothing. The memory file outlives it. */
+struct worker_beat;
+bool agent_read_beat(const struct agent *a, int worker, struct worker_beat *ret);
 
 /* Kills one worker, for this option of crun; the rest of its generation learns of it by its end. */
 void agent_kill_worker(struct agent *a, int worker, const char *option);

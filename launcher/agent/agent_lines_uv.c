@@ -38,11 +38,8 @@ static void rule_out_restart(struct agent *a, int worker)
 
 static bool may_fail(const struct agent *a, int worker)
 {
-    enum group_worker_state state = a->group.workers[worker].state;
-
     return (a->group.state == GROUP_RUNNING || a->group.state == GROUP_REPLACING) &&
-           (state == GROUP_WORKER_RUNNING ||
-            state == GROUP_WORKER_NONE); /* its line may be faster than its start */
+           group_worker_may_run(&a->group.workers[worker]);
 }
 
 /* The worker may hang, or catch every signal: it is killed, and has failed with the line as the cause. */

@@ -71,18 +71,23 @@ static void name_worker_log(const struct agent *a, int i, struct worker_status *
         (void)strcpy(ret->log, path);
 }
 
-/* Of this process: the file outlives it. */
+bool agent_read_beat(const struct agent *a, int worker, struct worker_beat *ret)
+{
+    const struct group_worker *w = &a->group.workers[worker];
+
+    return a->worker_memory.states && w->state != GROUP_WORKER_NONE &&
+           worker_beat_read(a->worker_memory.states[worker], ret) && ret->at_ns >= w->ordered_ns;
+}
+
 static void describe_step(const struct agent *a, int i, struct worker_status *ret)
 {
-    const struct group_worker *w = &a->group.workers[i];
     struct worker_beat beat;
 
-    if (!a->worker_memory.states || w->state == GROUP_WORKER_NONE ||
-        !worker_beat_read(a->worker_memory.states[i], &beat) || beat.at_ns < w->ordered_ns)
+    if (!agent_read_beat(a, i, &beat))
         return;
     ret->last_step = beat.step;
     ret->step_ms = wall_clock_ns(beat.at_ns) / 1000000;
-    ret->steps_per_s = worker_beat_rate(&beat, w->ordered_ns, now_ns());
+    ret->steps_per_s = worker_beat_rate(&beat, a->group.workers[i].ordered_ns, now_ns());
 }
 
 static void describe_worker_status(const struct agent *a, int i, struct worker_status *ret)

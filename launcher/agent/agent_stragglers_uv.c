@@ -44,7 +44,7 @@ static void take_sample(const struct agent *a, int i, struct straggler_sample *r
     *ret = (struct straggler_sample){.is_running = w->state == GROUP_WORKER_RUNNING, .step = -1};
     if (!ret->is_running)
         return;
-    if (worker_beat_read(fd, &beat) && beat.at_ns >= w->ordered_ns) {
+    if (agent_read_beat(a, i, &beat)) {
         ret->step = beat.step;
         ret->step_ns = beat.at_ns;
     }

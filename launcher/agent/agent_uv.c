@@ -381,8 +381,7 @@ void agent_notify_workers(struct agent *a, struct worker_notice notice)
         return; /* no worker was started yet */
     for (int i = 0; i < a->group.config.n_workers; i++)
         /* A worker has its socket before its start is reported, and reads it when it runs. */
-        if (a->group.workers[i].state == GROUP_WORKER_RUNNING ||
-            a->group.workers[i].state == GROUP_WORKER_NONE)
+        if (group_worker_may_run(&a->group.workers[i]))
             generation_notify(a->generation, i, &notice);
 }
 
@@ -390,10 +389,10 @@ int agent_count_unended(const struct agent *a)
 {
     int n = 0;
 
-    for (int i = 0; a->generation && i < a->group.config.n_workers; i++) {
-        enum group_worker_state state = a->group.workers[i].state;
-        n += state == GROUP_WORKER_RUNNING || state == GROUP_WORKER_NONE;
-    }
+    if (!a->generation)
+        return 0; /* none was ordered */
+    for (int i = 0; i < a->group.config.n_workers; i++)
+        n += group_worker_may_run(&a->group.workers[i]);
     return n;
 }
 
@@ -464,7 +463,7 @@ void agent_kill_worker(struct agent *a, int worker, const char *option)
     const struct guardian_order order = {.kind = GUARDIAN_KILL_WORKER, .worker = worker};
     struct group_worker *w = &a->group.workers[worker];
 
-    if (!a->generation || (w->state != GROUP_WORKER_RUNNING && w->state != GROUP_WORKER_NONE))
+    if (!a->generation || !group_worker_may_run(w))
         return;
     w->kill_option = option;
     generation_order(a->generation, &order);

@@ -31,6 +31,11 @@ int group_worker_code(const struct group_worker *worker)
     return WIFSIGNALED(worker->status) ? -WTERMSIG(worker->status) : WEXITSTATUS(worker->status);
 }
 
+bool group_worker_may_run(const struct group_worker *worker)
+{
+    return worker->state == GROUP_WORKER_RUNNING || worker->state == GROUP_WORKER_NONE;
+}
+
 bool group_exec_is_final(int error)
 {
     static const int final[] = {ENOENT, EACCES, EPERM,        ENOEXEC, EISDIR, ENOTDIR,
@@ -249,8 +254,7 @@ static bool kill_newcomers(struct worker_group *g, struct group_actions *out)
 
     for (int i = 0; i < g->config.n_workers; i++) {
         struct group_worker *w = &g->workers[i];
-        if (is_remaining(w) && !w->can_stay && w->generation == g->generation &&
-            (w->state == GROUP_WORKER_RUNNING || w->state == GROUP_WORKER_NONE))
+        if (is_remaining(w) && !w->can_stay && w->generation == g->generation && group_worker_may_run(w))
             any = w->to_kill = w->stopped = true;
     }
     if (any)

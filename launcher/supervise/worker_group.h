@@ -216,6 +216,9 @@ struct worker_group {
  * as a shell does: 127 when a file does not exist, else 126. */
 int group_worker_code(const struct group_worker *worker);
 
+/* Whether nothing is known of its end: it runs, or is ordered. The report that it has started may come behind what concerns it. */
+bool group_worker_may_run(const struct group_worker *worker);
+
 /* Whether a start that failed with this errno of execve() or its preparation will fail again: wrong file, permission
  * or arguments. A lack of processes, memory or descriptors, a busy file and an I/O error may pass. */
 bool group_exec_is_final(int error);

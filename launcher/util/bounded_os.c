@@ -183,17 +183,8 @@ int bounded_call_or_signal(const struct bounded_steps *steps, void *data, const 
 
 void bounded_wait_for_then(unsigned timeout_ms)
 {
-    struct bounded *b = in_then;
-
+    (void)bounded_end(in_then, timeout_ms);
     in_then = NULL;
-    if (!b)
-        return;
-    (void)pthread_mutex_lock(&b->lock);
-    bool has_ended = wait_until_ended(b, timeout_ms);
-    b->is_left = !has_ended;
-    (void)pthread_mutex_unlock(&b->lock);
-    if (has_ended)
-        free_bounded(b);
 }
 
 bool bounded_is_hung(void)

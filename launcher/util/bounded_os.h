@@ -41,7 +41,7 @@ struct bounded_steps {
  */
 int bounded_call_or_signal(const struct bounded_steps *steps, void *data, const sigset_t *signals);
 
-/* Waits at most timeout_ms until the then() of the last bounded_call_or_signal() has returned: the process may end. */
+/* Waits at most timeout_ms until the then() of the last bounded_call_or_signal() has returned. Else bounded_is_hung(). */
 void bounded_wait_for_then(unsigned timeout_ms);
 
 /* Whether a thread was left behind that still hangs. The process has to end by _exit() then. */
