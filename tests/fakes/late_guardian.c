@@ -17,38 +17,41 @@ __attribute__((constructor)) static void note_process(void)
     loader = getpid();
 }
 
+static void be_late(const char *variable, int usual_ms)
+{
+    const char *ms = getenv(variable);
+
+    if (getpid() != loader)
+        (void)usleep((useconds_t)(ms ? atoi(ms) : usual_ms) * 1000);
+}
+
 ssize_t send(int socket, const void *data, size_t n, int flags)
 {
     static ssize_t (*real)(int, const void *, size_t, int);
-    const char *late_ms = getenv("LATE_GUARDIAN_SEND_MS");
 
     if (!real)
         real = (ssize_t(*)(int, const void *, size_t, int))dlsym(RTLD_NEXT, "send");
-    if (getpid() != loader)
-        (void)usleep(late_ms ? (useconds_t)atoi(late_ms) * 1000 : 50000);
+    be_late("LATE_GUARDIAN_SEND_MS", 50);
     return real(socket, data, n, flags);
 }
 
 int epoll_ctl(int fd, int op, int other, struct epoll_event *event)
 {
     static int (*real)(int, int, int, struct epoll_event *);
-    const char *late_ms = getenv("LATE_GUARDIAN_START_MS");
 
     if (!real)
         real = (int (*)(int, int, int, struct epoll_event *))dlsym(RTLD_NEXT, "epoll_ctl");
-    if (late_ms && op == EPOLL_CTL_ADD && getpid() != loader)
-        (void)usleep((useconds_t)atoi(late_ms) * 1000);
+    if (op == EPOLL_CTL_ADD)
+        be_late("LATE_GUARDIAN_START_MS", 0);
     return real(fd, op, other, event);
 }
 
 int epoll_wait(int fd, struct epoll_event *events, int n, int timeout)
 {
     static int (*real)(int, struct epoll_event *, int, int);
-    const char *late_ms = getenv("LATE_GUARDIAN_MS");
 
     if (!real)
         real = (int (*)(int, struct epoll_event *, int, int))dlsym(RTLD_NEXT, "epoll_wait");
-    if (late_ms && getpid() != loader)
-        (void)usleep((useconds_t)atoi(late_ms) * 1000);
+    be_late("LATE_GUARDIAN_MS", 0);
     return real(fd, events, n, timeout);
 }

@@ -598,9 +598,7 @@ def test_worker_whose_tracer_does_not_wait(tmp_path, stopped, late_ms):
     """A worker that has ended stays a zombie until its tracer waits for it; the guardian can reap it only then. Until then it
     sleeps, whether it waits for that worker or has to kill every process, and what the worker ended by is reported, also where
     the guardian is so late that it reads the order to stop before it looks for that end."""
-    if late_ms and "asan" in str(jobs.build_folder()):
-        pytest.skip("a sanitizer has to be the first library that is loaded")
-    late = {"LD_PRELOAD": jobs.build_folder() / "tests/fakes/liblate_guardian.so", "LATE_GUARDIAN_MS": str(late_ms)} if late_ms else None
+    late = jobs.preload("late_guardian", LATE_GUARDIAN_MS=late_ms) if late_ms else None
     worker = script(tmp_path, "#!/bin/bash\ntrap '' TERM USR1\n[ $RANK = 1 ] || exec sleep 300\n"
                     f"echo $$ > {tmp_path}/pid\n"
                     f"read line < {tmp_path}/end  # it has no child: SIGCHLD would stop it for its tracer\nexit 7\n")

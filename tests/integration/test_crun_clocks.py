@@ -39,8 +39,7 @@ class Skew:
         new.rename(self.file)
 
     def env(self):
-        return {"LD_PRELOAD": str(jobs.build_folder() / "tests" / "fakes" / "libskewed_clock.so"),
-                "CRUN_TEST_SKEW_FILE": str(self.file)}
+        return jobs.preload("skewed_clock", CRUN_TEST_SKEW_FILE=self.file)
 
 
 def can_shift_monotonic():

@@ -28,7 +28,7 @@ def test_stop(tmp_path):
 def test_stop_in_the_first_moment(tmp_path):
     """The line is faster than the guardian's report that the worker has started."""
     p = crun("--nproc-per-node=2", "--max-restarts=3", "--on-line=nan=stop", script=f"echo >> {tmp_path}/runs$RANK; test $RANK = 1 && echo nan; sleep 300",
-             LD_PRELOAD=str(jobs.build_folder() / "tests/fakes/liblate_guardian.so"))
+             **jobs.preload("late_guardian"))
     assert p.returncode == 1 and "came from crun, for --on-line" in p.stderr, p.stderr
     assert (tmp_path / "runs1").read_text() == "\n"
 

@@ -310,7 +310,6 @@ def test_end_while_a_name_is_looked_up(tmp_path):
     hangs.touch()
     p = jobs.run([jobs.crun(), "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=head.invalid:29400", "--rdzv-id=job",
                   "--rdzv-conf=join_timeout=1", "--no-python", "true"], timeout=60,
-                 env={**os.environ, "LD_PRELOAD": str(jobs.build_folder() / "tests/fakes/libslow_resolver.so"),
-                      "SLOW_RESOLVER_HANGS": str(hangs), "SLOW_RESOLVER_ENDED": str(ended)})
+                 env={**os.environ, **jobs.preload("slow_resolver", SLOW_RESOLVER_HANGS=hangs, SLOW_RESOLVER_ENDED=ended)})
     assert p.returncode == 1 and "head.invalid" in p.stderr, p.stderr
     assert not ended.exists()

@@ -146,10 +146,7 @@ def test_failure_of_another_node_is_announced_at_once(tmp_path):
 
 def test_failure_of_another_node_is_announced_before_the_start_is_reported(tmp_path):
     """On a busy machine it is faster than the guardian's report that the workers of this node have started."""
-    if jobs.is_sanitized():
-        pytest.skip("a sanitizer has to be the first library that is loaded")
-    check_announcement(tmp_path, {"LD_PRELOAD": str(jobs.build_folder() / "tests/fakes/liblate_guardian.so"),
-                                  "LATE_GUARDIAN_SEND_MS": "500"})
+    check_announcement(tmp_path, jobs.preload("late_guardian", LATE_GUARDIAN_SEND_MS=500))
 
 
 def test_lost_node_is_in_the_event_log(tmp_path):

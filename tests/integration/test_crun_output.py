@@ -287,16 +287,12 @@ def test_worker_writes_its_log_itself(tmp_path, option):
 @pytest.mark.parametrize("option", ["-t1", "-r1"])
 def test_disk_that_hangs(tmp_path, option):
     """While the disk of the log files hangs, crun obeys a signal: SIGTERM reaches the worker, and crun ends."""
-    slow_disk = jobs.build_folder() / "tests" / "fakes" / "libslow_disk.so"
-    if jobs.is_sanitized():
-        pytest.skip("a sanitizer has to be the first library that is loaded")
     logs_folder = tmp_path / "logs"
     worker = f"trap 'touch {tmp_path}/asked; exit 0' TERM; echo begin; touch {tmp_path}/begun; while :; do sleep 0.1; echo x; done"
     p = subprocess.Popen([jobs.crun(), "--standalone", option, f"--log-dir={logs_folder}", "--no-python",
                           "env", "-u", "LD_PRELOAD", "sh", "-c", worker], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                          stderr=subprocess.PIPE, text=True,
-                         env={**os.environ, "LD_PRELOAD": str(slow_disk), "SLOW_DISK": str(logs_folder),
-                              "SLOW_DISK_HANGS": str(tmp_path / "hangs")})
+                         env={**os.environ, **hanging_disk(tmp_path, logs_folder)})
     jobs.wait_for((tmp_path / "begun").exists)
     (tmp_path / "hangs").touch()
     time.sleep(0.5)
@@ -308,10 +304,7 @@ def test_disk_that_hangs(tmp_path, option):
 
 def hanging_disk(tmp_path, folder):
     """The environment of a crun for which everything on files below folder hangs while tmp_path/hangs exists."""
-    if jobs.is_sanitized():
-        pytest.skip("a sanitizer has to be the first library that is loaded")
-    return {"LD_PRELOAD": str(jobs.build_folder() / "tests/fakes/libslow_disk.so"), "SLOW_DISK": str(folder),
-            "SLOW_DISK_HANGS": str(tmp_path / "hangs")}
+    return jobs.preload("slow_disk", SLOW_DISK=folder, SLOW_DISK_HANGS=tmp_path / "hangs")
 
 
 def test_signal_while_a_disk_holds_up_a_restart(tmp_path):

@@ -80,12 +80,9 @@ def test_steps_of_workers(folders):
 
 def test_step_that_is_faster_than_the_guardian(folders):
     """On a busy machine the guardian sees late that the worker has started. The worker reports its step once."""
-    if jobs.is_sanitized():
-        pytest.skip("a sanitizer has to be the first library that is loaded")
     script = ('import os, struct, time; os.pwrite(int(os.environ["CRUN_STATE_FD"]), b"CRUNBEAT" + struct.pack("<QQ", 40, time.monotonic_ns()), 0); '
               'time.sleep(60)')
-    late = {"LD_PRELOAD": str(jobs.build_folder() / "tests/fakes/liblate_guardian.so"), "LATE_GUARDIAN_START_MS": "500"}
-    start({**folders, **late}, "--nproc-per-node=2", *JOB, sys.executable, "-c", script)
+    start({**folders, **jobs.preload("late_guardian", LATE_GUARDIAN_START_MS=500)}, "--nproc-per-node=2", *JOB, sys.executable, "-c", script)
     jobs.wait_for(lambda: [w["last_step"] for job in status(folders) for w in workers(job)] == [40, 40], 30, 0.05)
 
 

@@ -68,10 +68,8 @@ def test_workers_of_a_stopped_crun_end_before_others_start(tmp_path, policy):
 @pytest.mark.parametrize("output", [[], ["-t1"]], ids=["inherited", "captured"])
 def test_the_lease_is_named_where_the_end_of_the_workers_is_known_before_it_is_over(tmp_path, output):
     """A crun that was stopped while it computed sees what its guardian has reported before it looks at its timers."""
-    if "asan" in str(jobs.build_folder()):
-        pytest.skip("a sanitizer has to be the first library that is loaded")
     port, lease_s = lib.free_port(), 2
-    deaf = {**os.environ, "LD_PRELOAD": str(jobs.build_folder() / "tests/fakes/libdeaf_epoll.so")}
+    deaf = {**os.environ, **jobs.preload("deaf_epoll")}
     with Crund(jobs.build_folder(), listen=(f"127.0.0.1:{port}",)), lib.Nodes(tmp_path) as nodes:
         for env in None, deaf:
             start(nodes, tmp_path, port, f"--lease={lease_s}", *output, conf="node_timeout_ms=1000", env=env)

@@ -35,8 +35,8 @@ def test_end_of_an_epoch_whose_save_was_cut_short(tmp_path):
     p = jobs.run([jobs.crun(), "--standalone", "--max-restarts=1", "--restart-pause=0", worker, counts, "toy", "--epochs=2",
                   "--batch-size=50", f"--snapshot-dir={folder}", "--snapshot-every=0", "--keep=9",
                   "--fault=rank=0,step=6,kind=kill"], timeout=60,
-                 env={**os.environ, "LD_PRELOAD": str(jobs.build_folder() / "tests/fakes/libslow_disk.so"), "OMP_NUM_THREADS": "1",
-                      "SLOW_DISK": f"{folder}/.snap-00000000000000000005", "SLOW_DISK_HANGS": str(hangs)})
+                 env={**os.environ, "OMP_NUM_THREADS": "1",
+                      **jobs.preload("slow_disk", SLOW_DISK=f"{folder}/.snap-00000000000000000005", SLOW_DISK_HANGS=hangs)})
     assert p.returncode == 0 and "resumed from memory" in p.stdout + p.stderr, p.stdout + p.stderr
     ends = [meta["epoch"] for meta, *_ in map(train_resizes.read_snapshot, sorted(folder.glob("snap-*"))) if meta["consumed"] == "0"]
     assert ends == ["1", "2"], p.stdout + p.stderr

@@ -37,23 +37,19 @@ sleep 100
 """
 
 
-def preload(name, **environment):
-    return {"LD_PRELOAD": str(jobs.build_folder() / f"tests/fakes/lib{name}.so"), **{k: str(v) for k, v in environment.items()}}
-
-
 def slow_disk(folder, tmp):
-    return preload("slow_disk", SLOW_DISK=folder, SLOW_DISK_HANGS=tmp / "hangs")
+    return jobs.preload("slow_disk", SLOW_DISK=folder, SLOW_DISK_HANGS=tmp / "hangs")
 
 
 def slow_resolver(tmp):
-    return preload("slow_resolver", SLOW_RESOLVER_HANGS=tmp / "hangs")
+    return jobs.preload("slow_resolver", SLOW_RESOLVER_HANGS=tmp / "hangs")
 
 
 def hung_driver(tmp):
     library = tmp / "libnvidia-ml.so.1"
     if not library.exists():
         library.symlink_to(jobs.build_folder() / "tests/fakes/libfake_nvml.so")
-    return preload("fake_nvml", LD_LIBRARY_PATH=tmp, FAKE_NVML="hung=1")
+    return jobs.preload("fake_nvml", LD_LIBRARY_PATH=tmp, FAKE_NVML="hung=1")
 
 
 def start_nodes(group, tmp, endpoint, is_hosted=False, n_workers=1, env=lambda node: None):

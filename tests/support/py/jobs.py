@@ -117,6 +117,14 @@ def is_sanitized(program=None):
     return b"__asan_init" in code or b"__tsan_init" in code
 
 
+def preload(name, **environment):
+    """The environment of a program that runs with one of tests/fakes. Skips the test of a program with a sanitizer."""
+    if is_sanitized():
+        import pytest  # soak tests run without it
+        pytest.skip("a sanitizer has to be the first library that is loaded")
+    return {"LD_PRELOAD": str(build_folder() / f"tests/fakes/lib{name}.so"), **{k: str(v) for k, v in environment.items()}}
+
+
 def descendants(pid):
     found = []
     for child in children(pid):
