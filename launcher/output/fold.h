@@ -42,14 +42,17 @@ void fold_free(struct fold *f);
 void fold_join(struct fold *f, int member);
 void fold_leave(struct fold *f, int member);
 
-/* Takes a line, and appends to console what is shown by that. Without memory the line is not shown. */
+/* Takes a line, and appends to console what is complete by that, or too much. Without memory the line is not shown. */
 void fold_add(struct fold *f, const struct fold_line *line, struct buf *console);
 
 /* When fold_emit() has something to do at the latest; UINT64_MAX: nothing waits. */
 uint64_t fold_due_ns(const struct fold *f);
 
-/* Appends what is due or complete to console. */
-void fold_emit(struct fold *f, uint64_t now_ns, struct buf *console);
+/*
+ * Appends to console what is complete, and what was due at looked_ns: all that members had printed until then has to
+ * have been added. So a line that another member has printed in time is not missed when the reader runs late.
+ */
+void fold_emit(struct fold *f, uint64_t looked_ns, struct buf *console);
 
 /* Appends everything. */
 void fold_flush(struct fold *f, struct buf *console);

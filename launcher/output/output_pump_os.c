@@ -75,6 +75,7 @@ struct output_pump {
     int pipes;              /* epoll of all pipes, each for one event at a time; -1: none */
     uint32_t n_over;        /* streams with a smaller n_flushed are of generations that are over */
     bool stop, drop;        /* copies of ending and abandoned */
+    uint64_t looked_ns;     /* what was written until then has been noticed */
     uint64_t n_looks_taken; /* of n_looks */
     char piece[LINES_PIECE];
 };
@@ -472,7 +473,7 @@ static void show_folded(struct output_pump *p)
     for (int i = 0; i < 2; i++) {
         if (!p->folds[i])
             continue;
-        fold_emit(p->folds[i], now_ns(), &p->consoles[i].pending);
+        fold_emit(p->folds[i], p->looked_ns, &p->consoles[i].pending);
         if (p->drop || (p->stop && list_is_empty(&p->streams)))
             fold_flush(p->folds[i], &p->consoles[i].pending);
     }
@@ -657,6 +658,7 @@ static void wait_and_read(struct output_pump *p, bool has_more)
         short events = console_poll_events(&p->consoles[i]);
         polls[3 + i] = (struct pollfd){.fd = events ? p->consoles[i].fd : -1, .events = events};
     }
+    p->looked_ns = now_ns();
     (void)poll(polls, 5, has_more ? 0 : wait_ms(p, retry)); /* EINTR cannot be: signals are blocked */
     if (polls[1].revents)
         read_inotify(p);

@@ -1,6 +1,7 @@
 /*
- * A disk that hangs, for LD_PRELOAD: open, mkdir, read, write, fsync and their like on files below $SLOW_DISK do not
- * return while the file $SLOW_DISK_HANGS exists. A hung network file system is like that, except that there SIGKILL ends the wait.
+ * A disk that hangs, for LD_PRELOAD: open, mkdir, read, write, fsync and their like on files with $SLOW_DISK in their
+ * path do not return while the file $SLOW_DISK_HANGS exists; with $SLOW_DISK_READS read and pread alone. A hung network
+ * file system is like that, except that there SIGKILL ends the wait.
  */
 
 #include <dlfcn.h>
@@ -12,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static void wait_for_disk(int fd)
+static void wait_to_read(int fd)
 {
     const char *disk = getenv("SLOW_DISK"), *hangs = getenv("SLOW_DISK_HANGS");
     char link[64], path[4096];
@@ -24,8 +25,14 @@ static void wait_for_disk(int fd)
     if (n < 0)
         return;
     path[n] = '\0';
-    while (strncmp(path, disk, strlen(disk)) == 0 && access(hangs, F_OK) == 0)
+    while (strstr(path, disk) && access(hangs, F_OK) == 0)
         (void)usleep(10000);
+}
+
+static void wait_for_disk(int fd)
+{
+    if (!getenv("SLOW_DISK_READS"))
+        wait_to_read(fd);
 }
 
 ssize_t read(int fd, void *buf, size_t n)
@@ -34,7 +41,7 @@ ssize_t read(int fd, void *buf, size_t n)
 
     if (!real)
         real = (ssize_t(*)(int, void *, size_t))dlsym(RTLD_NEXT, "read");
-    wait_for_disk(fd);
+    wait_to_read(fd);
     return real(fd, buf, n);
 }
 
@@ -45,7 +52,7 @@ ssize_t pread64(int fd, void *buf, size_t n, off64_t offset)
 
     if (!real)
         real = (ssize_t(*)(int, void *, size_t, off64_t))dlsym(RTLD_NEXT, "pread64");
-    wait_for_disk(fd);
+    wait_to_read(fd);
     return real(fd, buf, n, offset);
 }
 
@@ -75,7 +82,9 @@ static void wait_for_path(const char *path)
 {
     const char *disk = getenv("SLOW_DISK"), *hangs = getenv("SLOW_DISK_HANGS");
 
-    while (disk && hangs && strncmp(path, disk, strlen(disk)) == 0 && access(hangs, F_OK) == 0)
+    if (getenv("SLOW_DISK_READS"))
+        return;
+    while (disk && hangs && strstr(path, disk) && access(hangs, F_OK) == 0)
         (void)usleep(10000);
 }
 

@@ -491,6 +491,30 @@ def test_equal_lines_are_folded(tmp_path):
     assert len(found["attempt_0/filtered_stdout.log"].splitlines()) == 4
 
 
+def test_equal_lines_are_folded_by_a_late_reader(tmp_path):
+    """The disk hangs for crun's reader after the line of rank 0, for longer than a line waits. Rank 2 prints its own meanwhile."""
+    script = (f"while [ ! -e {tmp_path}/go$(( RANK / 2 )) ]; do sleep 0.05; done; echo same; echo > {tmp_path}/wrote$RANK; "
+              f"while [ ! -e {tmp_path}/end ]; do sleep 0.05; done")
+    slow = jobs.preload("slow_disk", SLOW_DISK="/attempt_0/1/", SLOW_DISK_HANGS=tmp_path / "hangs", SLOW_DISK_READS=1)
+    with subprocess.Popen([jobs.crun(), "--standalone", "--nproc-per-node=3", "-t1", "--fold-output", f"--log-dir={tmp_path / 'logs'}",
+                           "--no-python", "env", "-u", "LD_PRELOAD", "sh", "-c", script], stdout=subprocess.PIPE,
+                          env={**os.environ, **slow, "OMP_NUM_THREADS": "1"}, text=True) as p:
+        jobs.wait_for(lambda: len(jobs.workers(p.pid)) == 3, 60)
+        (tmp_path / "hangs").touch()
+        os.kill(p.pid, signal.SIGSTOP)
+        (tmp_path / "go0").touch()
+        jobs.wait_for(lambda: all((tmp_path / f"wrote{rank}").exists() for rank in range(2)), 60)
+        os.kill(p.pid, signal.SIGCONT)
+        time.sleep(0.5)
+        (tmp_path / "go1").touch()
+        jobs.wait_for((tmp_path / "wrote2").exists, 60)
+        (tmp_path / "hangs").unlink()
+        first = p.stdout.readline()
+        (tmp_path / "end").touch()
+        rest = p.stdout.read()
+    assert (p.returncode, first, rest) == (0, "[ranks 0-2] same\n", "")
+
+
 def test_a_line_of_one_rank_is_not_held_back(tmp_path):
     """It is shown while the worker runs, and before crun's report."""
     begin = time.monotonic()

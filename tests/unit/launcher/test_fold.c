@@ -135,7 +135,8 @@ static void test_order_of_a_member_is_kept(void **state)
         {TICK, 200, 0, NULL, "[ranks 1-3] a\n[ranks 0-1] first\n"},
         {TICK, 209, 0, NULL, NULL},
         {TICK, 210, 0, NULL, "[0]:a\n"},
-        {LINE, 399, 3, "b", "[ranks 2-3] b\n"},
+        {LINE, 399, 3, "b", NULL},
+        {TICK, 399, 0, NULL, "[ranks 2-3] b\n"},
         {0},
     };
 
@@ -159,6 +160,20 @@ static void test_own_lines_between(void **state)
         {LINE, 60, 3, "end", NULL},
         {TICK, 199, 0, NULL, NULL},
         {TICK, 200, 0, NULL, "[0]:own 0\n[1]:own 1\n[2]:own 2\n[ranks 0-3] end\n"},
+        {0},
+    };
+
+    run_table(steps, 0);
+}
+
+/* All were printed at once, but the reader could not run for a second between the first and the second rank. */
+static void test_reader_that_runs_late(void **state)
+{
+    static const struct step steps[] = {
+        {LINE, 0, 0, "a", NULL},
+        {LINE, 1000, 1, "a", NULL},
+        {LINE, 1000, 2, "a", NULL},
+        {LINE, 1000, 3, "a", "[ranks 0-3] a\n"},
         {0},
     };
 
@@ -303,6 +318,7 @@ int main(void)
         cmocka_unit_test(test_some_print_alike),
         cmocka_unit_test(test_order_of_a_member_is_kept),
         cmocka_unit_test(test_own_lines_between),
+        cmocka_unit_test(test_reader_that_runs_late),
         cmocka_unit_test(test_repeated_lines_are_not_one),
         cmocka_unit_test(test_streams_are_not_mixed),
         cmocka_unit_test(test_members_leave),
