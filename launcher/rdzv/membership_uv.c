@@ -613,15 +613,18 @@ static bool is_of_kind(const char *host, bool (*is_kind)(const struct sockaddr *
 
 /* A fenced store listens on the job's interface alone, which is a guess here: MASTER_ADDR, of which START brings the listener if
  * it is another address, is chosen by the rendezvous. --local-addr as a name may be any address, for other nodes than this one; and
- * behind an address that is translated to this machine stands the own one towards the rendezvous, unless that is here too. */
+ * behind an address that is translated to this machine stands the own one towards the rendezvous, unless that is here too. An open
+ * store listens on every interface, as PyTorch's does, unless the user names an address of this machine. */
 static void choose_interface(const struct membership *n, char host[SESSION_ADDR_SIZE],
                              struct worker_store_options *options)
 {
     const char *given = n->host.job->local_addr;
     bool is_given_own = given && is_of_kind(given, local_address_is_own);
+
+    if (!is_given_own && !n->host.keys)
+        return;
     bool is_known = !is_given_own && find_own_address(n, host);
     bool is_loopback = is_known && is_of_kind(host, local_address_is_loopback);
-
     if (given && !is_given_own && (!address_is_numeric(given) || !is_known || is_loopback))
         return;
     options->is_narrow = true;
@@ -639,8 +642,7 @@ static int open_store(struct membership *n)
     int r = 0;
 
     release_store_port(n);
-    if (n->host.keys)
-        choose_interface(n, host, &options);
+    choose_interface(n, host, &options);
     if (options.is_narrow)
         r = worker_store_hold(&n->store_port_fd, &options.port);
     if (r == 0)

@@ -15,7 +15,7 @@ struct store_stats;
 struct worker_store_options {
     /* An address to listen on; "localhost": loopback; another name, which is not resolved, or NULL: every address of this node. */
     const char *host;
-    /* Of a fenced store: no other address than host is listened on, and with host NULL none before worker_store_listen_for(). */
+    /* No other address than host is listened on, and with host NULL none before worker_store_listen_for(). */
     bool is_narrow;
     uint16_t port; /* 0: a free one */
     /* A store on loopback accepts clients of crun's own user and of root alone, unless JOB_SECURITY_OPEN. */

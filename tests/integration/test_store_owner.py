@@ -72,7 +72,9 @@ def ask(address, port):
     return what
 
 
-@pytest.mark.parametrize("options", [["--standalone"], ["--nnodes=1", "--master-port=0"], ["--standalone", "--security=require"]])
+@pytest.mark.parametrize("options", [["--standalone"], ["--nnodes=1", "--master-port=0"], ["--standalone", "--security=require"],
+                                     ["--nnodes=1:2", "--rdzv-conf=last_call_timeout=1", "--rdzv-backend=c10d",
+                                      "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1"]])
 def test_other_users_are_refused(start, options):
     node, address, port = start(*options)
     assert "of the job" in as_user(0, ask(address, port))

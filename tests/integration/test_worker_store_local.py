@@ -143,9 +143,11 @@ def test_the_kernel_watches_the_connection_for_keys(fabric, job):
     assert unit == "ms" or float(time_left) <= 5, time_left
 
 
-@pytest.mark.parametrize("mode, served_at", [(["--security=open"], "*"), (["--security=require"], "address"), (["--seal"], None)],
-                         ids=["open", "fenced", "sealed"])
-def test_what_listens_in_each_mode(fabric, tmp_path, mode, served_at):
+@pytest.mark.parametrize("mode, is_named, served_at",
+                         [(["--security=open"], False, "*"), (["--security=open"], True, "address"),
+                          (["--security=require"], False, "address"), (["--seal"], False, None)],
+                         ids=["open", "open-at-an-address", "fenced", "sealed"])
+def test_what_listens_in_each_mode(fabric, tmp_path, mode, is_named, served_at):
     secret, worker = tmp_path / "secret", tmp_path / "worker.py"
     write_secret(secret, SECRET)
     worker.write_text(WAITS)
@@ -153,7 +155,8 @@ def test_what_listens_in_each_mode(fabric, tmp_path, mode, served_at):
     with lib.Nodes(tmp_path) as nodes:
         for host in (0, 1):
             nodes.crun("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint={fabric.address(0)}:29400",
-                       "--rdzv-id=modes", *mode, *with_secret, worker, prefix=fabric.prefix(host),
+                       "--rdzv-id=modes", *mode, *with_secret, *([f"--local-addr={fabric.address(host)}"] if is_named else []), worker,
+                       prefix=fabric.prefix(host),
                        env={"PYTHON_EXEC": sys.executable})
         ports = []
         for node in nodes:
