@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import subprocess
 
 import pytest
 
@@ -43,10 +44,16 @@ class Job:
             self.fabric.drop(to, "input", f"ip saddr {self.fabric.address(source)}")
 
     def log_has(self, text, seconds=120):
-        assert wait_until(lambda: text in self.crund.log(), seconds), (self.crund.log(), self.nodes.texts())
+        assert wait_until(lambda: text in self.crund.log(), seconds), f"{self.crund.log()}\n{self.nodes.texts()}\n{self.status()}"
 
-    def trains(self):
-        assert wait_until(lambda: self.metrics.exists() and self.metrics.stat().st_size > 0, 120), self.nodes.texts()
+    def status(self):
+        """What each node shows of the job, and all of its processes."""
+        shown = subprocess.run([jobs.build_folder() / "launcher/crunctl", "--json", "status"], text=True, stdout=subprocess.PIPE,
+                               timeout=30).stdout.splitlines()
+        pids = [str(pid) for node in self.nodes for pid in (node.pid, *jobs.descendants(node.pid))]
+        processes = subprocess.run(["ps", "-o", "pid,ppid,stat,wchan:30,etimes,args", "-p", ",".join(pids)], text=True,
+                                   stdout=subprocess.PIPE).stdout
+        return "\n".join([line for line in shown if re.search(r'"crun_pid":(\d+)', line)[1] in pids] + [processes])
 
 
 @pytest.fixture
