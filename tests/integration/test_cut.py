@@ -46,6 +46,9 @@ class Job:
     def log_has(self, text, seconds=120):
         assert wait_until(lambda: text in self.crund.log(), seconds), f"{self.crund.log()}\n{self.nodes.texts()}\n{self.status()}"
 
+    def trains(self):
+        assert wait_until(lambda: self.metrics.exists() and self.metrics.stat().st_size > 0, 120), self.nodes.texts()
+
     def status(self):
         """What each node shows of the job, and all of its processes."""
         shown = subprocess.run([jobs.build_folder() / "launcher/crunctl", "--json", "status"], text=True, stdout=subprocess.PIPE,
