@@ -34,7 +34,8 @@ def lib_program(name):
 class Job:
     """crund on host 0 and a crun on each; what their workers tell."""
 
-    def __init__(self, fabric, folder, nnodes="2:3", max_restarts=1000, worker=None, port=29400, node_timeout_ms=None):
+    def __init__(self, fabric, folder, nnodes="2:3", max_restarts=1000, worker=None, port=29400, node_timeout_ms=None,
+                 daemon_options=()):
         self.endpoint = f"{fabric.address(0)}:{port}"
         self.fabric, self.folder = fabric, pathlib.Path(folder)
         self.nnodes, self.max_restarts = nnodes, max_restarts
@@ -45,10 +46,10 @@ class Job:
         self.worker = worker or [lib_program("notice_watcher"), str(self.told)]
         self.nodes = lib.Nodes(folder)
         self.ready = self.folder / "ready"
-        self.daemon = None
+        self.daemon, self.daemon_options = None, daemon_options
 
-    def start_daemon(self, *more):
-        self.daemon = self.nodes.start([jobs.build_folder() / "rendezvous" / "crund", f"--listen={self.endpoint}", *more],
+    def start_daemon(self):
+        self.daemon = self.nodes.start([jobs.build_folder() / "rendezvous" / "crund", f"--listen={self.endpoint}", *self.daemon_options],
                                        prefix=self.fabric.prefix(0))
 
     def start_node(self, host):
