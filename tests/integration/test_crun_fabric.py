@@ -52,8 +52,7 @@ def test_host_names_and_addresses_of_the_fabric(job):
 def test_workers_never_notice_a_restart_of_the_daemon(fabric, tmp_path):
     """kill -9 of crund under a running job; it comes back with --state, and the job is the same."""
     (tmp_path / "state").mkdir()
-    with campaign.Job(fabric, tmp_path, port=29401, node_timeout_ms=8000,  # longer than a busy machine lets crun wait
-                      daemon_options=[f"--state={tmp_path}/state"]) as job:
+    with campaign.Job(fabric, tmp_path, port=29401, node_timeout_ms=2500, daemon_options=[f"--state={tmp_path}/state"]) as job:
         generation, _ = job.wait_running(campaign.N_HOSTS)
         for _ in range(2):
             before = job.told.read_text()
@@ -61,7 +60,7 @@ def test_workers_never_notice_a_restart_of_the_daemon(fabric, tmp_path):
             job.start_daemon()
             for host in range(campaign.N_HOSTS):
                 jobs.wait_for(lambda: is_connected(fabric, host))
-            time.sleep(9)  # longer than a node may be silent
+            time.sleep(3)  # longer than a node may be silent
             assert job.told.read_text() == before
         jobs.kill(job.worker_of(campaign.VICTIM))
         job.wait_running(campaign.N_HOSTS, generation)
