@@ -7,31 +7,41 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-static void wait_to_read(int fd)
+static void wait_while_hung(const char *path)
 {
     const char *disk = getenv("SLOW_DISK"), *hangs = getenv("SLOW_DISK_HANGS");
+
+    while (disk && hangs && strstr(path, disk) && access(hangs, F_OK) == 0)
+        (void)usleep(10000);
+}
+
+static void wait_to_read(int fd)
+{
     char link[64], path[4096];
 
-    if (!disk || !hangs)
-        return;
     (void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
     ssize_t n = readlink(link, path, sizeof(path) - 1);
     if (n < 0)
         return;
     path[n] = '\0';
-    while (strstr(path, disk) && access(hangs, F_OK) == 0)
-        (void)usleep(10000);
+    wait_while_hung(path);
+}
+
+static bool do_reads_alone_hang(void)
+{
+    return getenv("SLOW_DISK_READS");
 }
 
 static void wait_for_disk(int fd)
 {
-    if (!getenv("SLOW_DISK_READS"))
+    if (!do_reads_alone_hang())
         wait_to_read(fd);
 }
 
@@ -80,12 +90,8 @@ int fstat(int fd, struct stat *info)
 
 static void wait_for_path(const char *path)
 {
-    const char *disk = getenv("SLOW_DISK"), *hangs = getenv("SLOW_DISK_HANGS");
-
-    if (getenv("SLOW_DISK_READS"))
-        return;
-    while (disk && hangs && strstr(path, disk) && access(hangs, F_OK) == 0)
-        (void)usleep(10000);
+    if (!do_reads_alone_hang())
+        wait_while_hung(path);
 }
 
 /* Programs with large files call it as open64(), and so is this one compiled. */
