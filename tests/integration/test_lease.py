@@ -41,7 +41,8 @@ def beats(folder):
 
 
 def wait_for_generation(folder, generation, n=1, timeout=90):
-    jobs.wait_for(lambda: len(list(folder.glob(f"beat.*.{generation}"))) == n, timeout, 0.02)
+    """Until n workers of it have written: a file is there before its first line."""
+    jobs.wait_for(lambda: sum(path.stat().st_size > 0 for path in folder.glob(f"beat.*.{generation}")) == n, timeout, 0.02)
 
 
 @pytest.mark.parametrize("policy", ["all", "replace"])
