@@ -173,6 +173,7 @@ def open_job(folder, fabric, secret_file, planted):
                  "--state", folder / "crund-state"], prefix=fabric.prefix(0))
     for host in (0, 1):
         nodes.crun("--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=c10d", f"--rdzv-endpoint={fabric.address(0)}:29400",
+                   "--rdzv-conf=node_timeout_ms=60000",  # gdb holds each process for a while, on a busy machine for seconds
                    f"--rdzv-id={JOB}", "--seal", f"--secret-file={secret_file}", "-t=3", f"--log-dir={folder}/logs{host}",
                    f"--event-log={folder}/events{host}", f"--debug={folder}/debug{host}", "--metrics-addr=127.0.0.1:29500", worker,
                    jobs.SUPPORT, jobs.build_folder() / "worker-runtime" / "libcrw.so.0", prefix=fabric.prefix(host), env={**runtime, "PYTHON_EXEC": sys.executable, **(planted if host else {})})
