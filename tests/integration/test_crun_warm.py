@@ -352,7 +352,7 @@ def test_a_module_whose_import_ends_the_zygote(cache, tmp_path, environment_with
         print("forked:", is_forked)
         """))
     lines = []
-    for words in [], [cache["XDG_CACHE_HOME"] + "/crun/warm-*[0-9a-f]"], []:
+    for words in [], [cache["XDG_CACHE_HOME"] + "/crun/warm-" + 24 * "[0-9a-f]"], []:
         p = crun(environment, "--warm", script, *words)
         assert p.returncode == 0, p.stderr
         lines += [line for line in p.stderr.splitlines() if "was not forked" not in line]
