@@ -165,6 +165,7 @@ def pytest_results(folder, what, env, timeout):
     with tempfile.TemporaryDirectory() as tmp:
         report = pathlib.Path(tmp) / "report.xml"
         args = [interpreter.get(), "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5", "-rs",
+                "-o", "verbosity_assertions=2",  # logs and output whole, which is all that is left of a failure
                 f"--junitxml={report}", *what]
         _, out, _ = run(args, dict(env or {}, CRUN_BUILD=str(folder), PYTHONDONTWRITEBYTECODE="1"), timeout)
         if not report.exists():
