@@ -70,8 +70,12 @@ def secret(tmp_path):
     return path
 
 
+# Nodes have to leave a crund that stands still before its successor takes them for lost.
+QUICK = "node_timeout_ms=1000"
+
+
 class Job:
-    def __init__(self, place, secret, folder):
+    def __init__(self, place, secret, folder, conf=lib.BUSY):
         self.place, self.folder = place, folder
         assert wait_until(lambda: "another crund is the backup" in place.crunds[place.leader()].log(), 60), place.logs()
         (folder / "worker.py").write_text(WORKER)
@@ -79,7 +83,7 @@ class Job:
         for i in range(N_NODES):
             place.nodes.append(lib.Node(
                 [jobs.crun(), f"--nnodes={N_NODES}", f"--nproc-per-node={N_LOCAL}", "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}",
-                 "--rdzv-id=j", "--max-restarts=3", "--seal", f"--secret-file={secret}", folder / "worker.py", folder, SUPPORT],
+                 "--rdzv-id=j", f"--rdzv-conf={conf}", "--max-restarts=3", "--seal", f"--secret-file={secret}", folder / "worker.py", folder, SUPPORT],
                 folder / f"node{i}.log", env={"PYTHON_EXEC": sys.executable}))
         place.wait_events("start", SIZE)
 
@@ -213,7 +217,7 @@ def test_a_backup_that_stood_still_serves_nothing(tmp_path, secret):
 def test_a_leader_that_stood_still_serves_nothing(tmp_path, secret):
     """Its backup goes on, not the third crund, and what it replies to later changes nothing."""
     with open_place(tmp_path, "--secret-file", str(secret), "--store-replicas", "2") as place:
-        job = Job(place, secret, tmp_path)
+        job = Job(place, secret, tmp_path, QUICK)
         job.wait_for_writes()
         leader, backup = place.leader(), backup_of(place)
         with standing_still([place.crunds[leader].process]):
@@ -226,7 +230,7 @@ def test_a_leader_that_stood_still_serves_nothing(tmp_path, secret):
 def test_a_leader_that_stands_still_is_left(tmp_path, secret):
     """The workers go on with its backup while it is stopped: a stopped process breaks no connection."""
     with open_place(tmp_path, "--secret-file", str(secret), "--store-replicas", "2") as place:
-        job = Job(place, secret, tmp_path)
+        job = Job(place, secret, tmp_path, QUICK)
         job.wait_for_writes()
         with standing_still([place.crunds[place.leader()].process]):
             time.sleep(0.5)  # what it has executed before is replied to

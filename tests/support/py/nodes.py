@@ -13,6 +13,8 @@ import time
 
 import jobs
 
+# For --rdzv-conf of a job that loses no node: on a machine that is busy with something else a process may not run for a second.
+BUSY = "node_timeout_ms=5000"
 QUIET = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "TORCH_CPP_LOG_LEVEL": "ERROR"}
 
 
