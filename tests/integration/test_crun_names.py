@@ -22,7 +22,6 @@ LONG = os.environ.get("CRUN_TESTS_SOAK") == "1"  # tests/soak names
 N_HOSTS = 3
 PORT = 29400
 SECOND_NIC = "10.88.0.1"
-PATIENT = "node_timeout_ms=10000"  # this machine may be busy with something else
 FILES_ONLY = "hosts: files\n"
 WITH_DNS = "hosts: files dns\n"
 
@@ -62,7 +61,7 @@ def make_etc(folder, host, names="", nsswitch=FILES_ONLY):
 
 def start(nodes, fabric, host, etc, endpoint, *more, conf="last_call_timeout=1", nnodes=N_HOSTS):
     return nodes.crun(f"--nnodes={nnodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", "--rdzv-id=job",
-                      f"--rdzv-conf={conf},{PATIENT}", f"--node-rank={host}", *more, "--no-python", sys.executable, MEETS,
+                      f"--rdzv-conf={conf},{lib.PATIENT}", f"--node-rank={host}", *more, "--no-python", sys.executable, MEETS,
                       prefix=fabric.prefix_with_etc(host, etc))
 
 
@@ -162,7 +161,7 @@ def test_a_name_that_comes_late(fabric, tmp_path, resolver, round_):
         with lib.Nodes(tmp_path) as nodes:
             for host in range(N_HOSTS):
                 nodes.crun(f"--nnodes={N_HOSTS}", "--rdzv-backend=c10d", f"--rdzv-endpoint=node0:{PORT}", "--rdzv-id=job",
-                           f"--rdzv-conf=join_timeout=120,{PATIENT}", "--no-python",
+                           f"--rdzv-conf=join_timeout=120,{lib.PATIENT}", "--no-python",
                            jobs.build_folder() / "tests" / "workers" / "notice_watcher", told,
                            prefix=fabric.prefix_with_etc(host, etcs[host]))
             for node in nodes:
@@ -237,7 +236,7 @@ def translated():
 
 def start_translated(nodes, fabric, host, rank, *more, nnodes=2):
     return nodes.crun(f"--nnodes={nnodes}", "--rdzv-backend=c10d", "--rdzv-endpoint=10.77.0.1:29400", "--rdzv-id=job",
-                      f"--rdzv-conf=last_call_timeout=1,is_host=0,{PATIENT}", f"--node-rank={rank}", *more, "--no-python",
+                      f"--rdzv-conf=last_call_timeout=1,is_host=0,{lib.PATIENT}", f"--node-rank={rank}", *more, "--no-python",
                       sys.executable, MEETS, prefix=fabric.prefix(host))
 
 
@@ -270,7 +269,7 @@ def test_a_master_on_this_side_of_the_nat(translated, tmp_path):
 
 def start_waiting(nodes, fabric, host, rank, *more):
     return nodes.crun("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=10.77.0.1:29400", "--rdzv-id=job",
-                      f"--rdzv-conf=is_host=0,{PATIENT}", f"--node-rank={rank}", *more, "--no-python", "sh", "-c",
+                      f"--rdzv-conf=is_host=0,{lib.PATIENT}", f"--node-rank={rank}", *more, "--no-python", "sh", "-c",
                       "echo STARTED; exec sleep 600", prefix=fabric.prefix(host))
 
 

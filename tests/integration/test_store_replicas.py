@@ -75,7 +75,7 @@ QUICK = "node_timeout_ms=1000"
 
 
 class Job:
-    def __init__(self, place, secret, folder, conf=lib.BUSY):
+    def __init__(self, place, secret, folder, conf=lib.PATIENT):
         self.place, self.folder = place, folder
         assert wait_until(lambda: "another crund is the backup" in place.crunds[place.leader()].log(), 60), place.logs()
         (folder / "worker.py").write_text(WORKER)
