@@ -1,7 +1,9 @@
 /*
  * cuBLASLt as far as worker-runtime/cuda/cuda_blas.c calls it: products are queued on the emulated streams and computed in
  * double. What the real library refuses is refused: shapes that do not fit, an algorithm that it did not choose, too
- * little workspace. Objects that are not freed are counted.
+ * little workspace, a bias that is not aligned to 16 bytes (a status). An operand that is less aligned than the preference
+ * promised breaks the device, as the kernel of the real library would: the promise is 256 bytes unless set otherwise.
+ * Objects that are not freed are counted.
  */
 
 #include "tests/fakes/fake_cublaslt.h"
@@ -12,12 +14,19 @@
 #include <cuda_runtime_api.h>
 
 enum { SUCCESS = 0, INVALID_VALUE = 7, TRANSPOSE_A = 3, TRANSPOSE_B = 4, EPILOGUE = 7, BIAS = 8 };
-enum { ALGORITHM = 0x414c474f, WORKSPACE_NEEDED = 1 << 20 };
+enum { ALGORITHM = 0x414c474f, WORKSPACE_NEEDED = 1 << 20, NOT_SUPPORTED = 15 };
+enum { WORKSPACE_BYTES = 1, ALIGNMENT_A = 5, ALIGNMENT_D = 8, ALIGNMENT_DEFAULT = 256, BIAS_ALIGNMENT = 16 };
 
 struct operation {
     int compute;
     int32_t turn_a, turn_b, epilogue;
     const float *bias;
+};
+
+/* alignment: of A, B, C and D in bytes. */
+struct preference {
+    uint64_t workspace_bytes;
+    uint32_t alignment[4];
 };
 
 struct layout {
@@ -30,6 +39,7 @@ struct work {
     struct layout layout_a, layout_b, layout_d;
     const float *a, *b;
     float *d;
+    bool aligned; /* as the algorithm was promised */
 };
 
 struct choice {
@@ -126,14 +136,22 @@ int cublasLtMatrixLayoutDestroy(void *layout)
 
 int cublasLtMatmulPreferenceCreate(void **ret)
 {
-    return make(ret, sizeof(uint64_t));
+    int r = make(ret, sizeof(struct preference));
+    for (int i = 0; r == SUCCESS && i < 4; i++)
+        ((struct preference *)*ret)->alignment[i] = ALIGNMENT_DEFAULT;
+    return r;
 }
 
 int cublasLtMatmulPreferenceSetAttribute(void *preference, int attribute, const void *value, size_t n_bytes)
 {
-    if (attribute != 1 || n_bytes != sizeof(uint64_t))
+    struct preference *p = preference;
+    const bool aligns = attribute >= ALIGNMENT_A && attribute <= ALIGNMENT_D;
+    if (attribute == WORKSPACE_BYTES && n_bytes == sizeof(p->workspace_bytes))
+        memcpy(&p->workspace_bytes, value, n_bytes);
+    else if (aligns && n_bytes == sizeof(p->alignment[0]))
+        memcpy(&p->alignment[attribute - ALIGNMENT_A], value, n_bytes);
+    else
         return INVALID_VALUE;
-    memcpy(preference, value, n_bytes);
     return SUCCESS;
 }
 
@@ -156,16 +174,31 @@ int cublasLtMatmulAlgoGetHeuristic(void *handle, void *operation, void *a, void 
     (void)handle;
     if (c != d || n_wanted != 1 || !do_shapes_fit(operation, a, b, d))
         return INVALID_VALUE;
-    if (*(const uint64_t *)preference < WORKSPACE_NEEDED)
+    const struct preference *p = preference;
+    if (p->workspace_bytes < WORKSPACE_NEEDED)
         return INVALID_VALUE;
     *ret = (struct choice){.algorithm = {ALGORITHM}, .workspace_bytes = WORKSPACE_NEEDED};
+    for (int i = 0; i < 4; i++)
+        ret->algorithm[1 + i] = p->alignment[i];
     *ret_n = fake_cublaslt.n_algorithms;
     return SUCCESS;
+}
+
+static bool is_aligned(const void *pointer, uint64_t alignment)
+{
+    return alignment && (uintptr_t)pointer % alignment == 0;
 }
 
 static bool compute(void *data)
 {
     const struct work *w = data;
+    if (!w->aligned) {
+        fake_cublaslt.n_misaligned++;
+        cuda_host_break(cudaErrorMisalignedAddress);
+        return true;
+    }
+    if (fake_cublaslt.dry)
+        return true;
     const struct operation *o = &w->operation;
     const uint64_t n_k = o->turn_a ? w->layout_a.rows : w->layout_a.columns;
     const uint64_t stride_a = (uint64_t)w->layout_a.stride, stride_b = (uint64_t)w->layout_b.stride;
@@ -194,11 +227,20 @@ int cublasLtMatmul(void *handle, void *operation, const void *alpha, const void 
         return INVALID_VALUE;
     if (fake_cublaslt.fails_with)
         return fake_cublaslt.fails_with;
+    if (o->epilogue & 4 && !is_aligned(o->bias, BIAS_ALIGNMENT))
+        return NOT_SUPPORTED;
     struct work *w = malloc(sizeof(*w));
     if (!w)
         return INVALID_VALUE;
-    *w = (struct work){
-        *o, *(struct layout *)layout_a, *(struct layout *)layout_b, *(struct layout *)layout_d, a, b, d};
+    *w = (struct work){*o,
+                       *(struct layout *)layout_a,
+                       *(struct layout *)layout_b,
+                       *(struct layout *)layout_d,
+                       a,
+                       b,
+                       d,
+                       is_aligned(a, algorithm[1]) && is_aligned(b, algorithm[2]) &&
+                           is_aligned(c, algorithm[3]) && is_aligned(d, algorithm[4])};
     fake_cublaslt.n_products++;
     fake_cublaslt.compute = o->compute;
     fake_cublaslt.epilogue = o->epilogue;

@@ -26,7 +26,13 @@ enum {
     LT_EPILOGUE_BIAS = 4,
     LT_EPILOGUE_RELU_BIAS = 6,
     LT_WORKSPACE_BYTES = 1,
+    LT_ALIGNMENT_A = 5,
+    LT_ALIGNMENT_B = 6,
+    LT_ALIGNMENT_C = 7,
+    LT_ALIGNMENT_D = 8,
 };
+
+enum { LT_ALIGNMENT_MAX = 256, LT_BIAS_ALIGNMENT = 16 }; /* bytes */
 
 struct lt_algorithm {
     uint64_t data[8];
@@ -148,10 +154,13 @@ struct lt_descriptors {
     void *operation, *a, *b, *d, *preference;
 };
 
-static bool is_for_blas(const struct cuda_blas *b, const struct cuda_queue *q, int m, int n, int k)
+/* The library has no preference for the bias, and reads 16 bytes at once. */
+static bool is_for_blas(const struct cuda_blas *b, const struct cuda_queue *q, int m, int n, int k,
+                        const float *bias)
 {
-    return b && q->precision != CUDA_EXACT && m >= CUDA_BLAS_EDGE_MIN && n >= CUDA_BLAS_EDGE_MIN &&
-           k >= CUDA_BLAS_EDGE_MIN && (int64_t)m * n * k >= CUDA_BLAS_MIN;
+    return b && (uintptr_t)bias % LT_BIAS_ALIGNMENT == 0 && q->precision != CUDA_EXACT &&
+           m >= CUDA_BLAS_EDGE_MIN && n >= CUDA_BLAS_EDGE_MIN && k >= CUDA_BLAS_EDGE_MIN &&
+           (int64_t)m * n * k >= CUDA_BLAS_MIN;
 }
 
 static int describe_operation(const struct cuda_blas *b, const struct cuda_queue *q,
@@ -169,18 +178,34 @@ static int describe_operation(const struct cuda_blas *b, const struct cuda_queue
     return r;
 }
 
+/* The heuristic takes every matrix for aligned to 256 bytes unless it is given less. A kernel that was chosen for more
+ * than a pointer has faults, and the device is lost for the process. */
+static int promise_alignment(const struct cuda_blas *b, void *preference, int attribute, const void *pointer)
+{
+    const uint32_t lowest = (uint32_t)((uintptr_t)pointer & -(uintptr_t)pointer);
+    const uint32_t alignment = lowest && lowest < LT_ALIGNMENT_MAX ? lowest : LT_ALIGNMENT_MAX;
+    return b->set_preference(preference, attribute, &alignment, sizeof(alignment));
+}
+
+static int describe_preference(const struct cuda_blas *b, const struct lt_product *p, void **ret)
+{
+    const uint64_t workspace_bytes = CUDA_WORKSPACE_FLOATS * sizeof(float);
+    int r = b->new_preference(ret);
+    r = r ? r : b->set_preference(*ret, LT_WORKSPACE_BYTES, &workspace_bytes, sizeof(workspace_bytes));
+    r = r ? r : promise_alignment(b, *ret, LT_ALIGNMENT_A, p->a.data);
+    r = r ? r : promise_alignment(b, *ret, LT_ALIGNMENT_B, p->b.data);
+    r = r ? r : promise_alignment(b, *ret, LT_ALIGNMENT_C, p->d);
+    return r ? r : promise_alignment(b, *ret, LT_ALIGNMENT_D, p->d);
+}
+
 static int describe(const struct cuda_blas *b, const struct cuda_queue *q, const struct lt_product *p,
                     struct lt_descriptors *ret)
 {
-    const uint64_t workspace_bytes = CUDA_WORKSPACE_FLOATS * sizeof(float);
     int r = describe_operation(b, q, p, &ret->operation);
     r = r ? r : b->new_layout(&ret->a, LT_F32, (uint64_t)p->a.rows, (uint64_t)p->a.columns, p->a.rows);
     r = r ? r : b->new_layout(&ret->b, LT_F32, (uint64_t)p->b.rows, (uint64_t)p->b.columns, p->b.rows);
     r = r ? r : b->new_layout(&ret->d, LT_F32, (uint64_t)p->m, (uint64_t)p->n, p->m);
-    r = r ? r : b->new_preference(&ret->preference);
-    return r ? r
-             : b->set_preference(ret->preference, LT_WORKSPACE_BYTES, &workspace_bytes,
-                                 sizeof(workspace_bytes));
+    return r ? r : describe_preference(b, p, &ret->preference);
 }
 
 /* What was described before the failure, or all of it. */
@@ -234,7 +259,7 @@ bool cuda_blas_forward(struct cuda_blas *b, const struct cuda_queue *q, int n, i
                                  .bias = bias,
                                  .relu = relu,
                                  .d = y};
-    return is_for_blas(b, q, p.m, p.n, p.k) && multiply(b, q, &p, ret);
+    return is_for_blas(b, q, p.m, p.n, p.k, bias) && multiply(b, q, &p, ret);
 }
 
 bool cuda_blas_backward_weights(struct cuda_blas *b, const struct cuda_queue *q, int n, int in, int out,
@@ -242,7 +267,7 @@ bool cuda_blas_backward_weights(struct cuda_blas *b, const struct cuda_queue *q,
 {
     const struct lt_product p = {
         .a = {x, in, n, false}, .b = {dy, out, n, true}, .m = in, .n = out, .k = n, .d = dw};
-    if (!is_for_blas(b, q, p.m, p.n, p.k) || !multiply(b, q, &p, ret))
+    if (!is_for_blas(b, q, p.m, p.n, p.k, NULL) || !multiply(b, q, &p, ret))
         return false;
     if (*ret == cudaSuccess)
         *ret = cuda_column_sums(q, n, out, dy, db);
@@ -254,5 +279,5 @@ bool cuda_blas_backward_input(struct cuda_blas *b, const struct cuda_queue *q, i
 {
     const struct lt_product p = {
         .a = {w, in, out, false}, .b = {dy, out, n, false}, .m = in, .n = n, .k = out, .d = dx};
-    return is_for_blas(b, q, p.m, p.n, p.k) && multiply(b, q, &p, ret);
+    return is_for_blas(b, q, p.m, p.n, p.k, NULL) && multiply(b, q, &p, ret);
 }

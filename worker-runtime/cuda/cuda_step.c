@@ -367,7 +367,7 @@ static cudaError_t backward(struct backend_trainer *t, int n, bool reduce)
 /* The batch's gradients onto those of the step's earlier ones; with the last, all are reduced. */
 static cudaError_t accumulate(struct backend_trainer *t, bool last)
 {
-    const size_t count = t->model->n_parameters;
+    const size_t count = t->n_floats;
     cudaError_t r = t->n_pending_batches ? cuda_add(&t->q, count, t->sums, t->gradients)
                                          : copy_floats(&t->q, t->sums, t->gradients, count);
     for (size_t b = 0; r == cudaSuccess && last && b < t->n_buckets; b++)
@@ -439,7 +439,7 @@ static cudaError_t report_gradients(struct backend_trainer *t)
 {
     cudaError_t r = wait_for_buckets(t);
     if (r == cudaSuccess && t->checked)
-        r = cuda_gradient_check(&t->q, t->model->n_parameters, t->sums, &t->progress->check);
+        r = cuda_gradient_check(&t->q, t->n_floats, t->sums, &t->progress->check);
     return r;
 }
 
@@ -453,8 +453,8 @@ static cudaError_t queue_commit(struct backend_trainer *t)
                           &t->progress->tally, t->n_losses_of_sample, reducer ? reducer->n_ranks : 1,
                           t->options.accumulates ? NULL : &tracks, t->commit);
     if (r == cudaSuccess)
-        r = cuda_optimizer_step(&t->q, t->optimizer, t->commit, t->model->n_parameters, t->parameters,
-                                t->sums, t->states[0], t->states[1]);
+        r = cuda_optimizer_step(&t->q, t->optimizer, t->commit, t->n_floats, t->parameters, t->sums,
+                                t->states[0], t->states[1]);
     if (r == cudaSuccess)
         r = commit_statistics(t, next);
     return r;

@@ -90,6 +90,14 @@ static float *device_floats(struct maker *m, size_t count)
     return on_device(m, count * sizeof(float));
 }
 
+static void *zeros_on_device(struct maker *m, size_t n_bytes)
+{
+    void *memory = on_device(m, n_bytes);
+    if (m->error == cudaSuccess)
+        m->error = cudaMemsetAsync(memory, 0, n_bytes, m->t->q.stream);
+    return memory;
+}
+
 /* Pinned, and mapped for the device. */
 static void *on_host(struct maker *m, size_t n_bytes)
 {
@@ -137,23 +145,34 @@ static void add_part(struct backend_trainer *t, void *host, size_t n_bytes)
     t->n_state_bytes += (n_bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
+/* arena: the host's parameters, or one of the optimizer's states, which has a float for each of them. */
+static void add_arena(struct backend_trainer *t, float *arena)
+{
+    const struct crw_model *model = t->model;
+    for (size_t i = 0; i < model->n_tensors; i++)
+        add_part(t, arena + ((float *)model->tensors[i].data - model->parameters),
+                 tensor_bytes(&model->tensors[i]));
+}
+
 /* Counters first, then parameters, the optimizer's states, the model's buffers. */
 static void make_state(struct maker *m)
 {
     struct backend_trainer *t = m->t;
     const struct crw_model *model = t->model;
-    size_t arena = model->n_parameters * sizeof(float);
 
-    t->parts = calloc(1 + CUDA_STATES_MAX + model->n_buffers, sizeof(*t->parts));
+    t->parts = calloc((1 + CUDA_STATES_MAX) * model->n_tensors + model->n_buffers, sizeof(*t->parts));
     if (!t->parts) {
         m->error = cudaErrorMemoryAllocation;
         return;
     }
     t->n_state_bytes = (sizeof(*t->commit) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    add_part(t, model->parameters, arena);
+    const size_t counters_bytes = t->n_state_bytes;
+    add_arena(t, model->parameters);
+    const size_t arena_bytes = t->n_state_bytes - counters_bytes;
+    t->n_floats = arena_bytes / sizeof(float);
     for (int i = 0; i < CUDA_STATES_MAX; i++)
         if (t->options.states[i])
-            add_part(t, t->options.states[i], arena);
+            add_arena(t, t->options.states[i]);
     t->statistics_offset = t->n_state_bytes;
     for (size_t i = 0; i < model->n_buffers; i++)
         add_part(t, model->buffers[i].data, tensor_bytes(&model->buffers[i]));
@@ -164,8 +183,8 @@ static void make_state(struct maker *m)
     if (t->options.accumulates && model->n_buffers > 0)
         t->statistics = on_device(m, t->n_state_bytes - t->statistics_offset);
     t->host_state = on_host(m, t->n_state_bytes);
-    t->gradients = on_device(m, arena);
-    t->sums = t->options.accumulates ? on_device(m, arena) : t->gradients;
+    t->gradients = zeros_on_device(m, arena_bytes);
+    t->sums = t->options.accumulates ? on_device(m, arena_bytes) : t->gradients;
 }
 
 /* Where a piece of the host's state lies on the device. */
@@ -222,10 +241,10 @@ static void make_layer(struct maker *m, size_t i)
         l->dy = device_floats(m, n * plan->out.size);
     l->dx = i > model->first_trained ? t->layers[i - 1].dy : NULL;
     if (plan->weight && m->error == cudaSuccess) {
-        l->weight = t->parameters + (plan->weight - model->parameters);
-        l->bias = t->parameters + (plan->bias - model->parameters);
-        l->d_weight = t->gradients + (plan->weight - model->parameters);
-        l->d_bias = t->gradients + (plan->bias - model->parameters);
+        l->weight = device_copy(t, plan->weight);
+        l->bias = device_copy(t, plan->bias);
+        l->d_weight = t->gradients + (l->weight - t->parameters);
+        l->d_bias = t->gradients + (l->bias - t->parameters);
     }
     if (plan->kind == STEP_NORM || plan->kind == STEP_NORM_RELU_POOL)
         make_norm(m, l);
@@ -258,11 +277,11 @@ static void make_buckets(struct maker *m)
 {
     struct backend_trainer *t = m->t;
     const struct crw_model *model = t->model;
-    size_t end = model->n_parameters;
+    size_t end = t->n_floats;
     for (size_t i = model->n_steps; t->options.reducer && i-- > model->first_trained;) {
         if (!model->steps[i].weight)
             continue;
-        size_t begin = (size_t)(model->steps[i].weight - model->parameters);
+        size_t begin = (size_t)(t->layers[i].weight - t->parameters);
         size_t enough = t->n_buckets ? bucket_bytes : first_bucket_bytes;
         bool last = begin == 0 || t->n_buckets + 1 == CUDA_BUCKETS_MAX;
         if (last) { /* takes all there is */

@@ -96,7 +96,10 @@ struct backend_trainer {
     struct cuda_part *parts; /* behind the counters, which are the first thing in the state */
     size_t n_parts;
     struct cuda_commit *commit;
+    /* Arenas of n_floats: the model's tensors in its order, each from a multiple of 256 bytes on, as products by cuBLASLt
+     * want it; the floats between two tensors are 0. */
     float *parameters, *gradients, *states[CUDA_STATES_MAX];
+    size_t n_floats;
     uint8_t *statistics; /* accumulates: a copy of what the state has from here on, the model's buffers */
     size_t statistics_offset;
     float *sums; /* of the gradients of a step's batches; the gradients themselves where each has only one */

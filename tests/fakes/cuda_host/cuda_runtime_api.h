@@ -30,6 +30,7 @@ typedef enum cudaError {
     cudaErrorInvalidDevice = 101,
     cudaErrorNotReady = 600,
     cudaErrorIllegalAddress = 700,
+    cudaErrorMisalignedAddress = 716,
     cudaErrorStreamCaptureUnsupported = 900,
     cudaErrorStreamCaptureUnjoined = 904,
     cudaErrorUnknown = 999,
@@ -110,6 +111,9 @@ cudaError_t cuda_host_enqueue(cudaStream_t stream, bool (*poll)(void *data), voi
 cudaError_t cuda_host_enqueue_owned(cudaStream_t stream, bool (*poll)(void *data),
                                     void (*released)(void *data), void *data);
 bool cuda_host_is_capturing(cudaStream_t stream);
+/* What a kernel's fault does to a device: every later call on its streams and events reports `error`. cudaSuccess: a
+ * new process, which has a device again. */
+void cuda_host_break(cudaError_t error);
 /* Lets the device do whatever it can, as time does. */
 void cuda_host_run(void);
 

@@ -68,6 +68,7 @@ std::recursive_mutex lock_;
 std::vector<CUstream_st *> streams; /* by number; null: destroyed */
 CUstream_st *default_stream;
 int n_devices = 1;
+std::atomic<cudaError_t> broken{cudaSuccess}; /* the fault of a kernel, if there was one */
 thread_local int current_device;
 
 typedef std::lock_guard<std::recursive_mutex> guard;
@@ -364,6 +365,8 @@ cudaError_t cuda_host_submit(cudaStream_t handle, cuda_host_work *work)
 {
     guard g(lock_);
     work_ptr owned(work);
+    if (broken != cudaSuccess)
+        return broken;
     CUstream_st *stream = stream_of(handle);
     if (!stream->capture) {
         stream->queue.push_back(owned);
@@ -390,6 +393,11 @@ cudaError_t cuda_host_enqueue_owned(cudaStream_t stream, bool (*poll)(void *data
     work->released = released;
     work->data = data;
     return cuda_host_submit(stream, work);
+}
+
+void cuda_host_break(cudaError_t error)
+{
+    broken = error;
 }
 
 void cuda_host_run(void)
@@ -440,6 +448,8 @@ const char *cudaGetErrorString(cudaError_t error)
         return "device not ready";
     case cudaErrorIllegalAddress:
         return "an illegal memory access was encountered";
+    case cudaErrorMisalignedAddress:
+        return "misaligned address";
     case cudaErrorStreamCaptureUnsupported:
         return "operation not permitted when stream is capturing";
     case cudaErrorStreamCaptureUnjoined:
@@ -593,8 +603,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle)
     for (;;) {
         guard g(lock_);
         pump();
-        if (stream->queue.empty())
-            return cudaSuccess;
+        if (broken != cudaSuccess || stream->queue.empty())
+            return broken;
     }
 }
 
@@ -656,6 +666,8 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
     if (event->capture)
         return cudaErrorStreamCaptureUnsupported;
     when_asked();
+    if (broken != cudaSuccess)
+        return broken;
     return event->n_reached == event->n_recorded ? cudaSuccess : cudaErrorNotReady;
 }
 

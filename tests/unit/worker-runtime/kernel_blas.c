@@ -144,13 +144,44 @@ static void reports_failures(void)
     expect(cuda_blas_open(other_path, &b) != 0 && !b, "a library that is another");
 }
 
+/* Operands that begin at any float: the library is promised what they have. */
+static void takes_any_alignment(void)
+{
+    struct cuda_blas *b;
+    expect(cuda_blas_open(fake_path, &b) == 0 && b, "the fake is opened");
+    for (size_t shift = 1; shift < 3; shift++) {
+        struct cuda_queue q = kernel_queue(shift == 1 ? CUDA_TF32 : CUDA_BF16);
+        struct linear l = new_linear();
+        cudaError_t r;
+        l.w = kernel_random(IN * OUT + 3) + shift;
+        l.x = kernel_random(N * IN + 3) + (shift + 1) % 4;
+        l.y = kernel_device_floats(N * OUT + 3) + (shift + 2) % 4;
+        l.dw = kernel_device_floats(IN * OUT + 3) + (shift + 3) % 4;
+        l.dx = kernel_device_floats(N * IN + 3) + shift;
+        expect(cuda_blas_forward(b, &q, N, IN, OUT, l.x, l.w, l.bias, true, l.y, &r), "forward is taken");
+        kernel_done(&q, r);
+        expect(cuda_blas_backward_weights(b, &q, N, IN, OUT, l.x, l.dy, l.dw, l.db, &r), "weights are taken");
+        kernel_done(&q, r);
+        expect(cuda_blas_backward_input(b, &q, N, IN, OUT, l.dy, l.w, l.dx, &r), "input is taken");
+        kernel_done(&q, r);
+        expect(fake->n_misaligned == 0, "no operand is less aligned than promised");
+        expect(are_right(&l), "the results are those of the layer");
+        const float *bias = kernel_random(OUT + 3) + 1;
+        expect(!cuda_blas_forward(b, &q, N, IN, OUT, l.x, l.w, bias, true, l.y, &r) &&
+                   cuda_blas_status(b) == 0,
+               "a bias that is not aligned to 16 bytes leaves the product to libcrw");
+    }
+    cuda_blas_close(b);
+}
+
 /* ---- training steps ---- */
 
-static struct crw_model *new_model(void)
+/* hidden: the width between the two linear layers. One that is no multiple of 64 moves the tensors behind it. */
+static struct crw_model *new_model(int hidden)
 {
-    static const struct crw_layer layers[] = {
-        {.kind = CRW_LAYER_FLATTEN},     {.kind = CRW_LAYER_LINEAR, .name = "fc1", .in = IN, .out = IN},
-        {.kind = CRW_LAYER_RELU},        {.kind = CRW_LAYER_LINEAR, .name = "fc2", .in = IN, .out = IN},
+    const struct crw_layer layers[] = {
+        {.kind = CRW_LAYER_FLATTEN},     {.kind = CRW_LAYER_LINEAR, .name = "fc1", .in = IN, .out = hidden},
+        {.kind = CRW_LAYER_RELU},        {.kind = CRW_LAYER_LINEAR, .name = "fc2", .in = hidden, .out = IN},
         {.kind = CRW_LAYER_LOG_SOFTMAX},
     };
     struct crw_model *model = NULL;
@@ -161,7 +192,7 @@ static struct crw_model *new_model(void)
 }
 
 /* What a step returns. libcrw's kernels do nothing in it, so only what the fake has seen counts. */
-static int step_in(enum backend_precision precision, const char *library)
+static int step_in(enum backend_precision precision, const char *library, int hidden)
 {
     static const float table[256];
     static uint8_t items[N * IN];
@@ -169,7 +200,7 @@ static int step_in(enum backend_precision precision, const char *library)
     static uint32_t list[N];
     const struct backend *b = crw_backend();
     const struct backend_samples samples = {.inputs = items, .table = table, .targets = targets, .n = N};
-    struct crw_model *model = new_model();
+    struct crw_model *model = new_model(hidden);
     const struct backend_trainer_options options = {.model = model,
                                                     .loss = BACKEND_NLL,
                                                     .optimizer = {.kind = CRW_SGD, .lr = 1},
@@ -178,6 +209,7 @@ static int step_in(enum backend_precision precision, const char *library)
     struct backend_trainer *trainer;
     struct backend_progress progress;
     cuda_host_set_dry(true);
+    fake->dry = true;
     int r = b->trainer_create(&options, &trainer);
     if (r == 0) {
         expect(b->trainer_set_data(trainer, BACKEND_TRAIN, &samples) == 0, "there are samples");
@@ -188,6 +220,7 @@ static int step_in(enum backend_precision precision, const char *library)
         b->trainer_destroy(trainer);
     }
     cuda_host_set_dry(false);
+    fake->dry = false;
     crw_model_destroy(model);
     return r;
 }
@@ -195,14 +228,18 @@ static int step_in(enum backend_precision precision, const char *library)
 static void trains_with_it(void)
 {
     const int before = fake->n_products;
-    expect(step_in(BACKEND_EXACT, fake_path) == 0 && fake->n_products == before, "an exact step has none");
-    expect(step_in(BACKEND_TF32, fake_path) == 0, "a step is trained");
+    expect(step_in(BACKEND_EXACT, fake_path, IN) == 0 && fake->n_products == before,
+           "an exact step has none");
+    expect(step_in(BACKEND_TF32, fake_path, IN) == 0, "a step is trained");
     expect(fake->n_products == before + 5, "five products: all but for the gradient of the batch itself");
+    expect(step_in(BACKEND_TF32, fake_path, OUT) == 0 && step_in(BACKEND_BF16, fake_path, OUT) == 0,
+           "steps with an odd width are trained");
+    expect(fake->n_products == before + 15 && fake->n_misaligned == 0, "their products are taken, too");
     fake->fails_with = STATUS_INTERNAL_ERROR;
-    expect(step_in(BACKEND_BF16, fake_path) != 0 && strstr(crw_backend()->error_message(), "status 14"),
+    expect(step_in(BACKEND_BF16, fake_path, IN) != 0 && strstr(crw_backend()->error_message(), "status 14"),
            "a step that fails names the status");
     fake->fails_with = 0;
-    expect(step_in(BACKEND_TF32, "/nonexistent/libcublasLt.so") == CRW_E_NOT_FOUND, "no such library");
+    expect(step_in(BACKEND_TF32, "/nonexistent/libcublasLt.so", IN) == CRW_E_NOT_FOUND, "no such library");
     expect(fake->n_open == 0, "everything is freed");
 }
 
@@ -212,6 +249,7 @@ int main(int argc, char **argv)
         {"takes_large_products", takes_large_products},
         {"leaves_the_others", leaves_the_others},
         {"reports_failures", reports_failures},
+        {"takes_any_alignment", takes_any_alignment},
         {"trains_with_it", trains_with_it},
     };
     if (argc != 3)
