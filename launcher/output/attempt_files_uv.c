@@ -2,7 +2,7 @@
  * Two parts: the request belongs to the loop and is freed when libuv has closed its handle; what the thread works on is
  * shared, with a reference for each side.
  *
- * Ways it fails: a folder or file cannot be made (logged with the remedy), no thread, and a disk that hangs: then the
+ * Ways it fails: a folder or file cannot be made (logged with the remedy; a restart goes on without files), no thread, and a disk that hangs: then the
  * request is pending until it is cancelled. Each cancelled request may leave a thread behind; after HUNG_MAX of them
  * further requests fail.
  */
@@ -36,6 +36,7 @@ struct attempt_work {
     struct attempt_files_config config;
     struct logs logs; /* a copy */
     bool is_new_run;  /* the thread has made its folders */
+    bool is_restart;  /* there have been log files in an earlier attempt */
     int attempt, rank_base;
     bool *selected; /* NULL: all */
     int result;
@@ -74,11 +75,10 @@ static void free_files(struct attempt_files *files)
 
 static int make_folders_of(struct attempt_work *w)
 {
-    bool had_run = w->logs.run;
-
+    w->is_restart = w->logs.run;
     int r = logs_begin_attempt(&w->logs, w->config.job->worker_run_id, w->attempt, &w->files.dir);
     w->files.is_flat = w->logs.is_flat;
-    w->is_new_run = !had_run && (w->logs.run || (w->logs.base && w->logs.is_temporary));
+    w->is_new_run = !w->is_restart && (w->logs.run || (w->logs.base && w->logs.is_temporary));
     if (r)
         (void)snprintf(w->error, sizeof(w->error),
                        "cannot create the folders for error files under %.4096s: %s; choose another place "
@@ -104,6 +104,45 @@ static int open_worker_files(struct attempt_work *w, int worker)
     return 0;
 }
 
+static int open_all_files(struct attempt_work *w)
+{
+    int r = 0;
+
+    for (int i = 0; !r && i < w->files.n_workers; i++)
+        if (!w->selected || w->selected[i])
+            r = open_worker_files(w, i);
+    return r;
+}
+
+static const char *remedy(int r)
+{
+    return r == -EMFILE || r == -ENFILE ? "; raise the limit of open files (ulimit -n)" : "";
+}
+
+/* Whether the job is worth more than its files: a restart is, and a start for which no output in files was asked for. A lack of
+ * descriptors or memory stops workers without files, too. */
+static bool can_do_without(const struct attempt_work *w, int r)
+{
+    return r != -EMFILE && r != -ENFILE && r != -ENOMEM && (w->is_restart || w->logs.is_flat);
+}
+
+/* Output goes to the console, as with --log-dir=/dev/null. */
+static int go_on_without_files(struct attempt_work *w)
+{
+    size_t n = strlen(w->error);
+
+    (void)snprintf(w->error + n, sizeof(w->error) - n,
+                   "; generation %d runs without log and error files (--log-dir=/dev/null asks for none)",
+                   w->attempt); /* cut if long */
+    for (int i = 0; i < w->files.n_workers; i++) {
+        free_worker_files(&w->files.workers[i]);
+        w->files.workers[i] = (struct worker_files){.stdio = {-1, -1, -1}};
+    }
+    free(w->files.dir);
+    w->files.dir = NULL;
+    return open_all_files(w);
+}
+
 static int make_files(struct attempt_work *w)
 {
     int n = w->config.job->n_workers;
@@ -115,10 +154,9 @@ static int make_files(struct attempt_work *w)
     for (int i = 0; i < n; i++)
         w->files.workers[i] = (struct worker_files){.stdio = {-1, -1, -1}};
     int r = make_folders_of(w);
-    for (int i = 0; !r && i < n; i++)
-        if (!w->selected || w->selected[i])
-            r = open_worker_files(w, i);
-    return r;
+    if (!r)
+        r = open_all_files(w);
+    return r && can_do_without(w, r) ? go_on_without_files(w) : r;
 }
 
 /* Drops a reference. The caller holds the lock, which is released. */
@@ -176,7 +214,12 @@ static void close_request(struct attempt_request *request)
 static void keep_folders(struct attempt_work *w)
 {
     struct logs *logs = w->config.logs;
+    int held = logs->held;
 
+    if (!logs->run || (w->logs.run && strcmp(logs->run, w->logs.run) == 0)) {
+        logs->held = w->logs.held;
+        w->logs.held = held; /* is closed with w */
+    }
     if (!logs->base)
         logs->base = steal_ptr(w->logs.base);
     if (!logs->run)
@@ -188,8 +231,7 @@ static void log_failure(const struct attempt_work *w, int r)
     if (*w->error)
         log_line("%s", w->error);
     else
-        log_line("cannot prepare the output of the workers: %s%s", strerror(-r),
-                 r == -EMFILE || r == -ENFILE ? "; raise the limit of open files (ulimit -n)" : "");
+        log_line("cannot prepare the output of the workers: %s%s", strerror(-r), remedy(r));
 }
 
 static void on_made(uv_async_t *async)
@@ -201,7 +243,7 @@ static void on_made(uv_async_t *async)
         return;        /* closing */
     int r = w->result; /* the thread has done its part: it sent this */
     keep_folders(w);
-    if (r)
+    if (r || *w->error)
         log_failure(w, r);
     request->on_ready(request->data, r, r ? NULL : &w->files);
     (void)pthread_mutex_lock(&w->lock);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -34,7 +35,7 @@ static char *absolute_path(const char *path)
 int logs_init(struct logs *logs, const char *log_dir, bool has_output, char *const *environment,
               int n_workers)
 {
-    *logs = (struct logs){.n_workers = n_workers, .is_flat = !log_dir && !has_output};
+    *logs = (struct logs){.n_workers = n_workers, .is_flat = !log_dir && !has_output, .held = -1};
     if (log_dir && strcmp(log_dir, "/dev/null") == 0)
         return 0;
     logs->is_temporary = !log_dir;
@@ -47,9 +48,11 @@ int logs_init(struct logs *logs, const char *log_dir, bool has_output, char *con
 
 void logs_finish(struct logs *logs)
 {
+    if (logs->run && logs->held >= 0)
+        (void)close(logs->held); /* nothing was written */
     free(logs->base);
     free(logs->run);
-    *logs = (struct logs){0};
+    *logs = (struct logs){.held = -1};
 }
 
 int logs_copy(struct logs *ret, const struct logs *from)
@@ -57,6 +60,7 @@ int logs_copy(struct logs *ret, const struct logs *from)
     *ret = *from;
     ret->base = from->base ? strdup(from->base) : NULL;
     ret->run = from->run ? strdup(from->run) : NULL;
+    ret->held = ret->run && from->held >= 0 ? fcntl(from->held, F_DUPFD_CLOEXEC, 3) : -1;
     if ((!from->base || ret->base) && (!from->run || ret->run))
         return 0;
     logs_finish(ret);
@@ -156,6 +160,48 @@ static int begin_run(struct logs *logs, const char *run_id)
     return 0;
 }
 
+/* The run's folder, private as mkdtemp() makes it, with its parents. */
+static int make_run(const char *run)
+{
+    _cleanup_free_ char *parent = strdup(run);
+
+    if (!parent)
+        return -ENOMEM;
+    if (mkdir(run, 0700) == 0 || errno == EEXIST)
+        return 0;
+    *strrchr(parent, '/') = '\0'; /* run is absolute, and below base or in a folder for temporary files */
+    int r = errno == ENOENT ? make_folders(parent) : -errno;
+    return !r && mkdir(run, 0700) < 0 && errno != EEXIST ? -errno : r;
+}
+
+/* Whether the folder belongs to the owner of the one that is held: the name is known, and another user can take it. */
+static bool is_of_owner(const char *path, int held)
+{
+    struct stat first, now;
+
+    return held < 0 || fstat(held, &first) < 0 || (lstat(path, &now) == 0 && now.st_uid == first.st_uid);
+}
+
+/* Makes the run's folder again if it has been removed, and holds a shared lock on it: systemd-tmpfiles leaves locked folders
+ * alone. A file system without locks is fine. */
+static int hold_run(struct logs *logs)
+{
+    int r = make_run(logs->run);
+
+    if (r || !logs->is_temporary)
+        return r;
+    if (!is_of_owner(logs->base, logs->held) || !is_of_owner(logs->run, logs->held))
+        return -EPERM;
+    int fd = open(logs->run, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    (void)flock(fd, LOCK_SH | LOCK_NB);
+    if (logs->held >= 0)
+        (void)close(logs->held); /* nothing was written */
+    logs->held = fd;
+    return 0;
+}
+
 static int make_attempt(const struct logs *logs, const char *dir)
 {
     char path[4096];
@@ -193,6 +239,8 @@ int logs_begin_attempt(struct logs *logs, const char *run_id, int attempt, char 
     if (!logs->base && !logs->is_temporary)
         return 0;
     int r = logs->run ? 0 : begin_run(logs, run_id);
+    if (!r)
+        r = hold_run(logs);
     if (r)
         return r;
     if (asprintf(&dir, "%s/attempt_%d", logs->run, attempt) < 0)

@@ -17,6 +17,7 @@
 struct logs {
     char *base;        /* LOG_DIR; NULL: no files at all, or temporary and not made yet */
     char *run;         /* LOG_DIR/RUN_ID_RANDOM, or LOG_DIR where it is flat; NULL until the first attempt */
+    int held;          /* descriptor of a temporary run, with a shared lock; -1: none */
     bool is_temporary; /* base is crun's as well */
     bool
         is_flat; /* names of files have the attempt and the local rank; the folder of an attempt is made for stacks alone */
@@ -33,7 +34,7 @@ void logs_finish(struct logs *logs);
 /* 0 or -ENOMEM. */
 int logs_copy(struct logs *ret, const struct logs *from);
 
-/* Creates the folders of the next attempt. *ret_dir is its malloc'ed path, or NULL when there are no files: of a folder, or where it is
+/* Creates the folders of the next attempt, and those above it that have been removed meanwhile. *ret_dir is its malloc'ed path, or NULL when there are no files: of a folder, or where it is
  * flat what the names of its files begin with. Returns 0 or -errno. */
 int logs_begin_attempt(struct logs *logs, const char *run_id, int attempt, char **ret_dir);
 

@@ -1,5 +1,6 @@
 """What workers print, through -r, -t and the filters: where it goes, and that nobody waits or loses a byte."""
 
+import fcntl
 import os
 import pathlib
 import pty
@@ -464,6 +465,66 @@ def test_full_disk(tmp_path, option):
     assert "chatter: No space left on device" in err and "failed first" in err and "exit code 9" in err
     if option == "-t1":
         assert out.count(b"\n") > 5000 and 900000 < len(out)
+
+
+# ---- folders that go away ----
+
+# Removes what is there of the logs and fails; the next generation leaves a reason in its error file, where it has one.
+CLEANED = r"""if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then rm -rf HERE/*; AFTER; exit 1; fi
+echo "again $RANK"
+echo '{"message": {"message": "boom", "extraInfo": {"py_callstack": "the traceback", "timestamp": "1"}}}' > ${TORCHELASTIC_ERROR_FILE:-/dev/null}
+exit 3"""
+
+
+def crun_cleaned(tmp_path, *options, after=":"):
+    where = tmp_path / "where"
+    where.mkdir()
+    script = CLEANED.replace("HERE", str(where)).replace("AFTER", after)
+    return where, crun("--max-restarts=1", *(option.replace("HERE", str(where)) for option in options), "--no-python", "sh", "-c", script,
+                       environment={"TMPDIR": str(where)})
+
+
+@pytest.mark.parametrize("options", [[], ["-r3"], ["-t3"], ["-t3", "--log-dir=HERE/logs"]])
+def test_folder_that_was_cleaned_away_is_made_again(tmp_path, options):
+    """As systemd-tmpfiles and prologs of batch systems do in /tmp. The reason of the second failure arrives, too."""
+    where, p = crun_cleaned(tmp_path, *options)
+    assert p.returncode == 1 and "exit code 3" in p.stderr, p.stderr
+    assert "traceback : the traceback" in p.stderr, p.stderr
+    if options:
+        assert logs(next(where.iterdir()))["attempt_1/0/stdout.log"] == "again 0\n"
+    else:
+        assert p.stdout == "again 0\n"
+
+
+def test_restart_without_a_place_for_logs(tmp_path):
+    """A job is worth more than its log."""
+    _, p = crun_cleaned(tmp_path, "-t3", "--log-dir=HERE/logs", after="touch HERE/logs".replace("HERE", str(tmp_path / "where")))
+    assert p.returncode == 1 and "exit code 3" in p.stderr and p.stdout == "[default0]:again 0\n", p.stderr
+    assert p.stderr.count("Not a directory; choose another place with --log-dir or TMPDIR; generation 1 runs without log") == 1
+
+
+def test_cleaner_is_told_that_the_folder_is_in_use(tmp_path):
+    """systemd-tmpfiles leaves folders with a lock alone (tmpfiles.d(5))."""
+    p = subprocess.Popen([jobs.crun(), "--standalone", "--no-python", "sh", "-c", "echo up; read x"], stdin=subprocess.PIPE,
+                         stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)})
+    assert p.stdout.readline() == "up\n"
+    folder = os.open(next(tmp_path.iterdir()), os.O_RDONLY)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(folder)
+    p.communicate("x\n", timeout=60)
+    assert p.returncode == 0 and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not tmpfs_works, reason="no permission for a mount namespace")
+@pytest.mark.parametrize("option, code", [("--max-restarts=0", 0), ("-r3", 1)])
+def test_no_folder_for_temporary_files(option, code):
+    """readOnlyRootFilesystem of a pod: only the text of a failure is lost, unless the user asked for files."""
+    mounts = "".join(f"mount -t tmpfs -o ro none {folder}; " for folder in ("/tmp", "/var/tmp"))
+    p = jobs.run(["unshare", "-m", "sh", "-c", f"{mounts}cd /proc; unset TMPDIR; exec {jobs.crun()} --standalone {option} --no-python echo up"])
+    assert p.returncode == code and p.stdout == ("up\n" if code == 0 else ""), p.stderr
+    jobs.assert_one_sentence(p, code, "cannot create the folders for error files under the folder for temporary files: Read-only",
+                             "--log-dir")
 
 
 # ---- --fold-output ----
