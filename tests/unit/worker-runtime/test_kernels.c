@@ -87,9 +87,31 @@ static const struct {
     int in, out, kernel, height, width;
     bool slim; /* the first layer: input channels not padded */
 } conv_shapes[] = {
-    {1, 32, 3, 28, 28, true}, {32, 64, 3, 13, 13, false}, {3, 5, 3, 9, 8, true},     {5, 7, 2, 7, 6, false},
-    {17, 33, 1, 5, 5, false}, {2, 16, 5, 5, 5, true},     {16, 48, 3, 4, 31, false}, {4, 3, 4, 4, 33, false},
-    {1, 1, 1, 1, 1, true},    {33, 15, 2, 2, 2, false},   {7, 100, 3, 6, 15, true},
+    {1, 32, 3, 28, 28, true},
+    {32, 64, 3, 13, 13, false},
+    {3, 5, 3, 9, 8, true},
+    {5, 7, 2, 7, 6, false},
+    {17, 33, 1, 5, 5, false},
+    {2, 16, 5, 5, 5, true},
+    {16, 48, 3, 4, 31, false},
+    {4, 3, 4, 4, 33, false},
+    {1, 1, 1, 1, 1, true},
+    {33, 15, 2, 2, 2, false},
+    {7, 100, 3, 6, 15, true},
+    /* The last block of input channels is incomplete. */
+    {9, 5, 2, 4, 5, true},
+    {13, 17, 3, 6, 5, true},
+    {15, 16, 3, 5, 7, true},
+    {17, 3, 3, 5, 4, true},
+    {20, 33, 2, 4, 4, true},
+    {31, 16, 3, 4, 6, true},
+    {33, 7, 5, 6, 7, true},
+    {47, 48, 2, 3, 4, true},
+    /* All are complete. */
+    {8, 5, 3, 5, 4, true},
+    {16, 5, 3, 5, 4, true},
+    {24, 16, 2, 4, 5, true},
+    {32, 20, 3, 5, 4, true},
 };
 
 static void check_conv_shape(const struct conv_shape *s, const char *text)

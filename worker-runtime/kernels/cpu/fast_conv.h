@@ -64,13 +64,15 @@ static void conv_forward_block(const struct conv_shape *s, int begin, const floa
 {
     ptrdiff_t in_row = s->in_width * s->in_stored, out_row = s->out_width * s->out_stored;
     bool all = s->in_stored <= CONV_BLOCK; /* and a row of the kernel is one stretch */
+    /* Channels of this block: the last block of a network's input may be incomplete. */
+    int left = s->in_stored - begin, block = left < CONV_BLOCK ? left : CONV_BLOCK;
     struct product p = {
         .a_stride = s->in_stored,
         .c_stride = s->out_stored,
         .add = begin > 0,
         .n_segments = s->kernel,
         .n_parts = all ? 1 : s->kernel,
-        .k = all ? s->kernel * s->in_stored : CONV_BLOCK,
+        .k = all ? s->kernel * s->in_stored : block,
         .a_segment = in_row,
         .a_part = s->in_stored,
     };
