@@ -1,18 +1,11 @@
-/*
- * /proc/self/cgroup has the line "0::/a/b" for the unified hierarchy. Each of /a/b, /a and / may have a file cpu.max with
- * "QUOTA PERIOD" in microseconds, or "max PERIOD"; the smallest quota is the one that limits. In a container the path is
- * that inside its own cgroup namespace, and so is what is mounted.
- */
-
 #include "worker-runtime/shm/cores_os.h"
 
+#include <inttypes.h>
 #include <limits.h>
 #include <sched.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
-enum { PATH_SIZE = 1024 };
+#include "worker-runtime/base/cgroup_os.h"
 
 void cores_add_own(_Atomic uint64_t set[CORES_WORDS])
 {
@@ -39,57 +32,20 @@ int cores_count(const _Atomic uint64_t set[CORES_WORDS])
     return n;
 }
 
-/* Of one cgroup. */
-static int read_quota(const char *cgroup)
+/* Of one cgroup: cpu.max has "QUOTA PERIOD" in microseconds, or "max PERIOD". */
+static uint64_t read_quota(const char *folder, bool v1)
 {
-    char path[PATH_SIZE + 32];
-    long long quota_us, period_us;
-    FILE *file;
-    int n;
+    uint64_t quota_us = v1 ? 0 : cgroup_number(folder, "cpu.max", "", 0), period_us;
+    char before[32];
 
-    (void)snprintf(path, sizeof(path), "/sys/fs/cgroup%s/cpu.max", cgroup); /* fits */
-    file = fopen(path, "re");
-    if (!file)
-        return INT_MAX;
-    n = fscanf(file, "%lld %lld", &quota_us, &period_us);
-    (void)fclose(file); /* only read */
-    if (n != 2 || quota_us <= 0 || period_us <= 0 || quota_us / period_us >= INT_MAX)
-        return INT_MAX;
-    return (int)((quota_us + period_us - 1) / period_us);
-}
-
-static int find_cgroup(char cgroup[PATH_SIZE])
-{
-    FILE *file = fopen("/proc/self/cgroup", "re");
-    int found = 0;
-
-    if (!file)
-        return 0;
-    while (!found && fgets(cgroup, PATH_SIZE, file))
-        found = strncmp(cgroup, "0::/", 4) == 0;
-    (void)fclose(file); /* only read */
-    if (!found)
-        return 0;
-    cgroup[strcspn(cgroup, "\n")] = '\0';
-    memmove(cgroup, cgroup + 3, strlen(cgroup + 3) + 1);
-    return 1;
+    (void)snprintf(before, sizeof(before), "%" PRIu64 " ", quota_us);
+    period_us = cgroup_number(folder, "cpu.max", before, 0);
+    return quota_us > 0 && period_us > 0 ? (quota_us - 1) / period_us + 1 : UINT64_MAX;
 }
 
 int cores_quota(void)
 {
-    char cgroup[PATH_SIZE];
-    int smallest = INT_MAX;
+    uint64_t quota = cgroup_least("", "cpu", read_quota);
 
-    if (!find_cgroup(cgroup))
-        return INT_MAX;
-    for (;;) {
-        char *last = strrchr(cgroup, '/');
-        int quota = read_quota(cgroup);
-
-        if (quota < smallest)
-            smallest = quota;
-        if (!last)
-            return smallest;
-        *last = '\0';
-    }
+    return quota < INT_MAX ? (int)quota : INT_MAX;
 }
