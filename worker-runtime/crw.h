@@ -11,6 +11,9 @@
  *   - Tensors are fp32, row-major, NCHW; counts are elements unless the name ends in _bytes.
  *   - Objects are opaque: *_create makes one, *_destroy (NULL is fine) ends it. One thread per object.
  *   - ret_ parameters are written only on success.
+ *   - No argument ends the process: NULL for an object or an array, numbers out of range and sizes that no array can
+ *     have are CRW_E_ARGUMENT; functions without a result do nothing then, or return NULL, 0 or NaN. More memory than
+ *     the machine and the cgroup have left is -ENOMEM at once.
  */
 
 #include <stdbool.h>
@@ -130,7 +133,8 @@ CRW_EXPORT bool crw_is_primary(const struct crw_group *group);
 /*
  * Memory that all ranks of this host map, n_bytes for each rank, zeroed, 64-byte aligned; *ret_data is this
  * rank's part. Collectives on a range inside it copy no more than they must, crw_all_reduce() nothing.
- * Collective, same n_bytes everywhere. Freed with the group; other groups see ordinary memory.
+ * Collective, same n_bytes everywhere. Freed with the group; other groups see ordinary memory. -ENOMEM: all ranks of
+ * the host together want more than it has.
  */
 CRW_EXPORT int crw_shared_alloc(struct crw_group *group, size_t n_bytes, void **ret_data);
 
@@ -388,13 +392,13 @@ enum crw_layer_kind {
     CRW_LAYER_CONV2D,      /* in, out channels, kernel; stride 1, no padding */
     CRW_LAYER_BATCHNORM2D, /* in = channels */
     CRW_LAYER_RELU,
-    CRW_LAYER_MAXPOOL2D, /* kernel = stride = 2, floor */
+    CRW_LAYER_MAXPOOL2D, /* kernel = stride = 2 (or 0, the same), floor */
     CRW_LAYER_FLATTEN,
     CRW_LAYER_LOG_SOFTMAX,
     CRW_LAYER_KIND_COUNT
 };
 
-struct crw_layer {
+struct crw_layer { /* fields that a kind does not have are 0 */
     enum crw_layer_kind kind;
     const char *name; /* of its parameters: "conv1" gives "conv1.weight"; NULL without parameters */
     int in, out, kernel;
@@ -431,8 +435,8 @@ CRW_EXPORT void crw_model_init(struct crw_model *model, uint64_t seed);
 
 CRW_EXPORT float *crw_model_parameters(struct crw_model *model, size_t *ret_count);
 CRW_EXPORT float *crw_model_gradients(struct crw_model *model);
-/* Other memory for them from now on, as crw_model_create() takes it. */
-CRW_EXPORT void crw_model_set_gradients(struct crw_model *model, float *gradients);
+/* Other memory for them from now on, as crw_model_create() takes it; NULL: the model's own. -ENOMEM. */
+CRW_EXPORT int crw_model_set_gradients(struct crw_model *model, float *gradients);
 /* Views of parameters, and of buffers (running_mean, running_var, num_batches_tracked), by number. */
 CRW_EXPORT size_t crw_model_n_tensors(const struct crw_model *model);
 CRW_EXPORT struct crw_tensor crw_model_tensor(const struct crw_model *model, size_t i);

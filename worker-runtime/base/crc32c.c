@@ -4,6 +4,7 @@
  */
 
 #include "worker-runtime/base/crc32c.h"
+#include "worker-runtime/base/error.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -62,6 +63,8 @@ __attribute__((target("sse4.2"))) static uint32_t crc32c_sse42(uint32_t crc, con
 
 uint32_t crw_crc32c(uint32_t crc, const void *data, size_t n_bytes)
 {
+    if (!is_array(data, n_bytes, 1))
+        return crc;
     if (__builtin_cpu_supports("sse4.2"))
         return crc32c_sse42(crc, data, n_bytes);
     return crc32c_table(crc, data, n_bytes);
@@ -71,7 +74,7 @@ uint32_t crw_crc32c(uint32_t crc, const void *data, size_t n_bytes)
 
 uint32_t crw_crc32c(uint32_t crc, const void *data, size_t n_bytes)
 {
-    return crc32c_table(crc, data, n_bytes);
+    return is_array(data, n_bytes, 1) ? crc32c_table(crc, data, n_bytes) : crc;
 }
 
 #endif

@@ -151,6 +151,7 @@ int crw_env_read(struct crw_env *ret_env)
     struct crw_env env = alone();
     int r = 0;
 
+    NEED(ret_env, CRW_E_ARGUMENT);
     if (getenv("RANK")) {
         env.launched = true;
         r = read_ranks(&env);

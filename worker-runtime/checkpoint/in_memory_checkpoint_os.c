@@ -17,6 +17,7 @@
 #include "worker-runtime/base/env_os.h"
 #include "worker-runtime/base/file_limit_os.h"
 #include "worker-runtime/base/error.h"
+#include "worker-runtime/base/memory.h"
 #include "worker-runtime/group/group_os.h"
 
 #include <errno.h>
@@ -100,7 +101,7 @@ static int map_as(int fd, size_t n_bytes, uint32_t kind, struct crw_memory *m)
         return 0;
     if (m->head)
         (void)munmap(m->head, m->size); /* our own mapping: cannot fail */
-    r = make_anew(fd, m->size);
+    r = memory_has_room(m->size, 1) ? make_anew(fd, m->size) : -ENOMEM;
     if (r < 0)
         return r;
     m->head = map_file(fd, m->size);
@@ -119,6 +120,7 @@ int crw_memory_open(const struct crw_group *group, size_t n_bytes, uint32_t kind
     _cleanup_free_ struct crw_memory *m = calloc(1, sizeof(*m));
     int fd = env_state_file(), r;
 
+    NEED(group && ret, CRW_E_ARGUMENT);
     if (!m)
         return crw_fail_errno(-ENOMEM, "cannot keep the state in memory");
     if (fd < 0)
@@ -150,8 +152,11 @@ static uint64_t slot_number(const struct crw_memory *m, int slot)
 
 void *crw_memory_begin(struct crw_memory *m)
 {
-    uint64_t a = slot_number(m, 0), b = slot_number(m, 1);
+    uint64_t a, b;
 
+    NEED(m, NULL);
+    a = slot_number(m, 0);
+    b = slot_number(m, 1);
     m->writing = a == NO_NUMBER || (b != NO_NUMBER && a < b) ? 0 : 1;
     atomic_store_explicit(&m->head->numbers[m->writing], NO_NUMBER, memory_order_relaxed);
     atomic_signal_fence(memory_order_seq_cst);
@@ -160,6 +165,7 @@ void *crw_memory_begin(struct crw_memory *m)
 
 void crw_memory_commit(struct crw_memory *m, uint64_t number)
 {
+    NEED(m);
     atomic_store_explicit(&m->head->numbers[m->writing], number, memory_order_release);
 }
 
@@ -167,6 +173,7 @@ size_t crw_memory_list(const struct crw_memory *m, uint64_t ret_numbers[2])
 {
     size_t n = 0;
 
+    NEED(m && ret_numbers, 0);
     for (int slot = 0; slot < 2; slot++)
         if (slot_number(m, slot) != NO_NUMBER)
             ret_numbers[n++] = slot_number(m, slot);
@@ -181,7 +188,7 @@ size_t crw_memory_list(const struct crw_memory *m, uint64_t ret_numbers[2])
 
 const void *crw_memory_find(const struct crw_memory *m, uint64_t number)
 {
-    for (int slot = 0; slot < 2 && number != NO_NUMBER; slot++)
+    for (int slot = 0; m && slot < 2 && number != NO_NUMBER; slot++)
         if (slot_number(m, slot) == number)
             return slot_at(m, slot);
     return NULL;

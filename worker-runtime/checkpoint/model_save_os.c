@@ -84,8 +84,10 @@ static int write_durably(const char *path, const struct buf *bytes)
 int crw_model_save(const struct crw_model *model, const char *path)
 {
     struct buf bytes = {0};
-    int r = encode(model, path, &bytes);
+    int r;
 
+    NEED(model && path, CRW_E_ARGUMENT);
+    r = encode(model, path, &bytes);
     if (r == 0)
         r = write_durably(path, &bytes);
     buf_finish(&bytes);

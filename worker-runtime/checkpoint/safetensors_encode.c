@@ -4,6 +4,7 @@
  */
 
 #include "worker-runtime/checkpoint/safetensors.h"
+#include "worker-runtime/base/error.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -101,6 +102,8 @@ static const char *find_fault_of_tensor(const struct crw_tensor *t, uint64_t *da
     if (!safetensors_count_bytes(t->dtype, t->n_dims, t->dims, &n) ||
         __builtin_add_overflow(*data_size, n, data_size) || *data_size > SIZE_MAX / 2)
         return "a tensor has an impossible shape";
+    if (!is_array(t->data, n, 1))
+        return "a tensor has no data";
     if (!is_text(t->name) || strcmp(t->name, "__metadata__") == 0)
         return "a tensor has an impossible name";
     return NULL;

@@ -14,6 +14,7 @@
 #include "base/random_os.h"
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/base/file_limit_os.h"
+#include "worker-runtime/base/memory.h"
 #include "worker-runtime/checkpoint/snapshot_fence.h"
 
 #include <dirent.h>
@@ -447,7 +448,7 @@ int snapshot_file_read(int fd, const char *path, uint64_t n_bytes, uint8_t **ret
     _cleanup_free_ uint8_t *bytes = NULL;
     int r;
 
-    if (n_bytes < SIZE_MAX)
+    if (memory_has_room(n_bytes, 1))
         bytes = malloc(n_bytes > 0 ? (size_t)n_bytes : 1);
     if (!bytes)
         return crw_fail_errno(-ENOMEM, "cannot hold the %" PRIu64 " bytes of snapshot %s", n_bytes, path);

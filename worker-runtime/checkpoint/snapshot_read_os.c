@@ -109,6 +109,7 @@ int snapshot_load(int folder_fd, const char *name, const char *path, struct crw_
 
 int crw_snapshot_open(const char *path, struct crw_snapshot **ret)
 {
+    NEED(path && ret, CRW_E_ARGUMENT);
     return snapshot_load(AT_FDCWD, path, path, ret);
 }
 
@@ -180,12 +181,14 @@ int crw_snapshot_open_newest(const char *folder, const char *meta_key, const cha
                              void (*warn)(void *data, const char *sentence), void *warn_data,
                              struct crw_snapshot **ret)
 {
-    _cleanup_close_ int folder_fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     _cleanup_free_ struct snapshot_entry *entries = NULL;
+    _cleanup_close_ int folder_fd = -1;
     struct crw_snapshot *s = NULL;
     size_t n;
     int r;
 
+    NEED(folder && ret, CRW_E_ARGUMENT);
+    folder_fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder_fd < 0 && errno == ENOENT)
         return crw_fail(CRW_E_NOT_FOUND, "there is no snapshot folder %s", folder);
     if (folder_fd < 0)
@@ -209,12 +212,12 @@ int crw_snapshot_open_newest(const char *folder, const char *meta_key, const cha
 
 uint64_t crw_snapshot_step(const struct crw_snapshot *s)
 {
-    return s->step;
+    return s ? s->step : CRW_NO_STEP;
 }
 
 const char *crw_snapshot_meta(const struct crw_snapshot *s, const char *key)
 {
-    const struct safetensors_string *string = safetensors_find_string(&s->st, key);
+    const struct safetensors_string *string = s && key ? safetensors_find_string(&s->st, key) : NULL;
 
     return string ? string->value : NULL;
 }
@@ -233,9 +236,11 @@ static const char *shape_text(enum crw_dtype dtype, int n_dims, const int64_t *d
 
 int crw_snapshot_read(const struct crw_snapshot *s, const struct crw_tensor *t)
 {
-    const struct safetensors_tensor *found = safetensors_find_tensor(&s->st, t->name);
+    const struct safetensors_tensor *found;
     char has[128], wants[128];
 
+    NEED(s && t && t->name, CRW_E_ARGUMENT);
+    found = safetensors_find_tensor(&s->st, t->name);
     if (!found)
         return crw_fail(CRW_E_MISMATCH, "the snapshot of step %" PRIu64 " has no tensor %s", s->step,
                         t->name);
@@ -246,6 +251,7 @@ int crw_snapshot_read(const struct crw_snapshot *s, const struct crw_tensor *t)
         return crw_fail(CRW_E_MISMATCH, "tensor %s is %s in the snapshot of step %" PRIu64 " and %s here",
                         t->name, shape_text(found->dtype, found->n_dims, found->dims, has, sizeof(has)),
                         s->step, shape_text(t->dtype, t->n_dims, t->dims, wants, sizeof(wants)));
+    NEED(t->data || found->end == found->begin, CRW_E_ARGUMENT);
     if (found->end > found->begin)
         memcpy(t->data, s->bytes + s->st.data_at + found->begin, (size_t)(found->end - found->begin));
     return 0;

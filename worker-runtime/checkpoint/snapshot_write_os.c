@@ -18,6 +18,7 @@
 #include "base/cond_os.h"
 #include "base/time.h"
 #include "worker-runtime/base/error.h"
+#include "worker-runtime/base/memory.h"
 #include "worker-runtime/base/run_identity_os.h"
 #include "worker-runtime/checkpoint/snapshot.h"
 #include "worker-runtime/checkpoint/snapshot_image.h"
@@ -256,6 +257,7 @@ int snapshots_create(const char *folder, int keep, const struct snapshot_io *io,
     struct crw_snapshots *s;
     int r;
 
+    NEED(folder && ret, CRW_E_ARGUMENT);
     if (keep < 1)
         return crw_fail(CRW_E_ARGUMENT, "at least one snapshot must be kept, not %d", keep);
     s = calloc(1, sizeof(*s));
@@ -317,10 +319,24 @@ void crw_snapshots_destroy(struct crw_snapshots *s)
 
 void crw_snapshots_wait(struct crw_snapshots *s)
 {
+    NEED(s);
     pthread_mutex_lock(&s->lock);
     while (s->in_flight)
         pthread_cond_wait(&s->changed, &s->lock);
     pthread_mutex_unlock(&s->lock);
+}
+
+/* The copy of an earlier save is kept, and its memory with it. What is no tensor is refused later. */
+static bool has_room(const struct buf *image, const struct crw_tensor *tensors, size_t n_tensors)
+{
+    uint64_t all = 0, n;
+
+    for (size_t i = 0; i < n_tensors; i++)
+        if ((unsigned)tensors[i].dtype < CRW_DTYPE_COUNT &&
+            safetensors_count_bytes(tensors[i].dtype, tensors[i].n_dims, tensors[i].dims, &n) &&
+            __builtin_add_overflow(all, n, &all))
+            return true;
+    return all <= image->capacity || memory_has_room(all, 1);
 }
 
 int crw_snapshots_save(struct crw_snapshots *s, uint64_t step, const struct crw_tensor *tensors,
@@ -329,6 +345,8 @@ int crw_snapshots_save(struct crw_snapshots *s, uint64_t step, const struct crw_
     char why[SNAPSHOT_WHY_MAX];
     int r;
 
+    NEED(s && is_array(tensors, n_tensors, sizeof(*tensors)) && is_array(meta, n_meta, sizeof(*meta)),
+         CRW_E_ARGUMENT);
     pthread_mutex_lock(&s->lock);
     s->superseded = true;
     pthread_cond_broadcast(&s->changed);
@@ -337,7 +355,9 @@ int crw_snapshots_save(struct crw_snapshots *s, uint64_t step, const struct crw_
     s->superseded = false;
     pthread_mutex_unlock(&s->lock);
     buf_consume(&s->image, buf_size(&s->image)); /* keeps the memory */
-    r = snapshot_image_stage(step, tensors, n_tensors, meta, n_meta, &s->image, why);
+    r = -ENOMEM;
+    if (has_room(&s->image, tensors, n_tensors))
+        r = snapshot_image_stage(step, tensors, n_tensors, meta, n_meta, &s->image, why);
     if (r == SNAPSHOT_IMAGE_E_BAD)
         return crw_fail(CRW_E_ARGUMENT, "step %" PRIu64 " cannot be saved: %s", step, why);
     if (r < 0)
@@ -354,10 +374,12 @@ uint64_t crw_snapshots_status(struct crw_snapshots *s, const char **ret_failure)
 {
     uint64_t durable_step;
 
+    NEED(s, CRW_NO_STEP);
     pthread_mutex_lock(&s->lock);
     durable_step = s->durable_step;
-    *ret_failure = NULL;
-    if (s->n_failures > 0) {
+    if (ret_failure)
+        *ret_failure = NULL;
+    if (ret_failure && s->n_failures > 0) {
         memcpy(s->reported, s->failures[0], SENTENCE_MAX);
         memmove(s->failures[0], s->failures[1], sizeof(s->failures) - sizeof(s->failures[0]));
         s->n_failures--;

@@ -208,6 +208,7 @@ static int make_trainer(struct crw_trainer *t, const struct crw_trainer_options 
 
 static int check_trainer_options(const struct crw_trainer_options *o)
 {
+    NEED(o && o->group && o->model && o->optimizer, CRW_E_ARGUMENT);
     if (o->loss < 0 || o->loss >= CRW_LOSS_COUNT || o->products < 0 || o->products >= CRW_PRODUCTS_COUNT)
         return crw_fail(CRW_E_ARGUMENT, "a trainer with loss %d and products %d; there is no such thing",
                         (int)o->loss, (int)o->products);
@@ -259,6 +260,7 @@ int crw_trainer_create(const struct crw_trainer_options *options, struct crw_tra
     int r = check_trainer_options(options);
     struct crw_trainer *t;
 
+    NEED(ret, CRW_E_ARGUMENT);
     if (r)
         return r;
     t = calloc(1, sizeof(*t));
@@ -278,7 +280,7 @@ int crw_trainer_create(const struct crw_trainer_options *options, struct crw_tra
 
 const char *crw_trainer_transport(const struct crw_trainer *t)
 {
-    return t->comm ? t->plugin.backend->comm_describe(t->comm) : "";
+    return t && t->comm ? t->plugin.backend->comm_describe(t->comm) : "";
 }
 
 /* First the graphs, which refer to the communicator; then that, which breaks off a collective that hangs and would
@@ -309,6 +311,7 @@ static int set_data(struct crw_trainer *t, enum backend_data which, const struct
 int crw_trainer_set_data(struct crw_trainer *t, const struct crw_samples *training,
                          const struct crw_samples *test)
 {
+    NEED(t && training, CRW_E_ARGUMENT);
     int r = set_data(t, BACKEND_TRAIN, training);
 
     return r == 0 && test ? set_data(t, BACKEND_EVALUATE, test) : r;
@@ -316,6 +319,7 @@ int crw_trainer_set_data(struct crw_trainer *t, const struct crw_samples *traini
 
 int crw_trainer_load(struct crw_trainer *t)
 {
+    NEED(t, CRW_E_ARGUMENT);
     const struct backend *b = t->plugin.backend;
 
     t->waited = false;
@@ -324,6 +328,7 @@ int crw_trainer_load(struct crw_trainer *t)
 
 int crw_trainer_set_lr(struct crw_trainer *t, double lr)
 {
+    NEED(t, CRW_E_ARGUMENT);
     const struct backend *b = t->plugin.backend;
 
     crw_optimizer_set_lr(t->optimizer, lr);
@@ -332,6 +337,7 @@ int crw_trainer_set_lr(struct crw_trainer *t, double lr)
 
 int crw_trainer_start(struct crw_trainer *t, const uint32_t *samples, size_t count)
 {
+    NEED(t && is_array(samples, count, sizeof(*samples)), CRW_E_ARGUMENT);
     const struct backend *b = t->plugin.backend;
 
     t->waited = false;
@@ -340,6 +346,7 @@ int crw_trainer_start(struct crw_trainer *t, const uint32_t *samples, size_t cou
 
 int crw_trainer_step(struct crw_trainer *t, int n, bool last)
 {
+    NEED(t, CRW_E_ARGUMENT);
     const struct backend *b = t->plugin.backend;
 
     return fail_as(b, b->trainer_step(t->trainer, n, last));
@@ -396,6 +403,7 @@ static int wait_for_gradients(struct crw_trainer *t, struct backend_progress *pr
 
 int crw_trainer_wait(struct crw_trainer *t, struct crw_trained *ret)
 {
+    NEED(t && ret, CRW_E_ARGUMENT);
     const struct backend *b = t->plugin.backend;
     struct backend_progress progress;
     int r = wait_for_gradients(t, &progress), failed = check_comm(t);
@@ -417,6 +425,7 @@ int crw_trainer_wait(struct crw_trainer *t, struct crw_trained *ret)
 
 int crw_trainer_commit(struct crw_trainer *t, double *values, size_t count, bool *ret_committed)
 {
+    NEED(t && ret_committed && is_array(values, count, sizeof(*values)), CRW_E_ARGUMENT);
     const struct backend *b = t->plugin.backend;
     const int n_ranks = crw_world_size(t->group);
     double sums[1 + CRW_COMMIT_VALUES_MAX];
@@ -446,6 +455,7 @@ int crw_trainer_commit(struct crw_trainer *t, double *values, size_t count, bool
 
 int crw_trainer_save(struct crw_trainer *t)
 {
+    NEED(t, CRW_E_ARGUMENT);
     const struct backend *b = t->plugin.backend;
     const int64_t began = now_ms();
     int r = b->trainer_stage(t->trainer);
@@ -460,6 +470,7 @@ int crw_trainer_save(struct crw_trainer *t)
 
 int crw_trainer_test(struct crw_trainer *t, uint32_t first, uint32_t count, struct crw_trained *ret)
 {
+    NEED(t && ret, CRW_E_ARGUMENT);
     const struct backend *b = t->plugin.backend;
     struct backend_progress progress;
     int r = fail_as(b, b->trainer_evaluate(t->trainer, first, count, t->timeout_ms, &progress));

@@ -12,6 +12,7 @@
 #include "base/cleanup.h"
 #include "worker-runtime/crw.h"
 #include "worker-runtime/base/error.h"
+#include "worker-runtime/base/memory.h"
 #include "worker-runtime/data/host_cache_os.h"
 
 #include <errno.h>
@@ -198,7 +199,7 @@ static int inflate_all(const char *path, gzFile gz, uint64_t file_size, int n_di
                         path, n_bytes, file_size);
     to = host_cache_reserve(item, header_size(n_dims) + n_bytes);
     if (!to)
-        to = memory = malloc(header_size(n_dims) + n_bytes);
+        to = memory = memory_has_room(n_bytes, 1) ? malloc(header_size(n_dims) + n_bytes) : NULL;
     if (!to)
         return crw_fail_errno(-ENOMEM, "cannot hold the %" PRIu64 " bytes of %s", n_bytes, path);
     memcpy(to, header, header_size(n_dims));
@@ -317,6 +318,7 @@ int crw_idx_open(const char *path, int n_dims, struct crw_idx *ret)
     const char *found = path;
     int r;
 
+    NEED(path && ret, CRW_E_ARGUMENT);
     if (n_dims != 0 && n_dims != 2)
         return crw_fail(CRW_E_ARGUMENT, "items of %d dimensions are not supported, only 0 or 2", n_dims);
     if (strlen(path) + sizeof(".gz") > sizeof(other))

@@ -18,6 +18,7 @@
 #include <stdlib.h>
 
 #include "worker-runtime/base/error.h"
+#include "worker-runtime/base/memory.h"
 #include "worker-runtime/base/thread_os.h"
 
 struct slot {
@@ -97,6 +98,15 @@ static void *gather_ahead(void *data)
 
 /* ---- the caller's side ---- */
 
+static bool has_room_for_slots(const struct crw_loader *l)
+{
+    const struct crw_loader_options *o = &l->options;
+    double sample = sizeof(float) * (double)o->input_size + (double)o->target_size + sizeof(uint32_t);
+    double all = (double)l->n_slots * ((double)o->batch_size * sample + sizeof(struct slot));
+
+    return all < 0x1p63 && memory_has_room((uint64_t)all, 1);
+}
+
 static bool make_slots(struct crw_loader *l)
 {
     const struct crw_loader_options *o = &l->options;
@@ -119,6 +129,7 @@ int crw_loader_create(const struct crw_loader_options *options, struct crw_loade
     struct crw_loader *l;
     int r = -ENOMEM;
 
+    NEED(options && options->sampler && options->gather && ret, CRW_E_ARGUMENT);
     if (options->batch_size < 1 || options->input_size < 1 || options->target_size < 1 ||
         options->n_ahead < 0)
         return crw_fail(CRW_E_ARGUMENT,
@@ -132,7 +143,7 @@ int crw_loader_create(const struct crw_loader_options *options, struct crw_loade
     l->n_slots = (size_t)options->n_ahead + 1;
     pthread_mutex_init(&l->lock, NULL); /* these two cannot fail on Linux */
     pthread_cond_init(&l->changed, NULL);
-    if (make_slots(l))
+    if (has_room_for_slots(l) && make_slots(l))
         r = options->n_ahead > 0 ? thread_start(&l->thread, gather_ahead, l) : 0;
     l->has_thread = r == 0 && options->n_ahead > 0;
     if (r < 0) {
@@ -169,6 +180,7 @@ int crw_loader_start(struct crw_loader *l, uint64_t epoch, uint64_t consumed)
 {
     int r;
 
+    NEED(l, CRW_E_ARGUMENT);
     pthread_mutex_lock(&l->lock);
     l->open = false;
     while (l->making)
@@ -193,8 +205,8 @@ int crw_loader_next(struct crw_loader *l, struct crw_batch *ret)
 {
     int r = 0;
 
+    NEED(l && ret, CRW_E_ARGUMENT);
     *ret = (struct crw_batch){0};
-
     if (!l->has_thread) { /* no thread, so no lock is needed */
         if (l->open) {
             fill_slot(l, &l->slots[0]);

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 
 #include "worker-runtime/base/error.h"
+#include "worker-runtime/base/memory.h"
 
 struct crw_sampler {
     struct crw_sampler_options options;
@@ -26,6 +27,7 @@ struct crw_sampler {
 
 int crw_sampler_create(const struct crw_sampler_options *options, struct crw_sampler **ret)
 {
+    NEED(options && ret, CRW_E_ARGUMENT);
     if (options->world_size < 1 || options->rank < 0 || options->rank >= options->world_size)
         return crw_fail(CRW_E_ARGUMENT, "a sampler cannot be rank %d of %d", options->rank,
                         options->world_size);
@@ -34,7 +36,8 @@ int crw_sampler_create(const struct crw_sampler_options *options, struct crw_sam
     if (!s)
         return crw_fail_errno(-ENOMEM, "cannot make a sampler");
     s->options = *options;
-    s->list = calloc(options->n_samples ? options->n_samples : 1, sizeof(*s->list));
+    if (memory_has_room(options->n_samples, sizeof(*s->list)))
+        s->list = calloc(options->n_samples ? options->n_samples : 1, sizeof(*s->list));
     if (!s->list) {
         free(s);
         return crw_fail_errno(-ENOMEM, "cannot make a sampler over %u samples", options->n_samples);
@@ -53,6 +56,7 @@ void crw_sampler_destroy(struct crw_sampler *s)
 
 int crw_sampler_start(struct crw_sampler *s, uint64_t epoch, uint64_t consumed)
 {
+    NEED(s, CRW_E_ARGUMENT);
     uint32_t n = s->options.n_samples;
     uint64_t world_size = (uint64_t)s->options.world_size;
 
@@ -76,6 +80,7 @@ int crw_sampler_start(struct crw_sampler *s, uint64_t epoch, uint64_t consumed)
 
 size_t crw_sampler_next(struct crw_sampler *s, uint32_t *indices, size_t batch_size)
 {
+    NEED(s && (indices || batch_size == 0), 0);
     uint64_t left = s->per_rank - s->taken;
     size_t count = left < batch_size ? (size_t)left : batch_size;
 
@@ -91,12 +96,13 @@ size_t crw_sampler_next(struct crw_sampler *s, uint32_t *indices, size_t batch_s
 
 uint64_t crw_sampler_consumed(const struct crw_sampler *s)
 {
+    NEED(s, 0);
     uint64_t all = s->start + s->taken * (uint64_t)s->options.world_size;
     return all < s->options.n_samples ? all : s->options.n_samples;
 }
 
 size_t crw_sampler_batches_left(const struct crw_sampler *s, size_t batch_size)
 {
-    uint64_t left = s->per_rank - s->taken;
-    return batch_size ? (size_t)((left + batch_size - 1) / batch_size) : 0;
+    uint64_t left = s ? s->per_rank - s->taken : 0;
+    return batch_size ? (size_t)(left / batch_size + (left % batch_size != 0)) : 0;
 }

@@ -98,6 +98,8 @@ int async_queue_start(struct async_queue *queue, const struct queued_call *call,
     struct crw_work *work;
     int r;
 
+    if (!ret_work)
+        return crw_fail(CRW_E_ARGUMENT, "a started call needs a place for its work, not NULL");
     if (!queue->running) {
         r = thread_start(&queue->thread, async_queue_run, queue);
         if (r < 0)
@@ -125,6 +127,7 @@ bool crw_work_test(struct crw_work *work)
 {
     bool done;
 
+    NEED(work, true);
     pthread_mutex_lock(&work->queue->lock);
     done = work->done;
     pthread_mutex_unlock(&work->queue->lock);
@@ -133,6 +136,7 @@ bool crw_work_test(struct crw_work *work)
 
 int crw_work_wait(struct crw_work *work)
 {
+    NEED(work, CRW_E_ARGUMENT);
     struct async_queue *queue = work->queue;
     int result;
 

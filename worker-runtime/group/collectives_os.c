@@ -1,9 +1,9 @@
 /*
  * Collectives and messages as programs call them: arguments checked, then run now or started.
  *
- * A call is a record of what is to be done (struct queued_call), made by one function for both. Run now,
- * it uses the caller's thread after the calls in its queue; started, it goes to the end of the queue.
- * Wrong arguments are refused before anything is sent to the peers.
+ * A call is a record of what is to be done (struct queued_call), made and checked by the same functions for both. Run
+ * now, it uses the caller's thread after the calls in its queue; started, it goes to the end of the queue. Wrong
+ * arguments are refused before anything is sent to the peers.
  */
 
 #include "worker-runtime/shm/shm_collectives_os.h"
@@ -11,30 +11,90 @@
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/group/group_os.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* ---- doing ---- */
+/* ---- operations ---- */
 
-static int run_now(struct crw_group *group, struct async_queue *queue, const struct queued_call *call)
+static int run_barrier(struct crw_group *group, const struct queued_call *c)
 {
-    assert(group);
-    if (queue)
-        async_queue_drain(queue);
-    return group_run_call(group, call);
+    return group->inter_host ? inter_host_barrier(group->inter_host) : shm_barrier(&group->shm);
 }
 
-static int run_collective(struct crw_group *group, int checked, const struct queued_call *call)
+static int run_broadcast(struct crw_group *group, const struct queued_call *c)
 {
-    return checked == 0 ? run_now(group, &group->collectives, call) : checked;
+    return group->inter_host ? inter_host_broadcast(group->inter_host, c->out, c->n, c->peer)
+                             : shm_broadcast(&group->shm, c->out, c->n, c->peer);
 }
 
-static int start_collective(struct crw_group *group, int checked, const struct queued_call *call,
-                            struct crw_work **ret_work)
+static int run_all_gather(struct crw_group *group, const struct queued_call *c)
 {
-    return checked == 0 ? async_queue_start(&group->collectives, call, ret_work) : checked;
+    return group->inter_host ? inter_host_all_gather(group->inter_host, c->in, c->n, c->out)
+                             : shm_all_gather(&group->shm, c->in, c->n, c->out);
+}
+
+static int run_gather(struct crw_group *group, const struct queued_call *c)
+{
+    return group->inter_host ? inter_host_gather(group->inter_host, c->in, c->n, c->out, c->peer)
+                             : shm_gather(&group->shm, c->in, c->n, c->out, c->peer);
+}
+
+static int run_scatter(struct crw_group *group, const struct queued_call *c)
+{
+    return group->inter_host ? inter_host_scatter(group->inter_host, c->in, c->n, c->out, c->peer)
+                             : shm_scatter(&group->shm, c->in, c->n, c->out, c->peer);
+}
+
+static int run_all_reduce(struct crw_group *group, const struct queued_call *c)
+{
+    return group->inter_host ? inter_host_all_reduce(group->inter_host, c->out, c->n, c->dtype, c->op)
+                             : shm_all_reduce(&group->shm, c->out, c->n, c->dtype, c->op);
+}
+
+static int run_reduce_scatter(struct crw_group *group, const struct queued_call *c)
+{
+    return group->inter_host
+               ? inter_host_reduce_scatter(group->inter_host, c->in, c->out, c->n, c->dtype, c->op)
+               : shm_reduce_scatter(&group->shm, c->in, c->out, c->n, c->dtype, c->op);
+}
+
+static int run_reduce(struct crw_group *group, const struct queued_call *c)
+{
+    return group->inter_host ? inter_host_reduce(group->inter_host, c->out, c->n, c->dtype, c->op, c->peer)
+                             : shm_reduce(&group->shm, c->out, c->n, c->dtype, c->op, c->peer);
+}
+
+static const struct {
+    int (*run)(struct crw_group *group, const struct queued_call *c);
+    bool reduces, has_root;
+    bool has_in; /* an array to read beside the one to write */
+} operations[WORKER_COLLECTIVE_KIND_COUNT] = {
+    [WORKER_COLLECTIVE_BARRIER] = {run_barrier},
+    [WORKER_COLLECTIVE_BROADCAST] = {run_broadcast, .has_root = true},
+    [WORKER_COLLECTIVE_ALL_GATHER] = {run_all_gather, .has_in = true},
+    [WORKER_COLLECTIVE_GATHER] = {run_gather, .has_root = true, .has_in = true},
+    [WORKER_COLLECTIVE_SCATTER] = {run_scatter, .has_root = true, .has_in = true},
+    [WORKER_COLLECTIVE_ALL_REDUCE] = {run_all_reduce, .reduces = true},
+    [WORKER_COLLECTIVE_REDUCE_SCATTER] = {run_reduce_scatter, .reduces = true, .has_in = true},
+    [WORKER_COLLECTIVE_REDUCE] = {run_reduce, .reduces = true, .has_root = true},
+};
+
+static struct queued_call move(enum worker_collective_kind kind, const void *in, void *out, size_t n_bytes,
+                               int root)
+{
+    return (struct queued_call){
+        .run = operations[kind].run, .kind = kind, .in = in, .out = out, .n = n_bytes, .peer = root};
+}
+
+static struct queued_call reduction(enum worker_collective_kind kind, const void *in, void *out, size_t count,
+                                    enum crw_dtype dtype, enum crw_op op, int root)
+{
+    struct queued_call call = move(kind, in, out, count, root);
+
+    call.dtype = dtype;
+    call.op = op;
+    return call;
 }
 
 /* ---- checking ---- */
@@ -46,280 +106,173 @@ static int check_size(uint64_t n, const char *what)
     return 0;
 }
 
-static int check_root(const struct crw_group *group, int root)
+/* What gather writes and scatter reads is the root's alone. */
+static int check_arrays(const struct crw_group *group, const struct queued_call *c)
 {
-    if (root < 0 || root >= group->world_size)
-        return crw_fail(CRW_E_ARGUMENT, "rank %d cannot be the root: there are %d ranks", root,
-                        group->world_size);
+    bool is_other = operations[c->kind].has_root && c->peer != group->rank;
+    bool needs_in = operations[c->kind].has_in && !(c->kind == WORKER_COLLECTIVE_SCATTER && is_other);
+    bool needs_out = !(c->kind == WORKER_COLLECTIVE_GATHER && is_other);
+
+    if ((needs_in && !is_array(c->in, c->n, 1)) || (needs_out && !is_array(c->out, c->n, 1)))
+        return crw_fail(CRW_E_ARGUMENT, "an array of %zu elements or bytes cannot be NULL", c->n);
     return 0;
 }
 
-static int check_reduction(size_t count, enum crw_dtype dtype, enum crw_op op)
+static int check_collective(const struct crw_group *group, const struct queued_call *c)
 {
-    if (!reduce_supports(dtype, op))
+    int r;
+
+    if (!group)
+        return crw_fail(CRW_E_ARGUMENT, "a collective needs a group, not NULL");
+    if (operations[c->kind].reduces && !reduce_supports(c->dtype, c->op))
         return crw_fail(CRW_E_ARGUMENT,
                         "type %d with operation %d cannot be reduced; CRW_F32, CRW_F64, CRW_BF16, "
                         "CRW_I64 and CRW_I32 can",
-                        (int)dtype, (int)op);
-    return check_size(count, "elements");
+                        (int)c->dtype, (int)c->op);
+    r = check_size(c->n, operations[c->kind].reduces ? "elements" : "bytes");
+    if (r == 0 && operations[c->kind].has_root && (c->peer < 0 || c->peer >= group->world_size))
+        r = crw_fail(CRW_E_ARGUMENT, "rank %d cannot be the root: there are %d ranks", c->peer,
+                     group->world_size);
+    return r == 0 ? check_arrays(group, c) : r;
 }
 
-static int check_rooted_reduction(const struct crw_group *group, size_t count, enum crw_dtype dtype,
-                                  enum crw_op op, int root)
+/* data: to be sent or received. */
+static int check_message(const struct crw_group *group, const void *data, size_t n_bytes, int peer)
 {
-    int r = check_reduction(count, dtype, op);
+    int r;
 
-    return r == 0 ? check_root(group, root) : r;
-}
-
-static int check_rooted(const struct crw_group *group, size_t n_bytes, int root)
-{
-    int r = check_size(n_bytes, "bytes");
-
-    return r == 0 ? check_root(group, root) : r;
-}
-
-static int check_peer(const struct crw_group *group, size_t n_bytes, int peer)
-{
+    if (!group)
+        return crw_fail(CRW_E_ARGUMENT, "a message needs a group, not NULL");
     if (peer < 0 || peer >= group->world_size || peer == group->rank)
         return crw_fail(CRW_E_ARGUMENT, "rank %d cannot exchange messages with rank %d: there are %d ranks",
                         group->rank, peer, group->world_size);
-    return check_size(n_bytes, "bytes");
+    r = check_size(n_bytes, "bytes");
+    if (r == 0 && !is_array(data, n_bytes, 1))
+        r = crw_fail(CRW_E_ARGUMENT, "a message of %zu bytes cannot be NULL", n_bytes);
+    return r;
 }
 
-/* ---- reductions ---- */
+/* ---- doing ---- */
 
-static int run_all_reduce(struct crw_group *group, const struct queued_call *c)
+static int run_now(struct crw_group *group, struct async_queue *queue, const struct queued_call *call)
 {
-    return group->inter_host ? inter_host_all_reduce(group->inter_host, c->out, c->n, c->dtype, c->op)
-                             : shm_all_reduce(&group->shm, c->out, c->n, c->dtype, c->op);
+    if (queue)
+        async_queue_drain(queue);
+    return group_run_call(group, call);
 }
+
+static int run_collective(struct crw_group *group, struct queued_call call)
+{
+    int r = check_collective(group, &call);
+
+    return r == 0 ? run_now(group, &group->collectives, &call) : r;
+}
+
+static int start_collective(struct crw_group *group, struct queued_call call, struct crw_work **ret_work)
+{
+    int r = check_collective(group, &call);
+
+    return r == 0 ? async_queue_start(&group->collectives, &call, ret_work) : r;
+}
+
+/* ---- reductions and moves ---- */
 
 int crw_all_reduce(struct crw_group *group, void *data, size_t count, enum crw_dtype dtype, enum crw_op op)
 {
-    const struct queued_call call = {.run = run_all_reduce,
-                                     .kind = WORKER_COLLECTIVE_ALL_REDUCE,
-                                     .out = data,
-                                     .n = count,
-                                     .dtype = dtype,
-                                     .op = op};
-
-    return run_collective(group, check_reduction(count, dtype, op), &call);
+    return run_collective(group, reduction(WORKER_COLLECTIVE_ALL_REDUCE, NULL, data, count, dtype, op, 0));
 }
 
 int crw_all_reduce_start(struct crw_group *group, void *data, size_t count, enum crw_dtype dtype,
                          enum crw_op op, struct crw_work **ret_work)
 {
-    const struct queued_call call = {.run = run_all_reduce,
-                                     .kind = WORKER_COLLECTIVE_ALL_REDUCE,
-                                     .out = data,
-                                     .n = count,
-                                     .dtype = dtype,
-                                     .op = op};
-
-    return start_collective(group, check_reduction(count, dtype, op), &call, ret_work);
-}
-
-static int run_reduce(struct crw_group *group, const struct queued_call *c)
-{
-    return group->inter_host ? inter_host_reduce(group->inter_host, c->out, c->n, c->dtype, c->op, c->peer)
-                             : shm_reduce(&group->shm, c->out, c->n, c->dtype, c->op, c->peer);
+    return start_collective(group, reduction(WORKER_COLLECTIVE_ALL_REDUCE, NULL, data, count, dtype, op, 0),
+                            ret_work);
 }
 
 int crw_reduce(struct crw_group *group, void *data, size_t count, enum crw_dtype dtype, enum crw_op op,
                int root)
 {
-    const struct queued_call call = {.run = run_reduce,
-                                     .kind = WORKER_COLLECTIVE_REDUCE,
-                                     .out = data,
-                                     .n = count,
-                                     .dtype = dtype,
-                                     .op = op,
-                                     .peer = root};
-
-    return run_collective(group, check_rooted_reduction(group, count, dtype, op, root), &call);
+    return run_collective(group, reduction(WORKER_COLLECTIVE_REDUCE, NULL, data, count, dtype, op, root));
 }
 
 int crw_reduce_start(struct crw_group *group, void *data, size_t count, enum crw_dtype dtype, enum crw_op op,
                      int root, struct crw_work **ret_work)
 {
-    const struct queued_call call = {.run = run_reduce,
-                                     .kind = WORKER_COLLECTIVE_REDUCE,
-                                     .out = data,
-                                     .n = count,
-                                     .dtype = dtype,
-                                     .op = op,
-                                     .peer = root};
-
-    return start_collective(group, check_rooted_reduction(group, count, dtype, op, root), &call, ret_work);
-}
-
-static int run_reduce_scatter(struct crw_group *group, const struct queued_call *c)
-{
-    return group->inter_host
-               ? inter_host_reduce_scatter(group->inter_host, c->in, c->out, c->n, c->dtype, c->op)
-               : shm_reduce_scatter(&group->shm, c->in, c->out, c->n, c->dtype, c->op);
+    return start_collective(group, reduction(WORKER_COLLECTIVE_REDUCE, NULL, data, count, dtype, op, root),
+                            ret_work);
 }
 
 int crw_reduce_scatter(struct crw_group *group, const void *data, void *result, size_t count,
                        enum crw_dtype dtype, enum crw_op op)
 {
-    const struct queued_call call = {.run = run_reduce_scatter,
-                                     .kind = WORKER_COLLECTIVE_REDUCE_SCATTER,
-                                     .in = data,
-                                     .out = result,
-                                     .n = count,
-                                     .dtype = dtype,
-                                     .op = op};
-
-    return run_collective(group, check_reduction(count, dtype, op), &call);
+    return run_collective(group,
+                          reduction(WORKER_COLLECTIVE_REDUCE_SCATTER, data, result, count, dtype, op, 0));
 }
 
 int crw_reduce_scatter_start(struct crw_group *group, const void *data, void *result, size_t count,
                              enum crw_dtype dtype, enum crw_op op, struct crw_work **ret_work)
 {
-    const struct queued_call call = {.run = run_reduce_scatter,
-                                     .kind = WORKER_COLLECTIVE_REDUCE_SCATTER,
-                                     .in = data,
-                                     .out = result,
-                                     .n = count,
-                                     .dtype = dtype,
-                                     .op = op};
-
-    return start_collective(group, check_reduction(count, dtype, op), &call, ret_work);
-}
-
-/* ---- moves ---- */
-
-static int run_broadcast(struct crw_group *group, const struct queued_call *c)
-{
-    return group->inter_host ? inter_host_broadcast(group->inter_host, c->out, c->n, c->peer)
-                             : shm_broadcast(&group->shm, c->out, c->n, c->peer);
+    return start_collective(
+        group, reduction(WORKER_COLLECTIVE_REDUCE_SCATTER, data, result, count, dtype, op, 0), ret_work);
 }
 
 int crw_broadcast(struct crw_group *group, void *data, size_t n_bytes, int root)
 {
-    const struct queued_call call = {
-        .run = run_broadcast, .kind = WORKER_COLLECTIVE_BROADCAST, .out = data, .n = n_bytes, .peer = root};
-
-    return run_collective(group, check_rooted(group, n_bytes, root), &call);
+    return run_collective(group, move(WORKER_COLLECTIVE_BROADCAST, NULL, data, n_bytes, root));
 }
 
 int crw_broadcast_start(struct crw_group *group, void *data, size_t n_bytes, int root,
                         struct crw_work **ret_work)
 {
-    const struct queued_call call = {
-        .run = run_broadcast, .kind = WORKER_COLLECTIVE_BROADCAST, .out = data, .n = n_bytes, .peer = root};
-
-    return start_collective(group, check_rooted(group, n_bytes, root), &call, ret_work);
-}
-
-static int run_all_gather(struct crw_group *group, const struct queued_call *c)
-{
-    return group->inter_host ? inter_host_all_gather(group->inter_host, c->in, c->n, c->out)
-                             : shm_all_gather(&group->shm, c->in, c->n, c->out);
+    return start_collective(group, move(WORKER_COLLECTIVE_BROADCAST, NULL, data, n_bytes, root), ret_work);
 }
 
 int crw_all_gather(struct crw_group *group, const void *data, size_t n_bytes, void *all)
 {
-    const struct queued_call call = {
-        .run = run_all_gather, .kind = WORKER_COLLECTIVE_ALL_GATHER, .in = data, .out = all, .n = n_bytes};
-
-    return run_collective(group, check_size(n_bytes, "bytes"), &call);
+    return run_collective(group, move(WORKER_COLLECTIVE_ALL_GATHER, data, all, n_bytes, 0));
 }
 
 int crw_all_gather_start(struct crw_group *group, const void *data, size_t n_bytes, void *all,
                          struct crw_work **ret_work)
 {
-    const struct queued_call call = {
-        .run = run_all_gather, .kind = WORKER_COLLECTIVE_ALL_GATHER, .in = data, .out = all, .n = n_bytes};
-
-    return start_collective(group, check_size(n_bytes, "bytes"), &call, ret_work);
-}
-
-static int run_gather(struct crw_group *group, const struct queued_call *c)
-{
-    return group->inter_host ? inter_host_gather(group->inter_host, c->in, c->n, c->out, c->peer)
-                             : shm_gather(&group->shm, c->in, c->n, c->out, c->peer);
+    return start_collective(group, move(WORKER_COLLECTIVE_ALL_GATHER, data, all, n_bytes, 0), ret_work);
 }
 
 int crw_gather(struct crw_group *group, const void *data, size_t n_bytes, void *all, int root)
 {
-    const struct queued_call call = {.run = run_gather,
-                                     .kind = WORKER_COLLECTIVE_GATHER,
-                                     .in = data,
-                                     .out = all,
-                                     .n = n_bytes,
-                                     .peer = root};
-
-    return run_collective(group, check_rooted(group, n_bytes, root), &call);
+    return run_collective(group, move(WORKER_COLLECTIVE_GATHER, data, all, n_bytes, root));
 }
 
 int crw_gather_start(struct crw_group *group, const void *data, size_t n_bytes, void *all, int root,
                      struct crw_work **ret_work)
 {
-    const struct queued_call call = {.run = run_gather,
-                                     .kind = WORKER_COLLECTIVE_GATHER,
-                                     .in = data,
-                                     .out = all,
-                                     .n = n_bytes,
-                                     .peer = root};
-
-    return start_collective(group, check_rooted(group, n_bytes, root), &call, ret_work);
-}
-
-static int run_scatter(struct crw_group *group, const struct queued_call *c)
-{
-    return group->inter_host ? inter_host_scatter(group->inter_host, c->in, c->n, c->out, c->peer)
-                             : shm_scatter(&group->shm, c->in, c->n, c->out, c->peer);
+    return start_collective(group, move(WORKER_COLLECTIVE_GATHER, data, all, n_bytes, root), ret_work);
 }
 
 int crw_scatter(struct crw_group *group, const void *all, size_t n_bytes, void *data, int root)
 {
-    const struct queued_call call = {.run = run_scatter,
-                                     .kind = WORKER_COLLECTIVE_SCATTER,
-                                     .in = all,
-                                     .out = data,
-                                     .n = n_bytes,
-                                     .peer = root};
-
-    return run_collective(group, check_rooted(group, n_bytes, root), &call);
+    return run_collective(group, move(WORKER_COLLECTIVE_SCATTER, all, data, n_bytes, root));
 }
 
 int crw_scatter_start(struct crw_group *group, const void *all, size_t n_bytes, void *data, int root,
                       struct crw_work **ret_work)
 {
-    const struct queued_call call = {.run = run_scatter,
-                                     .kind = WORKER_COLLECTIVE_SCATTER,
-                                     .in = all,
-                                     .out = data,
-                                     .n = n_bytes,
-                                     .peer = root};
-
-    return start_collective(group, check_rooted(group, n_bytes, root), &call, ret_work);
-}
-
-static int run_barrier(struct crw_group *group, const struct queued_call *c)
-{
-    return group->inter_host ? inter_host_barrier(group->inter_host) : shm_barrier(&group->shm);
+    return start_collective(group, move(WORKER_COLLECTIVE_SCATTER, all, data, n_bytes, root), ret_work);
 }
 
 int crw_barrier(struct crw_group *group)
 {
-    const struct queued_call call = {.run = run_barrier, .kind = WORKER_COLLECTIVE_BARRIER};
-
-    return run_collective(group, 0, &call);
+    return run_collective(group, move(WORKER_COLLECTIVE_BARRIER, NULL, NULL, 0, 0));
 }
 
 int crw_barrier_start(struct crw_group *group, struct crw_work **ret_work)
 {
-    const struct queued_call call = {.run = run_barrier, .kind = WORKER_COLLECTIVE_BARRIER};
-
-    return start_collective(group, 0, &call, ret_work);
+    return start_collective(group, move(WORKER_COLLECTIVE_BARRIER, NULL, NULL, 0, 0), ret_work);
 }
 
 int crw_shared_alloc(struct crw_group *group, size_t n_bytes, void **ret_data)
 {
+    NEED(group && ret_data, CRW_E_ARGUMENT);
     async_queue_drain(&group->collectives);
     return group->inter_host ? inter_host_alloc(group->inter_host, n_bytes, ret_data)
                              : shm_alloc(&group->shm, n_bytes, ret_data);
@@ -379,7 +332,7 @@ static int run_send(struct crw_group *group, const struct queued_call *c)
 int crw_send(struct crw_group *group, const void *data, size_t n_bytes, int to)
 {
     const struct queued_call call = {.run = run_send, .in = data, .n = n_bytes, .peer = to};
-    int r = check_peer(group, n_bytes, to);
+    int r = check_message(group, data, n_bytes, to);
 
     return r == 0 ? run_now(group, message_queue(group, to, OUT), &call) : r;
 }
@@ -389,7 +342,7 @@ int crw_send_start(struct crw_group *group, const void *data, size_t n_bytes, in
 {
     const struct queued_call call = {.run = run_send, .in = data, .n = n_bytes, .peer = to};
 
-    return start_message(group, check_peer(group, n_bytes, to), &call, OUT, ret_work);
+    return start_message(group, check_message(group, data, n_bytes, to), &call, OUT, ret_work);
 }
 
 static int run_recv(struct crw_group *group, const struct queued_call *c)
@@ -402,7 +355,7 @@ static int run_recv(struct crw_group *group, const struct queued_call *c)
 int crw_recv(struct crw_group *group, void *data, size_t n_bytes, int from)
 {
     const struct queued_call call = {.run = run_recv, .out = data, .n = n_bytes, .peer = from};
-    int r = check_peer(group, n_bytes, from);
+    int r = check_message(group, data, n_bytes, from);
 
     return r == 0 ? run_now(group, message_queue(group, from, IN), &call) : r;
 }
@@ -411,5 +364,5 @@ int crw_recv_start(struct crw_group *group, void *data, size_t n_bytes, int from
 {
     const struct queued_call call = {.run = run_recv, .out = data, .n = n_bytes, .peer = from};
 
-    return start_message(group, check_peer(group, n_bytes, from), &call, IN, ret_work);
+    return start_message(group, check_message(group, data, n_bytes, from), &call, IN, ret_work);
 }

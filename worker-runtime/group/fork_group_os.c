@@ -193,6 +193,7 @@ int crw_launch(int (*function)(struct crw_group *group, void *data), void *data,
     struct fork_launch l = {.n = n, .first_failed = -1};
     int r;
 
+    NEED(function, CRW_E_ARGUMENT);
     if (n < 1 || n > SHM_WORLD_MAX)
         return crw_fail(CRW_E_ARGUMENT, "%d workers are impossible; 1 to %d are supported", n, SHM_WORLD_MAX);
     l.workers = workers = calloc((size_t)n, sizeof(*workers));

@@ -32,7 +32,7 @@ static int check_members(const struct crw_group *from, const int *members, int n
 {
     int world_size = crw_world_size(from);
 
-    if (n_members < 1 || n_members > world_size)
+    if (!members || n_members < 1 || n_members > world_size)
         return crw_fail(CRW_E_ARGUMENT, "%d of %d ranks are no group", n_members, world_size);
     for (int i = 0; i < n_members; i++) {
         if (members[i] < 0 || members[i] >= world_size)
@@ -227,12 +227,15 @@ static void make_offer(const struct crw_group *from, const int *members, int n_m
 
 int crw_group_new(struct crw_group *from, const int *members, int n_members, struct crw_group **ret_group)
 {
-    _cleanup_free_ struct offer *offers = calloc((size_t)crw_world_size(from), sizeof(*offers));
+    _cleanup_free_ struct offer *offers = NULL;
     _cleanup_close_ int fd = -1;
     struct crw_group *group = NULL;
     struct offer mine = {0};
-    int r = group_agree(from, offers ? 0 : crw_fail_errno(-ENOMEM, "cannot make a group"));
+    int r;
 
+    NEED(from && ret_group, CRW_E_ARGUMENT);
+    offers = calloc((size_t)crw_world_size(from), sizeof(*offers));
+    r = group_agree(from, offers ? 0 : crw_fail_errno(-ENOMEM, "cannot make a group"));
     if (r)
         return r;
     make_offer(from, members, n_members, &mine, &fd);

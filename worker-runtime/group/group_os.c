@@ -185,22 +185,22 @@ void crw_group_destroy(struct crw_group *group)
 
 int crw_rank(const struct crw_group *group)
 {
-    return group->rank;
+    return group ? group->rank : -1;
 }
 
 int crw_world_size(const struct crw_group *group)
 {
-    return group->world_size;
+    return group ? group->world_size : 0;
 }
 
 bool crw_is_primary(const struct crw_group *group)
 {
-    return group->rank == 0;
+    return group && group->rank == 0;
 }
 
 bool crw_stop_requested(const struct crw_group *group)
 {
-    return stop_requested() || failure_detector_stop_requested(group->detector);
+    return stop_requested() || (group && failure_detector_stop_requested(group->detector));
 }
 
 /* ---- coming to be ---- */
@@ -311,6 +311,7 @@ int group_join_again(struct crw_group *group)
 
 static int check_env(const struct crw_env *env)
 {
+    NEED(memchr(env->master_addr, '\0', sizeof(env->master_addr)), CRW_E_ARGUMENT);
     if (env->world_size < 1 || env->rank < 0 || env->rank >= env->world_size)
         return crw_fail(CRW_E_ARGUMENT, "rank %d of %d ranks is impossible", env->rank, env->world_size);
     if (env->local_world_size > SHM_WORLD_MAX)
@@ -318,6 +319,9 @@ static int check_env(const struct crw_env *env)
                         env->local_world_size, SHM_WORLD_MAX);
     if (env->local_world_size == env->world_size)
         return 0;
+    NEED(env->local_rank >= 0 && env->local_rank < env->local_world_size && env->group_rank >= 0 &&
+             env->group_rank < env->group_world_size && env->local_world_size < env->world_size,
+         CRW_E_ARGUMENT);
     if (env->world_size > WORLD_MAX)
         return crw_fail(CRW_E_ENVIRONMENT, "%d ranks are more than the %d that are supported",
                         env->world_size, WORLD_MAX);
@@ -371,12 +375,14 @@ int group_create_on(const struct crw_env *env, int fd, struct crw_group **ret_gr
 
 int crw_group_create(const struct crw_env *env, struct crw_group **ret_group)
 {
+    NEED(env && ret_group, CRW_E_ARGUMENT);
     return group_create_on(env, -1, ret_group);
 }
 
 int crw_init(const char *address, int rank, int world_size, struct crw_group **ret_group)
 {
     struct crw_env env;
+    NEED(ret_group, CRW_E_ARGUMENT);
     int r = address ? env_from_address(address, rank, world_size, &env) : crw_env_read(&env);
 
     return r == 0 ? crw_group_create(&env, ret_group) : r;
@@ -400,16 +406,19 @@ static int store_result(const struct crw_group *group, int r)
 
 int crw_store_set(struct crw_group *group, const char *key, const void *value, size_t n_bytes)
 {
+    NEED(group && key && is_array(value, n_bytes, 1), CRW_E_ARGUMENT);
     return store_result(group, store_conn_set(&group->store, key, value, n_bytes));
 }
 
 int crw_store_get(struct crw_group *group, const char *key, int timeout_ms, void **ret_value,
                   size_t *ret_n_bytes)
 {
+    NEED(group && key && ret_value && ret_n_bytes, CRW_E_ARGUMENT);
     return store_result(group, store_conn_get(&group->store, key, timeout_ms, ret_value, ret_n_bytes));
 }
 
 int crw_store_add(struct crw_group *group, const char *key, int64_t amount, int64_t *ret_value)
 {
+    NEED(group && key && ret_value, CRW_E_ARGUMENT);
     return store_result(group, store_conn_add(&group->store, key, amount, ret_value));
 }

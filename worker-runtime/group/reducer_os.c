@@ -134,6 +134,7 @@ int crw_reducer_create(struct crw_group *group, float *gradients, size_t count, 
     size_t bucket = bucket_bytes / sizeof(float);
     int result;
 
+    NEED(group && ret && is_array(gradients, count, sizeof(*gradients)), CRW_E_ARGUMENT);
     if (count == 0)
         return crw_fail(CRW_E_ARGUMENT, "there are no gradients to reduce");
     r = calloc(1, sizeof(*r));
@@ -165,11 +166,12 @@ void crw_reducer_destroy(struct crw_reducer *r)
 
 size_t crw_reducer_n_buckets(const struct crw_reducer *r)
 {
-    return r->n_buckets;
+    return r ? r->n_buckets : 0;
 }
 
 void crw_reducer_set_sync(struct crw_reducer *r, bool sync)
 {
+    NEED(r);
     r->syncing = sync;
 }
 
@@ -202,6 +204,7 @@ static int start_bucket(struct crw_reducer *r)
 /* A failure is kept for crw_reducer_finish(): backward cannot return it. */
 void crw_reducer_ready(struct crw_reducer *r, size_t begin)
 {
+    NEED(r);
     if (!r->syncing || r->n_buckets == 1)
         return;
     while (r->result == 0 && unstarted_end(r) > 0 && begin_of(r, unstarted_end(r)) >= begin)
@@ -226,6 +229,7 @@ int crw_reducer_finish(struct crw_reducer *r)
 {
     int started, waited;
 
+    NEED(r, CRW_E_ARGUMENT);
     if (!r->syncing)
         return 0;
     if (r->n_buckets == 1)

@@ -21,6 +21,7 @@
 
 int crw_group_ready(struct crw_group *group)
 {
+    NEED(group, CRW_E_ARGUMENT);
     if (group->members)
         return crw_fail(CRW_E_ARGUMENT, "only the group of all ranks can be formed again");
     if (group->inter_host) /* the launchers of several hosts do not know of it */
@@ -31,7 +32,7 @@ int crw_group_ready(struct crw_group *group)
 
 int crw_group_restart_count(const struct crw_group *group)
 {
-    return group->env.restart_count;
+    return group ? group->env.restart_count : 0;
 }
 
 static void finish_queues(struct crw_group *group)
@@ -85,6 +86,7 @@ int crw_group_rejoin(struct crw_group *group)
     struct next_generation next;
     int r;
 
+    NEED(group, CRW_E_ARGUMENT);
     if (group->members)
         return crw_fail(CRW_E_ARGUMENT, "only the group of all ranks can be formed again");
     if (group->inter_host)

@@ -18,8 +18,9 @@ static const struct model_step *last_step(const struct crw_model *model)
     return &model->steps[model->n_steps - 1];
 }
 
-static int check_forward(const struct crw_model *model)
+static int check_forward(const struct crw_model *model, const void *targets, const float *ret_loss)
 {
+    NEED(model && targets && ret_loss, CRW_E_ARGUMENT);
     return model->n > 0 ? 0 : crw_fail(CRW_E_ARGUMENT, "a loss needs a forward before it");
 }
 
@@ -53,10 +54,11 @@ static int nll(struct crw_model *model, const float *log_probabilities, const in
         return -count;
     memset(model->d_output, 0, (size_t)model->n * (size_t)features * sizeof(float));
     for (int s = 0; s < model->n; s++) {
-        ptrdiff_t at = (ptrdiff_t)s * features + (ptrdiff_t)targets[s];
+        ptrdiff_t at;
 
         if (targets[s] == ignore_index)
             continue;
+        at = (ptrdiff_t)s * features + (ptrdiff_t)targets[s]; /* a class */
         sum -= log_probabilities[at];
         model->d_output[at] = -1.0f / (float)count;
     }
@@ -66,10 +68,11 @@ static int nll(struct crw_model *model, const float *log_probabilities, const in
 
 int crw_model_nll_loss(struct crw_model *model, const int64_t *targets, int64_t ignore_index, float *ret_loss)
 {
-    int r = check_forward(model);
+    int r = check_forward(model, targets, ret_loss);
 
-    if (r == 0)
-        r = nll(model, last_step(model)->y, targets, ignore_index, ret_loss);
+    if (r)
+        return r;
+    r = nll(model, last_step(model)->y, targets, ignore_index, ret_loss);
     model->can_go_back = r == 0;
     return r;
 }
@@ -77,11 +80,12 @@ int crw_model_nll_loss(struct crw_model *model, const int64_t *targets, int64_t 
 int crw_model_cross_entropy_loss(struct crw_model *model, const int64_t *targets, int64_t ignore_index,
                                  float *ret_loss)
 {
-    int features = last_step(model)->out.channels, r = check_forward(model);
+    int features, r = check_forward(model, targets, ret_loss);
 
-    model->can_go_back = false;
     if (r)
         return r;
+    model->can_go_back = false;
+    features = last_step(model)->out.channels;
     model->kernels->log_softmax_forward(model->n, features, last_step(model)->y, model->log_probabilities);
     r = nll(model, model->log_probabilities, targets, ignore_index, ret_loss);
     if (r)
@@ -94,14 +98,14 @@ int crw_model_cross_entropy_loss(struct crw_model *model, const int64_t *targets
 
 int crw_model_mse_loss(struct crw_model *model, const float *targets, float *ret_loss)
 {
+    int r = check_forward(model, targets, ret_loss);
+
+    if (r)
+        return r;
     const float *y = last_step(model)->y;
     size_t count = (size_t)model->n * (size_t)last_step(model)->out.channels;
     const float factor = (float)(2.0 / (double)count);
     double sum = 0;
-    int r = check_forward(model);
-
-    if (r)
-        return r;
     for (size_t i = 0; i < count; i++) {
         float difference = y[i] - targets[i];
         float square = difference * difference;
@@ -127,6 +131,7 @@ static int first_largest(const float *row, int features)
 
 size_t crw_model_correct(const struct crw_model *model, const int64_t *targets, uint8_t *flags)
 {
+    NEED(model && targets, 0);
     const float *y = last_step(model)->y;
     int features = last_step(model)->out.channels;
     size_t n_correct = 0;

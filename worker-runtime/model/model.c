@@ -9,7 +9,6 @@
 
 #include "worker-runtime/model/model.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -17,6 +16,7 @@
 #include <string.h>
 
 #include "worker-runtime/base/error.h"
+#include "worker-runtime/base/memory.h"
 
 enum { ALIGNMENT = 64, N_BUFFERS_OF_NORM = 3 };
 
@@ -24,7 +24,8 @@ enum { ALIGNMENT = 64, N_BUFFERS_OF_NORM = 3 };
 
 void *model_alloc(struct crw_model *model, size_t count, size_t size)
 {
-    void **owned = realloc(model->owned, (model->n_owned + 1) * sizeof(*owned));
+    void **owned =
+        memory_has_room(count, size) ? realloc(model->owned, (model->n_owned + 1) * sizeof(*owned)) : NULL;
     if (!owned)
         return NULL;
     model->owned = owned;
@@ -86,6 +87,7 @@ static size_t tensor_count(const struct crw_tensor *t)
 size_t crw_model_count_parameters(const struct crw_layer *layers, size_t n_layers)
 {
     size_t count = 0;
+    NEED(is_array(layers, n_layers, sizeof(*layers)), 0);
     for (size_t i = 0; i < n_layers; i++) {
         struct crw_tensor weight, bias;
         parameter_dims(&layers[i], &weight, &bias);
@@ -142,6 +144,13 @@ static bool add_buffers(struct crw_model *model, const struct crw_layer *layer)
 
 static void reset_to_defaults(struct crw_model *model);
 
+float *model_own_gradients(struct crw_model *model)
+{
+    if (!model->own_gradients)
+        model->own_gradients = model_alloc(model, model->n_parameters, sizeof(float));
+    return model->own_gradients;
+}
+
 /* Copies the layers, allocates the arenas and names what is in them. False: out of memory. */
 static bool make_arenas(struct crw_model *model, const struct crw_layer *layers, size_t n_layers,
                         float *gradients)
@@ -152,7 +161,7 @@ static bool make_arenas(struct crw_model *model, const struct crw_layer *layers,
     model->tensors = model_alloc(model, 2 * n_layers, sizeof(*model->tensors));
     model->buffers = model_alloc(model, N_BUFFERS_OF_NORM * n_layers, sizeof(*model->buffers));
     model->parameters = model_alloc(model, model->n_parameters, sizeof(float));
-    model->gradients = gradients ? gradients : model_alloc(model, model->n_parameters, sizeof(float));
+    model->gradients = gradients ? gradients : model_own_gradients(model);
     if (!model->layers || !model->tensors || !model->buffers || !model->parameters || !model->gradients)
         return false;
 
@@ -175,6 +184,7 @@ static bool make_arenas(struct crw_model *model, const struct crw_layer *layers,
 int crw_model_create(const struct crw_layer *layers, size_t n_layers, struct crw_shape input, int max_batch,
                      float *gradients, struct crw_model **ret_model)
 {
+    NEED(ret_model && is_array(layers, n_layers, sizeof(*layers)), CRW_E_ARGUMENT);
     int r = model_check(layers, n_layers, input, max_batch);
     if (r)
         return r;
@@ -229,6 +239,7 @@ void crw_model_init(struct crw_model *model, uint64_t seed)
     struct crw_rng rng;
     size_t tensor = 0;
 
+    NEED(model);
     crw_rng_seed(&rng, seed);
     reset_to_defaults(model);
     for (size_t i = 0; i < model->n_layers; i++) {
@@ -251,35 +262,35 @@ void crw_model_init(struct crw_model *model, uint64_t seed)
 
 float *crw_model_parameters(struct crw_model *model, size_t *ret_count)
 {
-    if (ret_count)
+    if (model && ret_count)
         *ret_count = model->n_parameters;
-    return model->parameters;
+    return model ? model->parameters : NULL;
 }
 
 float *crw_model_gradients(struct crw_model *model)
 {
-    return model->gradients;
+    return model ? model->gradients : NULL;
 }
 
 size_t crw_model_n_tensors(const struct crw_model *model)
 {
-    return model->n_tensors;
+    return model ? model->n_tensors : 0;
 }
 
 struct crw_tensor crw_model_tensor(const struct crw_model *model, size_t i)
 {
-    assert(i < model->n_tensors);
+    NEED(model && i < model->n_tensors, (struct crw_tensor){0});
     return model->tensors[i];
 }
 
 size_t crw_model_n_buffers(const struct crw_model *model)
 {
-    return model->n_buffers;
+    return model ? model->n_buffers : 0;
 }
 
 struct crw_tensor crw_model_buffer(const struct crw_model *model, size_t i)
 {
-    assert(i < model->n_buffers);
+    NEED(model && i < model->n_buffers, (struct crw_tensor){0});
     return model->buffers[i];
 }
 
@@ -293,6 +304,7 @@ static uint32_t hash_int(uint32_t crc, int value)
 uint32_t crw_model_hash(const struct crw_model *model)
 {
     uint32_t crc = 0;
+    NEED(model, 0);
     crc = hash_int(crc, model->input.channels);
     crc = hash_int(crc, model->input.height);
     crc = hash_int(crc, model->input.width);
@@ -310,11 +322,12 @@ uint32_t crw_model_hash(const struct crw_model *model)
 
 uint32_t crw_model_crc32c(const struct crw_model *model)
 {
-    return crw_crc32c(0, model->parameters, model->n_parameters * sizeof(float));
+    return model ? crw_crc32c(0, model->parameters, model->n_parameters * sizeof(float)) : 0;
 }
 
 int crw_model_set_precision(struct crw_model *model, enum crw_dtype precision)
 {
+    NEED(model, CRW_E_ARGUMENT);
     if (precision != CRW_F32 && precision != CRW_BF16)
         return crw_fail(CRW_E_ARGUMENT, "a model computes in fp32 or bf16, not in type %d", (int)precision);
     if (precision == CRW_BF16 && !model->can_round) {
@@ -396,8 +409,10 @@ static int check_batch(const struct crw_model *model, int n, bool training)
 int crw_model_forward(struct crw_model *model, const float *input, int n, bool training,
                       const float **ret_output)
 {
-    int r = check_batch(model, n, training);
+    int r;
 
+    NEED(model && input, CRW_E_ARGUMENT);
+    r = check_batch(model, n, training);
     if (r)
         return r;
     model->can_go_back = false;
@@ -486,6 +501,7 @@ static int walk_back(struct crw_model *model, size_t stop)
 
 static int check_training(const struct crw_model *model)
 {
+    NEED(model, CRW_E_ARGUMENT);
     if (model->n == 0 || !model->training)
         return crw_fail(CRW_E_ARGUMENT, "backward needs a forward with `training` set before it");
     return 0;
@@ -530,14 +546,17 @@ static void give_input_gradient(const struct crw_model *model, float *d_input)
 
 int crw_model_backward_from(struct crw_model *model, const float *d_output, float *d_input)
 {
-    const struct model_step *last = &model->steps[model->n_steps - 1];
     int r = check_training(model);
 
-    if (r == 0 && d_input)
+    if (r)
+        return r;
+    NEED(d_output, CRW_E_ARGUMENT);
+    if (d_input)
         r = model_plan_input_gradient(model);
     if (r)
         return r;
-    memcpy(model->d_output, d_output, (size_t)model->n * last->out.size * sizeof(*d_output));
+    memcpy(model->d_output, d_output,
+           (size_t)model->n * model->steps[model->n_steps - 1].out.size * sizeof(*d_output));
     if (!d_input)
         return walk_back(model, model->first_trained);
     want_input_gradient(model, true);
@@ -550,6 +569,7 @@ int crw_model_backward_from(struct crw_model *model, const float *d_output, floa
 
 void crw_model_set_gradient_hook(struct crw_model *model, int (*hook)(void *data, size_t begin), void *data)
 {
+    NEED(model);
     model->gradient_hook = hook;
     model->gradient_hook_data = data;
 }

@@ -90,7 +90,8 @@ struct crw_model {
     int max_batch;
 
     float *parameters, *gradients;
-    size_t n_parameters; /* floats */
+    float *own_gradients; /* where the caller gives none; NULL: not used so far */
+    size_t n_parameters;  /* floats */
     struct crw_tensor *tensors;
     size_t n_tensors;
     struct crw_tensor *buffers;
@@ -122,6 +123,9 @@ struct crw_model {
 
 /* Zeroed, 64-byte aligned memory that lives as long as the model. NULL: out of memory. */
 void *model_alloc(struct crw_model *model, size_t count, size_t size);
+
+/* The model's own memory for gradients, made at the first call. NULL: out of memory. */
+float *model_own_gradients(struct crw_model *model);
 
 /* model_plan.c: checks the layers and makes the steps. The arenas and tensors exist. */
 int model_check(const struct crw_layer *layers, size_t n_layers, struct crw_shape input, int max_batch);

@@ -57,11 +57,23 @@ static struct activation input_activation(const struct crw_layer *layers, size_t
     return a;
 }
 
+/* Fields that a kind does not have. The kernel of a pooling is the only one that there is. */
+static bool has_foreign_field(const struct crw_layer *layer)
+{
+    bool has_out = layer->kind == CRW_LAYER_LINEAR || layer->kind == CRW_LAYER_CONV2D;
+    bool has_window = layer->kind == CRW_LAYER_MAXPOOL2D && layer->kernel == 2;
+
+    return (!has_parameters(layer->kind) && layer->in != 0) || (!has_out && layer->out != 0) ||
+           (layer->kind != CRW_LAYER_CONV2D && !has_window && layer->kernel != 0);
+}
+
 /* NULL, or why layer cannot take in; else *ret_out is what leaves it. */
 static const char *layer_output(const struct crw_layer *layer, struct activation in,
                                 struct activation *ret_out)
 {
     struct activation out = in;
+    if (has_foreign_field(layer))
+        return "in, out or kernel is set, and layers of this kind have another one or none";
     if (wants_image(layer->kind) && in.flat)
         return "it works on images";
     switch (layer->kind) {
@@ -134,7 +146,7 @@ int model_check(const struct crw_layer *layers, size_t n_layers, struct crw_shap
     if (n_layers == 0)
         return crw_fail(CRW_E_ARGUMENT, "a model needs at least one layer");
     if (max_batch < 1 || input.channels < 1 || input.height < 1 || input.width < 1 ||
-        too_large((double)max_batch * (input.channels + CPU_LANES_MAX), input.height, input.width))
+        too_large(max_batch * ((double)input.channels + CPU_LANES_MAX), input.height, input.width))
         return crw_fail(CRW_E_ARGUMENT, "a model cannot take batches of %d inputs of %d x %d x %d", max_batch,
                         input.channels, input.height, input.width);
     struct activation a = input_activation(layers, n_layers, input);
@@ -151,7 +163,7 @@ int model_check(const struct crw_layer *layers, size_t n_layers, struct crw_shap
             return fail_layer(i, layer, a, "an earlier layer has this name");
         struct activation out = a;
         const char *why = layer_output(layer, a, &out);
-        if (!why && too_large((double)max_batch * (out.channels + CPU_LANES_MAX), out.height, out.width))
+        if (!why && too_large(max_batch * ((double)out.channels + CPU_LANES_MAX), out.height, out.width))
             why = "what comes out is too large";
         if (why)
             return fail_layer(i, layer, a, why);
@@ -277,8 +289,13 @@ static void plan_parameters(struct crw_model *model, struct model_step *step, si
     step->bias_gradient = model->gradients + (step->bias - model->parameters);
 }
 
-void crw_model_set_gradients(struct crw_model *model, float *gradients)
+int crw_model_set_gradients(struct crw_model *model, float *gradients)
 {
+    NEED(model, CRW_E_ARGUMENT);
+    if (!gradients)
+        gradients = model_own_gradients(model);
+    if (!gradients)
+        return crw_fail_errno(-ENOMEM, "cannot make %zu gradients", model->n_parameters);
     model->gradients = gradients;
     for (size_t i = 0; i < model->n_steps; i++) {
         struct model_step *step = &model->steps[i];
@@ -288,6 +305,7 @@ void crw_model_set_gradients(struct crw_model *model, float *gradients)
         step->weight_gradient = gradients + (step->weight - model->parameters);
         step->bias_gradient = gradients + (step->bias - model->parameters);
     }
+    return 0;
 }
 
 static bool is_norm(enum step_kind kind)

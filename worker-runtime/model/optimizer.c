@@ -5,13 +5,13 @@
 
 #include "worker-runtime/model/optimizer.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "worker-runtime/base/error.h"
+#include "worker-runtime/base/memory.h"
 #include "worker-runtime/kernels/cpu/kernels.h"
 
 enum { N_STATES_MAX = 2, ALIGNMENT = 64 };
@@ -40,7 +40,7 @@ static const struct crw_optimizer_options defaults[CRW_OPTIMIZER_KIND_COUNT] = {
 
 struct crw_optimizer_options crw_optimizer_defaults(enum crw_optimizer_kind kind)
 {
-    assert(kind >= 0 && kind < CRW_OPTIMIZER_KIND_COUNT);
+    NEED(kind >= 0 && kind < CRW_OPTIMIZER_KIND_COUNT, (struct crw_optimizer_options){.kind = kind});
     return defaults[kind];
 }
 
@@ -87,6 +87,7 @@ static size_t count_states(const struct crw_optimizer_options *o)
 int crw_optimizer_create(const struct crw_optimizer_options *options, size_t count,
                          struct crw_optimizer **ret)
 {
+    NEED(options && ret, CRW_E_ARGUMENT);
     int r = check_optimizer_options(options);
     if (r)
         return r;
@@ -100,7 +101,8 @@ int crw_optimizer_create(const struct crw_optimizer_options *options, size_t cou
     o->n_states = count_states(options);
     size_t n_bytes = (count * sizeof(float) + ALIGNMENT) / ALIGNMENT * ALIGNMENT;
     for (size_t i = 0; i < o->n_states; i++) {
-        o->states[i] = aligned_alloc(ALIGNMENT, n_bytes);
+        if (memory_has_room(count, sizeof(float)))
+            o->states[i] = aligned_alloc(ALIGNMENT, n_bytes);
         if (!o->states[i]) {
             crw_optimizer_destroy(o);
             return crw_fail_errno(-ENOMEM, "cannot make the state of an optimizer over %zu parameters",
@@ -175,23 +177,25 @@ void crw_optimizer_step(struct crw_optimizer *o, float *parameters, const float 
         [CRW_ADAMW] = step_adamw,
         [CRW_ADADELTA] = step_adadelta,
     };
+    NEED(o && ((parameters && gradients) || o->count == 0));
     o->steps++;
     step[o->options.kind](o, parameters, gradients);
 }
 
 void crw_optimizer_set_lr(struct crw_optimizer *o, double lr)
 {
+    NEED(o);
     o->options.lr = lr;
 }
 
 size_t crw_optimizer_n_states(const struct crw_optimizer *o)
 {
-    return o->n_states;
+    return o ? o->n_states : 0;
 }
 
 float *crw_optimizer_state(const struct crw_optimizer *o, size_t i, const char **ret_name)
 {
-    assert(i < o->n_states);
+    NEED(o && i < o->n_states, NULL);
     if (ret_name)
         *ret_name = state_names[o->options.kind][i];
     return o->states[i];
@@ -199,10 +203,11 @@ float *crw_optimizer_state(const struct crw_optimizer *o, size_t i, const char *
 
 uint64_t crw_optimizer_steps(const struct crw_optimizer *o)
 {
-    return o->steps;
+    return o ? o->steps : 0;
 }
 
 void crw_optimizer_set_steps(struct crw_optimizer *o, uint64_t steps)
 {
+    NEED(o);
     o->steps = steps;
 }

@@ -17,6 +17,7 @@ enum { N_STATE = 624, N_SHIFT = 397 };
 
 void crw_rng_seed(struct crw_rng *rng, uint64_t seed)
 {
+    NEED(rng);
     /* PyTorch's generator keeps a 64-bit seed but feeds only its low half to the twister. */
     rng->state[0] = (uint32_t)seed;
     for (uint32_t i = 1; i < N_STATE; i++) {
@@ -45,7 +46,8 @@ static void refill(struct crw_rng *rng)
 
 uint32_t crw_rng_u32(struct crw_rng *rng)
 {
-    if (rng->next >= N_STATE)
+    NEED(rng, 0);
+    if ((unsigned)rng->next >= N_STATE)
         refill(rng);
     uint32_t y = rng->state[rng->next++];
     y ^= y >> 11;
@@ -57,6 +59,7 @@ uint32_t crw_rng_u32(struct crw_rng *rng)
 void crw_rng_uniform(struct crw_rng *rng, float *out, size_t count, float a, float b)
 {
     float range = b - a;
+    NEED(rng && is_array(out, count, sizeof(*out)));
     for (size_t i = 0; i < count; i++) {
         float r = (float)(crw_rng_u32(rng) & 0xffffff) * 0x1p-24f;
         out[i] = fmaf(r, range, a);
@@ -70,6 +73,7 @@ int crw_randperm(uint64_t seed, uint32_t n, uint32_t *out)
     if (n >= limit)
         return crw_fail(CRW_E_ARGUMENT, "a permutation of %u elements is too long: the limit is %u", n,
                         limit - 1);
+    NEED(is_array(out, n, sizeof(*out)), CRW_E_ARGUMENT);
 
     struct crw_rng rng;
     crw_rng_seed(&rng, seed);

@@ -21,6 +21,7 @@
 #include "worker-runtime/shm/cores_os.h"
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/base/file_limit_os.h"
+#include "worker-runtime/base/memory.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -522,7 +523,10 @@ int shm_alloc(struct shm *shm, size_t n_bytes, void **ret_data)
     if (n_bytes >> SIGNATURE_SIZE_BITS)
         return crw_fail(CRW_E_ARGUMENT, "%zu bytes of shared memory for each rank are impossible", n_bytes);
     own_pages(shm, &arena, size, &own_at, &own_size);
-    r = shm_agree(shm, signature, allocate_range(shm->fd, own_at, own_size));
+    /* All look before one allocates: a memfd has no limit of its own. */
+    r = shm_agree(shm, signature, memory_has_room(size, 1) ? 0 : -ENOMEM);
+    if (r == 0)
+        r = shm_agree(shm, signature, allocate_range(shm->fd, own_at, own_size));
     if (r == 0) {
         status = map_arena(shm, &arena);
         r = shm_agree(shm, signature, status);
@@ -532,7 +536,9 @@ int shm_alloc(struct shm *shm, size_t n_bytes, void **ret_data)
     if (r != 0)
         free_range(shm->fd, own_at, own_size);
     if (r < 0)
-        return crw_fail_errno(r, "cannot get %zu bytes of shared memory for %d ranks", size, shm->world_size);
+        return crw_fail_errno(
+            r, "cannot get %zu bytes of shared memory for %d ranks (%" PRIu64 " are available)", size,
+            shm->world_size, memory_available(""));
     if (r == 0) {
         shm->end += size;
         *ret_data = arena.data + (size_t)shm->rank * part;
