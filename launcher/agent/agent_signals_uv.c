@@ -20,6 +20,7 @@
 #include "launcher/output/output_uv.h"
 #include "launcher/supervise/child_processes_os.h"
 #include "launcher/supervise/job_cgroup_os.h"
+#include "launcher/supervise/suspend_os.h"
 #include "launcher/util/log_os.h"
 #include "launcher/util/trace_os.h"
 #include "launcher/watch/watch_uv.h"
@@ -245,6 +246,8 @@ void agent_on_signals(uv_poll_t *poll, int status, int events)
         }
         if (ends_the_job(a, info.ssi_signo))
             note_sender(a, &info);
+        if (info.ssi_signo == SIGTSTP && !suspend_is_possible())
+            continue; /* the kernel would ignore it */
         pid_t sender = is_from_process(&info) ? (pid_t)info.ssi_pid : 0;
         if (!is_put_off(a, info.ssi_signo, sender))
             dispatch_signal(a, info.ssi_signo, sender);

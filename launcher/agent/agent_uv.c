@@ -38,6 +38,7 @@
 #include "launcher/report/final_error.h"
 #include "launcher/report/report.h"
 #include "launcher/supervise/guardian_os.h"
+#include "launcher/supervise/suspend_os.h"
 #include "launcher/supervise/zygote_os.h"
 #include "launcher/util/bounded_os.h"
 #include "launcher/util/log_os.h"
@@ -744,7 +745,8 @@ static void perform(struct agent *a, const struct group_action *action)
         do_signal(a, GUARDIAN_FREEZE, SIGCONT);
         break;
     case GROUP_DO_STOP_SELF:
-        (void)kill(getpid(), SIGSTOP); /* returns after SIGCONT, which is read as the next signal */
+        if (!suspend_self()) /* else SIGCONT is read as the next signal */
+            agent_dispatch_kind(a, GROUP_RESUME);
         break;
     case GROUP_DO_KILL:
         do_kill(a);

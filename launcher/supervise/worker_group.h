@@ -92,9 +92,9 @@ enum group_action_kind {
     GROUP_DO_PASS_SIGNAL,   /* send a signal to the workers alone */
     GROUP_DO_FREEZE,        /* SIGSTOP to every process of the generation */
     GROUP_DO_THAW,          /* SIGCONT to them */
-    GROUP_DO_STOP_SELF,     /* SIGSTOP to crun itself; GROUP_RESUME follows when it has been continued */
-    GROUP_DO_KILL,          /* SIGKILL to every process of the generation until none is left */
-    GROUP_DO_ARM,           /* send GROUP_TIMER at deadline_ns; replaces an earlier deadline */
+    GROUP_DO_STOP_SELF, /* SIGTSTP to crun itself; GROUP_RESUME follows when it has been continued, or was not stopped */
+    GROUP_DO_KILL, /* SIGKILL to every process of the generation until none is left */
+    GROUP_DO_ARM,  /* send GROUP_TIMER at deadline_ns; replaces an earlier deadline */
     GROUP_DO_DISARM,
     GROUP_DO_PRINT_REPORT,   /* the generation failed: print why, and what happens next */
     GROUP_DO_PRINT_PAUSE,    /* the next generation starts in `value` ms */

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import pty
 import re
 import resource
 import signal
@@ -27,11 +28,15 @@ def meeting(kind, port):
             }[kind]
 
 
-def start_worker(tmp_path, text, *options, name="worker.sh", **more):
+def write_worker(tmp_path, text, name="worker.sh"):
     worker = tmp_path / name
     worker.write_text("#!/bin/bash\n" + text)
     worker.chmod(0o755)
-    return launches.start([*options, worker], cwd=tmp_path, stderr=subprocess.PIPE, text=True, **more)
+    return str(worker)
+
+
+def start_worker(tmp_path, text, *options, name="worker.sh", **more):
+    return launches.start([*options, write_worker(tmp_path, text, name)], cwd=tmp_path, stderr=subprocess.PIPE, text=True, **more)
 
 
 # ---- early signals
@@ -220,24 +225,73 @@ def all_stopped(pids):
     return all(launches.state(pid)[1] == "T" for pid in pids)
 
 
-def test_suspended_job(tmp_path):
+SUSPENDED = "touch up.$RANK\nuntil [ -e end ]; do read -t 0.02 < /dev/zero; done\nexit 0\n"
+
+
+def in_group(*args, **more):
+    """As a shell with job control starts a job: in a process group of its own, which the shell can continue."""
+    return start_worker(*args, preexec_fn=lambda: os.setpgid(0, 0), **more)
+
+
+@pytest.mark.parametrize("head", [[], ["nohup"], ["sh", "-c", '"$@"; exit $?', "sh"]], ids=["alone", "nohup", "script"])
+def test_suspended_job(tmp_path, head):
     """Ctrl-Z reaches crun alone, as workers have sessions of their own; they stop with it, and go on with it."""
-    p = start_worker(tmp_path, "touch up.$RANK\nuntil [ -e end ]; do read -t 0.02 < /dev/zero; done\nexit 0\n",
-                     "--standalone", "--nproc-per-node=2")
+    launcher = [*head, jobs.crun(), "--standalone", "--nproc-per-node=2", write_worker(tmp_path, SUSPENDED)]
+    p = subprocess.Popen(launcher, cwd=tmp_path, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=lambda: os.setpgid(0, 0))
     wait_until_up(tmp_path, 2)
-    workers = jobs.wait_for(lambda: len(w := jobs.workers_named(p.pid, "worker.sh")) == 2 and w)
-    p.send_signal(signal.SIGTSTP)
-    jobs.wait_for(lambda: all_stopped([p.pid, *workers.values()]), 20)
+    crun = jobs.children(p.pid)[0] if head[:1] == ["sh"] else p.pid
+    workers = jobs.wait_for(lambda: len(w := jobs.workers_named(crun, "worker.sh")) == 2 and w)
+    os.killpg(p.pid, signal.SIGTSTP)
+    jobs.wait_for(lambda: all_stopped([crun, *workers.values()]), 20)
     (tmp_path / "end").touch()
     time.sleep(0.3)
-    assert all_stopped([p.pid, *workers.values()])
-    p.send_signal(signal.SIGCONT)
+    assert all_stopped([crun, *workers.values()])
+    os.killpg(p.pid, signal.SIGCONT)
     p.communicate(timeout=60)
     assert p.returncode == 0
 
 
+def goes_on(tmp_path, crun, send):
+    """Whether Ctrl-Z has no effect: crun runs, and the workers at most pause for a moment."""
+    wait_until_up(tmp_path, 1)
+    worker = jobs.wait_for(lambda: list(jobs.workers_named(crun(), "worker.sh").values()))[0]
+    for _ in range(3):
+        send()
+        time.sleep(0.1)
+    states = [launches.state(pid)[1] for pid in (crun(), worker)]
+    (tmp_path / "end").touch()
+    return "T" not in states
+
+
+@pytest.mark.parametrize("head", [[], ["sh", "-c", '"$@"; exit $?', "sh"], ["setsid", "-w"], ["unshare", "--pid", "--fork", "--mount-proc"],
+                                  ["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", '"$@"; exit $?', "sh"]],
+                         ids=["ssh", "script", "setsid", "process1", "namespace"])
+def test_suspended_where_no_shell_continues_it(tmp_path, head):
+    """The only job of a terminal, as with ssh -t, docker exec -it and tmux, or process 1: SIGTSTP is ignored, as the kernel does.
+    In a namespace whose session is outside, crun learns that by the signal alone, and the workers are continued."""
+    if head[:1] == ["unshare"] and os.getuid() != 0:
+        pytest.skip("a PID namespace needs root")
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.execvp((head or [jobs.crun()])[0], [*head, jobs.crun(), "--standalone", write_worker(tmp_path, SUSPENDED)])
+
+    def crun():
+        return next(p for p in [pid, *jobs.descendants(pid)] if launches.state(p)[0] == "crun")
+
+    def send():
+        os.kill(crun(), signal.SIGTSTP) if head[:1] == ["setsid"] else os.write(terminal, b"\x1a")
+
+    went_on = jobs.wait_for(lambda: (tmp_path / "up.0").exists()) and goes_on(tmp_path, crun, send)
+    if not went_on:
+        os.kill(crun(), signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+    assert went_on and status == 0
+
+
 def test_suspended_job_can_be_stopped(tmp_path):
-    p = start_worker(tmp_path, SAVES, "--standalone")
+    p = in_group(tmp_path, SAVES, "--standalone")
     wait_until_up(tmp_path, 1)
     p.send_signal(signal.SIGTSTP)
     jobs.wait_for(lambda: launches.state(p.pid)[1] == "T", 20)
