@@ -25,13 +25,15 @@
 #include "rendezvous/server_impl_uv.h"
 
 /* A connection without a hello is closed by the second sweep. */
-enum { NODES_MAX = 16384, KEEP_MS = 60000, SWEEP_MS = 10000, FRESH_UNITS = 512 };
+enum { NODES_MAX = 16384, BUCKETS = 256, KEEP_MS = 60000, SWEEP_MS = 10000, FRESH_UNITS = 512 };
+
+static_assert(BUCKETS > UINT8_MAX, "each first byte of a nonce has a bucket");
 
 struct relay_conn;
 
 /* One life of a node's store. */
 struct served_node {
-    struct list link, busy, unsent;
+    struct list link, bucket, busy, unsent;
     struct replica_node of;  /* without replicas only its node and nonce are used */
     struct relay_conn *conn; /* NULL: it is away */
     uint64_t away_ms;        /* since when */
@@ -55,6 +57,7 @@ struct relay_conn {
 struct relay_shell {
     struct relay_shell_config config;
     struct list nodes, conns, busy, unsent;
+    struct list buckets[BUCKETS]; /* the nodes by the first byte of their nonces, which are random */
     unsigned n_nodes, n_handles;
     uv_timer_t timer;
     struct wire_limits wire;
@@ -125,6 +128,7 @@ static void free_node(struct relay_shell *h, struct served_node *n)
     if (n->conn)
         relay_conn_close(n->conn);
     list_unlink(&n->link);
+    list_unlink(&n->bucket);
     list_unlink(&n->busy);
     list_unlink(&n->unsent);
     free(n);
@@ -265,9 +269,9 @@ static int split_bytes(struct relay_shell *h, struct served_node *n, const uint8
 
 static struct served_node *find_node(struct relay_shell *h, const uint8_t *nonce)
 {
-    list_for_each(i, &h->nodes)
+    list_for_each(i, &h->buckets[nonce[0]])
     {
-        struct served_node *n = list_entry(i, struct served_node, link);
+        struct served_node *n = list_entry(i, struct served_node, bucket);
 
         if (memcmp(n->of.nonce, nonce, RELAY_NONCE_SIZE) == 0)
             return n;
@@ -287,6 +291,7 @@ static struct served_node *create_node(struct relay_shell *h, const uint8_t *non
     relay_node_init(&n->of.node, h->config.store, &h->wire);
     n->of.node.stats = h->config.server->stats;
     list_append(&h->nodes, &n->link);
+    list_append(&h->buckets[nonce[0]], &n->bucket);
     h->n_nodes++;
     return n;
 }
@@ -649,6 +654,8 @@ int relay_shell_create(struct relay_shell **ret, const struct relay_shell_config
     h->config = *config;
     h->wire = config->wire ? *config->wire : config->server->limits.wire;
     list_init(&h->nodes);
+    for (size_t i = 0; i < BUCKETS; i++)
+        list_init(&h->buckets[i]);
     list_init(&h->conns);
     list_init(&h->busy);
     list_init(&h->unsent);
