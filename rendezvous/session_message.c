@@ -210,6 +210,12 @@ void session_cause_describe(const struct session_cause *c, char *ret, size_t siz
         say(&s, ": %s", c->text);
 }
 
+struct session_hello session_hello_of_node(const struct session_params *params, uint32_t n_workers)
+{
+    return (struct session_hello){
+        .params = *params, .n_workers = n_workers, .node_rank = -1, .can_report = true, .can_relay = true};
+}
+
 struct session_view session_view_refused(const char *reason)
 {
     struct session_view view = {

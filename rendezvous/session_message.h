@@ -278,5 +278,9 @@ void session_clean_text(char *text);
 /* Copies as much as fits, at a boundary of characters where the text is UTF-8, and ends it with NUL. */
 void session_copy_text(char *to, size_t size, const char *from);
 
+/* What each node of crun has in common in its hello; the load generator and the simulator begin with it as well. The caller
+ * adds the names, the nonce and a wish for a rank. */
+struct session_hello session_hello_of_node(const struct session_params *params, uint32_t n_workers);
+
 /* The view REFUSED with this reason, cut to what fits. The agent ends with it. */
 struct session_view session_view_refused(const char *reason);

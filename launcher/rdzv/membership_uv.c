@@ -1063,20 +1063,17 @@ static void begin_session(struct membership *n)
                                          .tls = n->host.keys ? n->host.keys->client : NULL,
                                          .on_action = on_session_action,
                                          .on_lease = on_session_lease,
-                                         .report = n->host.report ? report_node : NULL,
+                                         .report = report_node,
                                          .take_stacks = take_stacks_of_job,
                                          .find_cut = find_cut_of_workers,
-                                         .on_relay = n->host.on_relay ? on_relayed : NULL,
+                                         .on_relay = on_relayed,
                                          .data = n};
     struct session_config config = {.endpoint = n->endpoint,
                                     .has_more_endpoints = job->n_more_endpoints > 0,
                                     .cutoff_ns = job->cutoff_ms * UINT64_C(1000000),
-                                    .hello = {.params = job->params,
-                                              .n_workers = (uint32_t)job->n_workers,
-                                              .node_rank = job->node_rank,
-                                              .can_report = n->host.report != NULL,
-                                              .can_relay = n->host.on_relay != NULL}};
+                                    .hello = session_hello_of_node(&job->params, (uint32_t)job->n_workers)};
 
+    config.hello.node_rank = job->node_rank;
     session_copy_text(config.hello.job, sizeof(config.hello.job), job->run_id_text);
     session_copy_text(config.hello.role, sizeof(config.hello.role), job->role);
     session_copy_text(config.hello.addr, sizeof(config.hello.addr), job->local_addr ? job->local_addr : "");

@@ -436,15 +436,13 @@ static void wait_for(const unsigned *counter, unsigned n, const char *what)
 
 static void init_agent(struct agent *a, unsigned i)
 {
-    struct session_config config = {.endpoint = "the rendezvous",
-                                    .cutoff_ns = SESSION_CUTOFF_MS * UINT64_C(1000000),
-                                    .hello = {.job = "load",
-                                              .role = "default",
-                                              .nonce = {.high = (uint64_t)getpid(), .low = i + 1},
-                                              .n_workers = WORKERS,
-                                              .node_rank = -1,
-                                              .params = SESSION_PARAMS_DEFAULT}};
+    struct session_config config = {
+        .endpoint = "the rendezvous",
+        .cutoff_ns = SESSION_CUTOFF_MS * UINT64_C(1000000),
+        .hello = session_hello_of_node(&(struct session_params)SESSION_PARAMS_DEFAULT, WORKERS)};
 
+    config.hello.nonce = (struct session_nonce){.high = (uint64_t)getpid(), .low = i + 1};
+    session_copy_text(config.hello.role, sizeof(config.hello.role), "default");
     config.hello.params.min_nodes = config.hello.params.max_nodes = settings.n_agents;
     config.hello.params.max_restarts = SESSION_COUNT_MAX;
     config.hello.params.node_timeout_ms = settings.node_timeout_ms;

@@ -271,10 +271,9 @@ void agent_boot(struct sim *sim, unsigned agent)
     a->clock = scenario_clock(sim);
     a->paused_until_ns = a->guardian_ns = 0;
     disturb(sim, agent, sim->now_ns + 10 * SIM_S); /* its former life may still have to be buried */
+    *hello = session_hello_of_node(&sim->scenario.params, agent_n_workers(agent));
     hello->job[0] = (char)('A' + daemon_job_of(sim, agent));
-    hello->params = sim->scenario.params;
     hello->nonce = (struct session_nonce){random_u64(&sim->random), ++sim->n_nonces};
-    hello->n_workers = agent_n_workers(agent);
     hello->node_rank = sim->scenario.hints ? (int32_t)(agent / sim->scenario.n_jobs) : -1;
     (void)snprintf(hello->host, sizeof(hello->host), "node%u", agent);
     session_copy_text(hello->role, sizeof(hello->role), agent_role(agent));
