@@ -160,6 +160,7 @@ struct rounds_job {
     struct list silence; /* the same, by deadline */
     uint32_t n_nodes[ROUNDS_NODE_STATE_COUNT];
     uint32_t n_disconnected;                 /* nodes without a connection */
+    uint32_t n_busy, n_mute;                 /* members that are not quiet; members that cannot relay */
     struct rounds_node **by_rank, **by_role; /* room for all nodes */
     size_t n_slots;
 

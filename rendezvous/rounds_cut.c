@@ -32,29 +32,35 @@
 
 #include "rendezvous/rounds_impl.h"
 
-enum { CUT_PAUSE_MIN_MS = 60000, CUT_PAUSE_MAX_MS = 3600000, CUTS_MAX = 64 };
+enum { CUT_PAUSE_MIN_MS = 60000, CUT_PAUSE_MAX_MS = 3600000, CUTS_MAX = 64 /* reports that are judged */ };
 
-/* The member that had this rank, if it has answered the end of the generation. */
-static struct rounds_node *find_member(struct rounds_job *job, uint32_t rank)
+static bool has_reported(const struct rounds_node *n)
 {
-    list_for_each(i, &job->nodes)
-    {
-        struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
-
-        if (n->member && n->answered && !n->lost && rank >= n->rank_base &&
-            rank - n->rank_base < n->n_workers)
-            return n;
-    }
-    return NULL;
+    return n->member && !n->lost && n->cut_from > 0;
 }
 
-/* The other side of what this node has reported; NULL: nothing, itself, or a node that is lost. */
+/* `other` had the rank that n has reported, and has answered the end of the generation. */
+static bool is_other_side(const struct rounds_node *n, const struct rounds_node *other)
+{
+    uint32_t rank = n->cut_from - 1;
+
+    return other != n && other->member && other->answered && !other->lost && rank >= other->rank_base &&
+           rank - other->rank_base < other->n_workers;
+}
+
+/* The other side of what this node has reported; NULL: nothing, itself, or a node that is lost. Walks over all nodes. */
 static struct rounds_node *other_side(struct rounds_node *n)
 {
-    struct rounds_node *other =
-        n->member && !n->lost && n->cut_from > 0 ? find_member(n->job, n->cut_from - 1) : NULL;
+    if (!has_reported(n))
+        return NULL;
+    list_for_each(i, &n->job->nodes)
+    {
+        struct rounds_node *other = list_entry(i, struct rounds_node, in_job);
 
-    return other == n ? NULL : other;
+        if (is_other_side(n, other))
+            return other;
+    }
+    return NULL;
 }
 
 static bool comes_before(const struct rounds_node *n, const struct rounds_node *other)
@@ -70,7 +76,7 @@ static bool comes_before(const struct rounds_node *n, const struct rounds_node *
 static struct rounds_node *choose_node(struct rounds_job *job)
 {
     struct rounds_node *chosen = NULL;
-    unsigned n_found = 0;
+    unsigned n_reports = 0;
 
     list_for_each(i, &job->nodes)
     {
@@ -81,12 +87,14 @@ static struct rounds_node *choose_node(struct rounds_job *job)
     }
     list_for_each(i, &job->nodes)
     {
-        struct rounds_node *n = list_entry(i, struct rounds_node, in_job), *other = other_side(n);
+        struct rounds_node *n = list_entry(i, struct rounds_node, in_job), *other;
 
-        if (!other || n_found++ >= CUTS_MAX)
+        if (!has_reported(n) || n_reports++ >= CUTS_MAX)
             continue;
-        n->n_cuts++;
-        other->n_cuts++;
+        other = other_side(n);
+        n->n_cuts += other != NULL;
+        if (other)
+            other->n_cuts++;
     }
     list_for_each(i, &job->nodes)
     {
@@ -100,13 +108,15 @@ static struct rounds_node *choose_node(struct rounds_job *job)
 
 static struct rounds_node *find_partner(struct rounds_job *job, struct rounds_node *chosen)
 {
-    if (other_side(chosen))
-        return other_side(chosen);
+    struct rounds_node *other = other_side(chosen);
+
+    if (other)
+        return other;
     list_for_each(i, &job->nodes)
     {
         struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
 
-        if (other_side(n) == chosen)
+        if (has_reported(n) && is_other_side(n, chosen))
             return n;
     }
     return NULL;

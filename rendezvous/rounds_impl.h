@@ -44,6 +44,9 @@ void node_destroy(struct rounds_node *n);
 /* NULL: the connection is lost. */
 void node_set_session(struct rounds_node *n, struct rounds_conn *session);
 
+/* Sets three traits of the node, and the job's counts of members with them: each view asks for these. */
+void node_set_traits(struct rounds_node *n, bool member, bool quiet, bool can_relay);
+
 /* What n->state has to be now. */
 enum rounds_node_state node_state_now(const struct rounds_node *n);
 
@@ -136,9 +139,6 @@ void job_drain(struct rounds_job *job);
 
 /* No worker of any member makes progress. */
 bool job_is_quiet(const struct rounds_job *job);
-
-/* Whether all members understand messages of other agents. */
-bool job_can_relay(const struct rounds_job *job);
 
 /* Whether the workers of n make progress, and those of a node that is done have ended. When n was the last member that did,
  * all get a view. */

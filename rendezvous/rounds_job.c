@@ -57,7 +57,7 @@ void job_end_generation(struct rounds_job *job, const struct session_cause *caus
 static void end_membership(struct rounds_node *n)
 {
     n->previous_member = n->member || (n->lost && n->previous_member);
-    n->member = false;
+    node_set_traits(n, false, n->quiet, n->can_relay);
     n->answered = false;
     node_update_state(n);
 }
@@ -169,31 +169,16 @@ void job_close(struct rounds_job *job, enum session_verdict verdict, const struc
 
 bool job_is_quiet(const struct rounds_job *job)
 {
-    list_for_each(i, &job->nodes)
-    {
-        const struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
-        if (n->member && !n->quiet)
-            return false;
-    }
-    return job->state == ROUNDS_RUNNING;
-}
-
-bool job_can_relay(const struct rounds_job *job)
-{
-    list_for_each(i, &job->nodes)
-    {
-        const struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
-        if (n->member && !n->can_relay)
-            return false;
-    }
-    return true;
+    return job->state == ROUNDS_RUNNING && job->n_busy == 0;
 }
 
 void job_take_quiet(struct rounds_node *n, const struct session_report *report)
 {
     bool was_quiet = n->quiet;
 
-    n->quiet = report->phase == SESSION_DONE || (report->phase == SESSION_RUNNING && report->quiet);
+    node_set_traits(n, n->member,
+                    report->phase == SESSION_DONE || (report->phase == SESSION_RUNNING && report->quiet),
+                    n->can_relay);
     if (n->quiet && !was_quiet && n->member && job_is_quiet(n->job))
         for_each_node(n->job, node_want_view);
 }

@@ -175,7 +175,8 @@ static bool load_node(struct rounds_job *job, const cJSON *json, int version,
     memcpy(n->role, saved.role, sizeof(n->role));
     n->n_workers = saved.n_workers;
     n->node_rank = saved.node_rank;
-    n->member = saved.member && (job->state == ROUNDS_RUNNING || job->state == ROUNDS_ENDING);
+    node_set_traits(n, saved.member && (job->state == ROUNDS_RUNNING || job->state == ROUNDS_ENDING), false,
+                    false);
     n->previous_member = saved.previous_member;
     n->lost = saved.lost && !n->member && job->lease_ms > 0 && job->state != ROUNDS_CLOSED;
     n->group_rank = saved.group_rank;

@@ -267,6 +267,17 @@ void node_set_session(struct rounds_node *n, struct rounds_conn *session)
     job->n_disconnected += !session;
 }
 
+void node_set_traits(struct rounds_node *n, bool member, bool quiet, bool can_relay)
+{
+    struct rounds_job *job = n->job;
+
+    job->n_busy += (member && !quiet) - (n->member && !n->quiet);
+    job->n_mute += (member && !can_relay) - (n->member && !n->can_relay);
+    n->member = member;
+    n->quiet = quiet;
+    n->can_relay = can_relay;
+}
+
 void node_destroy(struct rounds_node *n)
 {
     struct rounds_job *job = n->job;
@@ -276,6 +287,7 @@ void node_destroy(struct rounds_node *n)
     if (n->session)
         conn_end(r, n->session);
     job->n_disconnected--;
+    node_set_traits(n, false, n->quiet, n->can_relay);
     bucket_remove(r, n);
     r->n_nodes--;
     job->n_nodes[n->state]--;
@@ -369,7 +381,8 @@ void node_fence(struct rounds_node *n, uint64_t until_ns)
         conn_end(n->job->rounds, n->session);
     n->lost = true;
     n->previous_member = n->previous_member || n->member;
-    n->member = n->answered = n->quiet = false;
+    n->answered = false;
+    node_set_traits(n, false, false, n->can_relay);
     node_update_state(n);
     node_set_deadline(n, until_ns);
 }

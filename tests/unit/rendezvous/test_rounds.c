@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/err.h"
 #include "rendezvous/rounds.h"
@@ -1654,6 +1655,116 @@ static void quiet_members_learn_whether_all_can_relay(void **state)
     }
 }
 
+/* ---- jobs of the largest size ---- */
+
+enum { CROWD = SESSION_NODES_MAX };
+
+struct crowd {
+    struct rounds rounds;
+    struct rounds_conn *conns;
+    uint64_t now_ns;
+    unsigned n_relay, n_quiet; /* views with these */
+};
+
+static void run_crowd_actions(struct crowd *c)
+{
+    struct rounds_action action;
+
+    while (rounds_next(&c->rounds, &action)) {
+        c->n_relay += action.kind == ROUNDS_DO_SEND && action.view.relay;
+        c->n_quiet += action.kind == ROUNDS_DO_SEND && action.view.quiet;
+    }
+}
+
+static void crowd_hello(struct crowd *c, unsigned i)
+{
+    const struct session_params params = {.min_nodes = CROWD,
+                                          .max_nodes = CROWD,
+                                          .max_restarts = 3,
+                                          .max_changes = 3,
+                                          .join_timeout_ms = 600000,
+                                          .last_call_ms = 1000,
+                                          .node_timeout_ms = 60000};
+    static struct session_hello hello;
+
+    hello = session_hello_of_node(&params, 8);
+    (void)strcpy(hello.job, "crowd");
+    (void)strcpy(hello.role, "default");
+    hello.nonce = (struct session_nonce){9, i + 1};
+    hello.attempt = 1;
+    (void)snprintf(hello.host, sizeof(hello.host), "node%u", i);
+    hello.report =
+        (struct session_report){.phase = SESSION_READY, .generation = -1, .group_rank = -1, .port = 4000};
+    rounds_conn_init(&c->conns[i]);
+    rounds_step(&c->rounds, &(struct rounds_event){.kind = ROUNDS_HELLO,
+                                                   .session = &c->conns[i],
+                                                   .hello = &hello,
+                                                   .peer = "10.0.0.1",
+                                                   .local = "10.0.0.100",
+                                                   .now_ns = c->now_ns});
+}
+
+static void crowd_report(struct crowd *c, unsigned i, struct session_report report)
+{
+    const struct rounds_node *n = c->conns[i].node;
+
+    report.instance = n->job->instance;
+    report.generation = 0;
+    report.group_rank = n->group_rank;
+    rounds_step(&c->rounds,
+                &(struct rounds_event){
+                    .kind = ROUNDS_REPORT, .session = &c->conns[i], .report = &report, .now_ns = c->now_ns});
+}
+
+static double cpu_s(void)
+{
+    struct timespec t;
+
+    assert_int_equal(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t), 0);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* Nothing else is served during one run of actions. All nodes in each view would be 268 million steps: some seconds. */
+static void the_largest_job_costs_a_view_for_each_node(void **state)
+{
+    struct rounds_config config = ROUNDS_CONFIG_DEFAULT;
+    struct crowd c = {.conns = calloc(CROWD, sizeof(*c.conns)), .now_ns = 1000000 * MS};
+    double start_s, quiet_s, cut_s;
+
+    assert_non_null(c.conns);
+    config.seed = 42;
+    rounds_init(&c.rounds, &config);
+    /* One step more than nodes: else rounds_check() would walk all nodes in each step. */
+    rounds_step(&c.rounds, &(struct rounds_event){.kind = ROUNDS_TIMER, .now_ns = c.now_ns});
+    for (unsigned i = 0; i < CROWD; i++) {
+        if (i > 0)
+            run_crowd_actions(&c);
+        crowd_hello(&c, i);
+    }
+    start_s = cpu_s();
+    run_crowd_actions(&c);
+    start_s = cpu_s() - start_s;
+    assert_int_equal(c.n_relay, CROWD);
+    quiet_s = cpu_s();
+    for (unsigned i = 0; i < CROWD; i++)
+        crowd_report(&c, i, (struct session_report){.phase = SESSION_RUNNING, .quiet = true});
+    run_crowd_actions(&c);
+    quiet_s = cpu_s() - quiet_s;
+    assert_int_equal(c.n_quiet, CROWD);
+    cut_s = cpu_s();
+    for (unsigned i = 0; i < CROWD; i++)
+        crowd_report(&c, i,
+                     (struct session_report){.phase = SESSION_FAILED,
+                                             .cause = {.kind = SESSION_CAUSE_WORKER, .rank = -1},
+                                             .cut_from = (CROWD - 1 - i) * 8 + 1});
+    run_crowd_actions(&c);
+    cut_s = cpu_s() - cut_s;
+    print_message("%u nodes: start %.3f s, quiet %.3f s, cut %.3f s\n", CROWD, start_s, quiet_s, cut_s);
+    assert_true(start_s < 1 && quiet_s < 1 && cut_s < 1);
+    rounds_finish(&c.rounds);
+    free(c.conns);
+}
+
 /* The workers of agent 0 fail, and both nodes are ready again; `keeps` has a bit for each that has workers which remain. */
 static void run_again(struct table *t, unsigned keeps)
 {
@@ -2908,6 +3019,7 @@ int main(void)
         TEST(all_members_learn_that_all_are_quiet),
         TEST(members_learn_at_the_start_whether_all_can_relay),
         TEST(quiet_members_learn_whether_all_can_relay),
+        TEST(the_largest_job_costs_a_view_for_each_node),
         TEST(keys_are_kept_for_workers_that_remain),
         TEST(keys_are_kept_where_they_are_wanted),
         TEST(a_job_with_a_store_at_node_0_has_no_keys_here),
