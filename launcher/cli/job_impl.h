@@ -35,12 +35,12 @@ static inline bool job_flag(const struct job_builder *b, enum option_id id)
     return b->options->value[id].flag;
 }
 
-/* [*from, *to) without the spaces at its ends. */
+/* [*from, *to) without the white space at its ends: a file with CRLF ends and a block of YAML leave some there. */
 static inline void job_trim(const char **from, const char **to)
 {
-    while (*from < *to && **from == ' ')
+    while (*from < *to && options_is_space(**from))
         (*from)++;
-    while (*to > *from && (*to)[-1] == ' ')
+    while (*to > *from && options_is_space((*to)[-1]))
         (*to)--;
 }
 

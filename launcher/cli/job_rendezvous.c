@@ -299,7 +299,9 @@ int job_take_conf(struct job_builder *b)
         b->job->params.max_restarts = SESSION_COUNT_MAX;
     }
     b->job->static_timeout_ms = DEFAULT_STATIC_TIMEOUT_S * 1000;
-    if (!pair[strspn(pair, " ")])
+    const char *from = pair, *to = pair + strlen(pair);
+    job_trim(&from, &to);
+    if (from == to)
         return 0;
     for (;; pair++) {
         size_t n = strcspn(pair, ",");
@@ -337,6 +339,24 @@ static bool is_host_text(const char *host)
            host[strspn(host, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:-")] == 0;
 }
 
+/* Takes the brackets of IPv6 off and checks what is left. endpoint is the text for the message. */
+static int check_host(struct job_builder *b, enum option_id id, char *host, const char *endpoint)
+{
+    size_t n = strlen(host);
+
+    if (n >= 2 && host[0] == '[' && host[n - 1] == ']') {
+        memmove(host, host + 1, n - 2);
+        host[n - 2] = '\0';
+    }
+    if (is_host_text(host))
+        return 0;
+    return job_refuse(b,
+                      "--%s: The hostname of the rendezvous endpoint '%s' must be a dot-separated "
+                      "list of labels, an IPv4 address, or an IPv6 address.%s%s",
+                      options_table[id].name, endpoint, *host ? "" : " Is a variable in the command not set?",
+                      options_note_on_end(host));
+}
+
 /* Splits a part of the text of --rdzv-endpoint. *ret_port is fallback when it names none. */
 static int split_endpoint_part(struct job_builder *b, const char *from, const char *to, long fallback,
                                char **ret_host, uint16_t *ret_port)
@@ -362,17 +382,7 @@ static int split_endpoint_part(struct job_builder *b, const char *from, const ch
             host);
     *ret_port = (uint16_t)number;
     host[host_size] = '\0';
-    if (host_size >= 2 && host[0] == '[' && host[host_size - 1] == ']') {
-        memmove(host, host + 1, host_size - 2);
-        host[host_size - 2] = '\0';
-    }
-    if (!is_host_text(host))
-        return job_refuse(
-            b,
-            "--rdzv-endpoint: The hostname of the rendezvous endpoint '%s' must be a dot-separated "
-            "list of labels, an IPv4 address, or an IPv6 address.",
-            job_text(b, OPTION_RDZV_ENDPOINT));
-    return 0;
+    return check_host(b, OPTION_RDZV_ENDPOINT, host, job_text(b, OPTION_RDZV_ENDPOINT));
 }
 
 /* The text is not empty. */
@@ -381,6 +391,15 @@ static int split_endpoint(struct job_builder *b, long fallback, char **ret_host,
     const char *text = job_text(b, OPTION_RDZV_ENDPOINT);
 
     return split_endpoint_part(b, text, text + strlen(text), fallback, ret_host, ret_port);
+}
+
+/* An endpoint of white space is none for c10d, as in torchrun. */
+static bool has_c10d_endpoint(const struct job_builder *b)
+{
+    const char *from = job_text(b, OPTION_RDZV_ENDPOINT), *to = from + strlen(from);
+
+    job_trim(&from, &to);
+    return from < to;
 }
 
 /* HOST[:PORT],HOST[:PORT],...: several rendezvous with one state. None of them is served by this node. */
@@ -408,6 +427,7 @@ static int take_static(struct job_builder *b)
 {
     const struct option_value *port = job_value(b, OPTION_MASTER_PORT);
     struct job *job = b->job;
+    char endpoint[432];
 
     job->meeting = job->max_nodes > 1 ? JOB_STATIC : JOB_ALONE;
     if (*job_text(b, OPTION_RDZV_ENDPOINT))
@@ -416,8 +436,13 @@ static int take_static(struct job_builder *b)
     if (number < 0 || number > UINT16_MAX)
         return job_refuse(b, "--master-port=%lld: a port is a number from 0 to 65535", number);
     job->master_port = (uint16_t)number;
-    job->master_addr = strdup(job_text(b, OPTION_MASTER_ADDR));
-    return job->master_addr ? 0 : job_refuse(b, "out of memory");
+    const char *addr = job_text(b, OPTION_MASTER_ADDR);
+    while (options_is_space(*addr)) /* torchrun strips ADDR:PORT as a whole */
+        addr++;
+    job->master_addr = strdup(addr);
+    (void)snprintf(endpoint, sizeof(endpoint), "%.400s:%lld", addr, number);
+    return job->master_addr ? check_host(b, OPTION_MASTER_ADDR, job->master_addr, endpoint)
+                            : job_refuse(b, "out of memory");
 }
 
 static int check_static(struct job_builder *b)
@@ -469,7 +494,7 @@ static int take_rounds(struct job_builder *b)
 
     job->meeting = JOB_ROUNDS;
     job->endpoint_port = DEFAULT_ROUNDS_PORT;
-    if (*job_text(b, OPTION_RDZV_ENDPOINT))
+    if (has_c10d_endpoint(b))
         return split_endpoints(b);
     if (r == 0)
         return take_slurm_step(b, &step);
@@ -579,7 +604,7 @@ static int take_meeting(struct job_builder *b, bool alone)
             backend);
     if (!alone && (b->job->max_nodes > 1 || b->job->agent_fd >= 0))
         return take_rounds(b);
-    return take_alone(b, !alone && *job_text(b, OPTION_RDZV_ENDPOINT));
+    return take_alone(b, !alone && has_c10d_endpoint(b));
 }
 
 /* Whether the first worker opens the store, as torchrun has it but for static. */

@@ -89,6 +89,17 @@ static const char *skip_space(const char *s)
     return s;
 }
 
+const char *options_note_on_end(const char *text)
+{
+    size_t n = strlen(text);
+
+    if (n == 0 || !options_is_space(text[n - 1]))
+        return "";
+    return text[n - 1] == '\r' ? " It ends in a carriage return: has the script line ends of Windows (CRLF)?"
+           : text[n - 1] == '\n' ? " It ends in a newline."
+                                 : " It ends in white space.";
+}
+
 bool options_int(const char *text, long long *ret)
 {
     const char *s = skip_space(text);

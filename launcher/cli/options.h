@@ -154,6 +154,15 @@ extern const char options_usage[];
  * equal. Large when one of them is too long to compare. */
 int options_edit_distance(const char *word, size_t n, const char *name);
 
+/* White space that Python's str.strip() removes from ASCII text; int() and float() accept less. */
+static inline bool options_is_space(char c)
+{
+    return c == ' ' || (c >= '\t' && c <= '\r') || (c >= '\x1c' && c <= '\x1f');
+}
+
+/* A sentence, with a blank in front, when the last character of text cannot be seen in a message; else "". */
+const char *options_note_on_end(const char *text);
+
 /* Python's int(): optional sign, digits with single underscores, white space around. */
 bool options_int(const char *text, long long *ret);
 

@@ -92,6 +92,8 @@ PROGRAM = [
     run("script missing", "nosuch.py", differs=("Missing program",)),
     run("script with a shebang", "./tool say", files=(("tool", SHELL_PROBE),), differs=("Own programs",)),
     run("script with a shebang of Python", "./tool say", files=(("tool", "#!/usr/bin/env python3\nimport probe; probe.main()"),)),
+    run("script of pip for a long path", "./tool say", files=(("tool", "#!/bin/sh\n'\'\'exec' \"python3\" \"$0\" \"$@\"\n' '\'\'\nimport probe; probe.main()"),)),
+    run("script whose shebang has options", "./tool say", files=(("tool", "#!/usr/bin/env -S python3 -B\nimport probe; probe.main()"),)),
     run("script without suffix", "tool say", files=(("tool", "import probe; probe.main()"),)),
     run("folder", "pack x", files=(("pack/__main__.py", "import sys; sys.path.insert(0, '.'); import probe; probe.main()"),)),
     run("script in a folder", "sub/dir/p.py x", files=(("sub/dir/p.py", "import sys; sys.path.insert(0, '.'); import probe; probe.main()"),)),
@@ -264,7 +266,46 @@ BY_ENVIRONMENT = [
     run("PET_ of filters", "-t1 --log-dir=logs probe.py 'say=an apple\\n'", env={"PET_DUPLICATE_STDOUT_FILTERS": "apple,pear"}),
 ]
 
-ALL_ROWS = [*SIZE, *RENDEZVOUS, *PROGRAM, *OUTPUT, *FAILURES, *RESTARTS, *SIGNALS, *BY_ENVIRONMENT]
+# White space that a YAML block, a file with CRLF ends or a quoted variable leaves around a value; what goes with it.
+C10D = "--rdzv-backend=c10d --rdzv-endpoint=localhost:0"
+TEXTS = {
+    "nnodes": ("1", C10D), "nproc-per-node": ("1", ""),
+    "rdzv-endpoint": ("127.0.0.1:@PORT@", ""), "rdzv-conf": ("join_timeout=20", C10D),
+    "node-rank": ("0", "--master-port=@PORT@"), "master-addr": ("127.0.0.1", "--master-port=@PORT@"),
+    "master-port": ("@PORT@", ""), "max-restarts": ("0", ""), "monitor-interval": ("0.1", ""), "shutdown-timeout": ("5", ""),
+    "start-method": ("spawn", ""), "role": ("r", ""), "redirects": ("3", "--log-dir=logs"), "tee": ("0:3", "--log-dir=logs"),
+    "local-ranks-filter": ("0", "--nproc-per-node=2"), "event-log-handler": ("null", ""), "signals-to-handle": ("SIGTERM", ""),
+    "numa-binding": ("node", ""), "local-addr": ("127.0.0.1", C10D),
+}
+ENDS = {"blank": ("", " "), "carriage return": ("", "\r"), "tab": ("\t", ""), "newline": ("", "\n"), "separator": ("", "\x1c")}
+ENDLESS = ("master-addr", "newline")  # torchrun takes it, and waits for a host of that name until its timeout
+SPACED = [Row(f"{name} with {end}", [*shlex.split(rest), f"--{name}={before}{value}{after}", "probe.py", "say"],
+              ci=(name, end) in (("rdzv-endpoint", "carriage return"), ("master-addr", "blank")))
+          for name, (value, rest) in TEXTS.items() for end, (before, after) in ENDS.items() if (name, end) != ENDLESS]
+WRONG_TEXTS = [
+    run("master-addr empty", "--master-addr= --master-port=@PORT@ probe.py", says="must be a dot-separated list of labels"),
+    run("master-addr of two words", "--master-addr='a b' --master-port=@PORT@ probe.py"),
+    run("master-addr in brackets", "--master-addr=[::1] --master-port=@PORT@ probe.py"),
+    run("master-addr as an address of IPv6", "--master-addr=::1 --master-port=@PORT@ probe.py"),
+    run("master-addr with a port", "--master-addr=127.0.0.1:1 --master-port=@PORT@ probe.py"),
+    run("master-addr as a URL", "--master-addr=tcp://127.0.0.1 --master-port=@PORT@ probe.py"),
+    run("master-addr of several nodes empty", "--nnodes=2 --node-rank=1 --master-addr= --master-port=@PORT@ probe.py"),
+    run("master-port too large", "--master-port=65536 probe.py"),
+    run("master-port negative", "--master-port=-1 probe.py"),
+    run("endpoint of blanks", "--rdzv-endpoint=' ' probe.py"),
+    run("endpoint of blanks, c10d", "--rdzv-backend=c10d --rdzv-endpoint=' ' probe.py"),
+    run("backend empty", "--rdzv-backend= --rdzv-endpoint=localhost:0 probe.py"),
+    run("local-addr empty", f"{C10D} --local-addr= probe.py"),
+    run("role empty", "--role= -t3 --log-dir=logs probe.py say"),
+    run("log-dir empty", "--log-dir= -r 3 probe.py say"),
+    run("log-dir with a carriage return", "'--log-dir=logs/a\r' -r 3 probe.py say"),
+    run("redirects empty", "--redirects= probe.py"),
+    run("nnodes with blanks", f"{C10D} --nnodes=' 1 : 1 ' probe.py"),
+    run("nnodes of three", "--nnodes=1:1:1 probe.py"),
+    run("numa-binding empty", "--numa-binding= probe.py"),
+]
+
+ALL_ROWS = [*SIZE, *RENDEZVOUS, *PROGRAM, *OUTPUT, *FAILURES, *RESTARTS, *SIGNALS, *BY_ENVIRONMENT, *SPACED, *WRONG_TEXTS]
 
 # What the torchrun of this Python can be compared in.
 TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
