@@ -80,7 +80,7 @@ struct membership {
     int store_port_fd; /* holds it, while the store may have to listen on further addresses; -1: it does not */
     struct waiting_line waiting;
     bool has_status;                  /* a line is being redrawn on the terminal */
-    bool is_loopback;                 /* the endpoint leads to this machine alone */
+    bool is_loopback;                 /* the endpoint leads each machine to itself */
     char unfit[SESSION_UNFIT_SIZE];   /* this node's health check failed, and the session does not know yet */
     char left_out[SESSION_TEXT_SIZE]; /* nodes that were printed to be unfit */
     bool can_relay; /* all nodes of the generation and the rendezvous know messages between agents */
@@ -816,19 +816,22 @@ static void log_for_rendezvous(void *data, const char *line)
 struct endpoint_kind {
     bool is_name;
     bool is_own;      /* the address is on an interface of this machine */
-    bool is_loopback; /* only nodes on this machine can reach it */
+    bool is_loopback; /* it leads each machine to itself */
 };
 
 /* Listens at the endpoint: at its address; or on all addresses if it is a name, which other nodes may resolve to another
- * address of this machine, or an address that is translated to one of this machine (a service, NAT). */
+ * address of this machine, an address that is translated to one of this machine (a service, NAT), or loopback: nodes on other
+ * machines are given another name of this one. */
 static int listen_at_endpoint(struct server *server, const struct membership *n,
                               const struct endpoint_kind *kind, uint16_t *ret_port)
 {
     const struct job *job = n->host.job;
 
-    if (!kind->is_name && kind->is_own)
+    bool has_others = kind->is_loopback && job->max_nodes > 1;
+
+    if (!kind->is_name && kind->is_own && !has_others)
         return server_listen_tcp(server, job->endpoint_host, job->endpoint_port, ret_port);
-    if (!kind->is_loopback)
+    if (!kind->is_loopback || has_others)
         return server_listen_tcp(server, "::", job->endpoint_port, ret_port);
     return listen_on_loopback(server, job->endpoint_port, ret_port);
 }

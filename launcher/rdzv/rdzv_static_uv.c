@@ -380,12 +380,15 @@ static void on_static_deadline(uv_timer_t *timer)
 
 /* ---- life ---- */
 
-/* At the address that workers use; but one that is translated to this machine (a service, NAT) cannot be bound. */
+/* At the address that workers use. Two kinds of addresses need every interface instead: loopback, since nodes on other machines
+ * have another name of this one, and an address that is translated to this machine (a service, NAT) and cannot be bound. */
 static int open_store(struct rdzv_static_uv *s)
 {
     const struct job *job = s->host.job;
-    struct worker_store_options options = {
-        .host = job->master_addr, .port = job->master_port, .security = job->security};
+    struct worker_store_options options = {.host =
+                                               is_loopback_name(job->master_addr) ? NULL : job->master_addr,
+                                           .port = job->master_port,
+                                           .security = job->security};
     uint16_t port;
 
     int r = worker_store_open(&s->store, s->host.loop, &options, &port);

@@ -99,8 +99,8 @@ static void hint_of_loopback(const struct waiting_facts *f, char line[WAITING_TE
     if (f->is_loopback)
         append_waiting(
             line,
-            "%.200s can be reached from this machine alone; nodes on other machines need an endpoint that "
-            "leads here",
+            "%.200s leads each machine to itself; nodes on other machines need an address of this one in "
+            "its place",
             f->endpoint);
 }
 

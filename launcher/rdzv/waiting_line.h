@@ -20,7 +20,7 @@ struct waiting_facts {
     uint32_t missing[SESSION_MISSING_MAX], n_missing; /* node ranks */
     const struct session_waiting *more;               /* NULL: not known */
     bool standby;                                     /* the job runs without this node */
-    bool is_loopback;                                 /* no other machine can reach the endpoint */
+    bool is_loopback;                                 /* the endpoint leads each machine to itself */
 };
 
 /* Zeroed before the first use, and by waiting_begin(). */

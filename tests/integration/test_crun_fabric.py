@@ -108,3 +108,21 @@ def test_workers_never_notice_a_broken_connection(tmp_path, fault):
         lines = [line.split() for line in told.read_text().splitlines()[2:]]
         assert sorted(line[0] for line in lines[:4]) == ["notice", "start", "start", "stop"], lines
         jobs.wait_for(lambda: "(1/3 restarts used)" in nodes[0].text() + nodes[1].text())
+
+
+# ---------------------------------------------------------------- loopback as the endpoint of node 0
+
+
+@pytest.mark.parametrize("way", ["static", "c10d"])
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1"])
+def test_node_0_is_given_loopback(fabric, tmp_path, way, name):
+    """The others have its address: they meet, and workers of other hosts are not sent to their own loopback."""
+    show = ["--no-python", "sh", "-c", "echo $RANK of $WORLD_SIZE at $MASTER_ADDR"]
+    with lib.Nodes(tmp_path) as nodes:
+        for host, endpoint in enumerate([name, fabric.address(0)]):
+            place = [f"--master-addr={endpoint}", "--master-port=29555"] if way == "static" else \
+                ["--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}:29555"]
+            nodes.crun("--nnodes=2", f"--node-rank={host}", *place, *show, prefix=fabric.prefix(host))
+        assert nodes.codes() == [0, 0], nodes.texts()
+        at = [name if way == "static" else fabric.address(0), fabric.address(0)]
+        assert [f"{host} of 2 at {at[host]}" in nodes[host].text() for host in range(2)] == [True, True], nodes.texts()

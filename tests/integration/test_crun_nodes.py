@@ -177,7 +177,7 @@ def test_waiting_node_names_what_it_waits_for(tmp_path):
         nodes.crun(*options(port, nnodes=2, conf="join_timeout=30"), "--no-python", "true")
         nodes[0].wait_for("crun: 1/2 nodes")
         assert re.search(rf"crun: 1/2 nodes of job 'job' at 127\.0\.0\.1:{port}: {socket.gethostname()}; \d+ s left\n", nodes[0].text())
-        assert f"crun: 127.0.0.1:{port} can be reached from this machine alone" in nodes[0].text()
+        assert f"crun: 127.0.0.1:{port} leads each machine to itself" in nodes[0].text()
         other = [word if not word.startswith("--rdzv-id") else "--rdzv-id=other" for word in options(port, nnodes=2)]
         nodes.crun(*other, "--no-python", "true")
         nodes.crun(*options(port, "--max-restarts=3", nnodes=2, conf="join_timeout=30"), "--no-python", "true")

@@ -95,8 +95,8 @@ static void each_hint_is_given_once(void **state)
     assert_true(waiting_hint(&w, &facts, line));
     assert_string_equal(
         line,
-        "127.0.0.1:29400 can be reached from this machine alone; nodes on other machines need an "
-        "endpoint that leads here");
+        "127.0.0.1:29400 leads each machine to itself; nodes on other machines need an address of this "
+        "one in its place");
     assert_false(waiting_hint(&w, &facts, line));
     session_copy_text(more.other_jobs, sizeof(more.other_jobs), "'none'");
     session_copy_text(more.refused, sizeof(more.refused), "n3: max-restarts is 0 in the job and 7 there");
