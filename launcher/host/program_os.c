@@ -4,16 +4,18 @@
  *   -m                 Python, with a module's name that Python alone checks
  *   -, -c, ...         Python: no file, but what its own command line makes of it ("-- -m module")
  *   *.py               Python, whatever the file looks like
- *   "#!" with python   Python, as torchrun has it, executable or not: unbuffered, and of the environment the
- *                      user is in rather than that of /usr/bin; a line with options is obeyed as below
+ *   "#!" with python   Python, as torchrun has it, executable or not: unbuffered, without the options of the line, and of the
+ *                      environment the user is in rather than that of /usr/bin
+ *   "#!/bin/sh" with 'exec' of python in line 2 (pip and uv, for long paths and ones with blanks), or with a zip behind it
+ *                      (pex): Python, too
  *   ELF or other "#!"  the file itself, which must be executable
  *   anything else      Python (a folder or a zip with __main__.py, a script without a suffix)
  *
- * Python is $PYTHON_EXEC, else for a script that a "#!" line ties to the python in its own folder (what pip
- * installs) that one, else the one beside us when we were called as .../torchrun (a link in the environment's
- * folder, where torchrun would take its own), else the one beside the program crun when that is in the bin folder of an
- * environment (pip install crun-launch), else bin/python of the active virtual environment, else python3 or python on
- * PATH.
+ * Python is $PYTHON_EXEC, else for a script that its first lines tie to the python in its own folder (what pip installs) that one,
+ * else the one beside us when we were called as .../torchrun (a link in the environment's folder, where torchrun would take its
+ * own), else the one that the shell takes (python3 or python on PATH). The one beside the program crun comes before that when
+ * crun is installed in an environment (pip install crun-launch), unless the shell's belongs to an active environment: crun may
+ * be a tool with an environment of its own. Where it lies in no folder of PATH, crun was called by its path, and stays with the Python beside it.
  */
 
 #include "launcher/host/program_os.h"
@@ -32,6 +34,7 @@
 #include "launcher/util/envp.h"
 #include "launcher/util/log_os.h"
 #include "launcher/cli/job.h"
+#include "launcher/cli/options.h"
 #include "launcher/cli/plan.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -87,7 +90,14 @@ static char *find_on_path(const char *name, char *const *environment, int *ret_e
 
 enum file_kind { FILE_PROGRAM, FILE_SCRIPT_OF_PYTHON, FILE_OTHER };
 
-enum { LINE_SIZE = 256 }; /* what the kernel reads of a "#!" line */
+enum { HEAD_SIZE = PATH_MAX + 64, ZIP_END_SIZE = 22 };
+
+struct file_head {
+    char text[HEAD_SIZE];
+    const char *interpreter; /* in text; "": none that is a path of Python */
+    bool
+        is_beside_script; /* the interpreter is the python in the folder of the script, wherever that is moved */
+};
 
 static bool ends_with(const char *text, const char *end)
 {
@@ -114,15 +124,41 @@ static const char *next_line_word(char **rest)
     return word;
 }
 
-/* Whether a "#!" line, behind these two letters, asks for Python and nothing but Python: "/usr/bin/python3" or
- * "/usr/bin/env python3". The line is cut up; its first word stays at *ret_interpreter. */
+static bool is_python(const char *path)
+{
+    return strncmp(base_name(path), "python", strlen("python")) == 0;
+}
+
+/* Whether a "#!" line, behind these two letters, asks for Python: "/usr/bin/python3 -sE", "/usr/bin/env -S python3 -u". The line
+ * is cut up; the word of Python stays at *ret_interpreter, and any other interpreter's when the result is false. */
 static bool is_line_of_python(char *line, const char **ret_interpreter)
 {
-    const char *name = *ret_interpreter = next_line_word(&line);
+    const char *word = next_line_word(&line);
 
-    if (strcmp(base_name(name), "env") == 0)
-        name = next_line_word(&line);
-    return strncmp(base_name(name), "python", strlen("python")) == 0 && !*next_line_word(&line);
+    if (strcmp(base_name(word), "env") == 0)
+        do {
+            word = next_line_word(&line);
+            word += strncmp(word, "-S", 2) == 0 ? 2 : 0;
+        } while (*word == '-' || strchr(word, '=') || (!*word && *line));
+    *ret_interpreter = word;
+    return is_python(word);
+}
+
+/* Whether a line is: '\''exec' "/a b/python3" "$0" "$@". One with $(dirname ...) names the folder of the script. */
+static bool is_exec_of_python(char *line, struct file_head *head)
+{
+    char *word = line + strspn(line, "'\"");
+
+    if (word == line || strncmp(word, "exec", 4) != 0 || !strchr("'\"", word[4]) || !word[4])
+        return false;
+    word += 5 + strspn(word + 5, " ");
+    if (strncmp(word, "\"$(", 3) == 0 || strncmp(word, "\"`", 2) == 0)
+        return head->is_beside_script = strstr(word, "python") != NULL;
+    const char end[] = {*word == '\'' || *word == '"' ? *word : ' ', '\0'};
+    word += *end != ' ';
+    word[strcspn(word, end)] = '\0';
+    head->interpreter = word;
+    return is_python(word);
 }
 
 static bool is_regular_file(const char *path)
@@ -132,25 +168,44 @@ static bool is_regular_file(const char *path)
     return stat(path, &info) == 0 && S_ISREG(info.st_mode);
 }
 
+/* The file ends as a zip without a comment does: Python runs the __main__.py in it, whatever stands in front. */
+static bool is_zip(int fd)
+{
+    char end[ZIP_END_SIZE];
+    off_t size = lseek(fd, 0, SEEK_END);
+
+    return pread(fd, end, sizeof(end), size - ZIP_END_SIZE) == ZIP_END_SIZE && memcmp(end, "PK\5\6", 4) == 0;
+}
+
+/* head begins with "#!". */
+static enum file_kind kind_of_script(int fd, struct file_head *head)
+{
+    char *second = head->text + strcspn(head->text, "\n");
+
+    if (*second)
+        *second++ = '\0';
+    second[strcspn(second, "\n")] = '\0';
+    if (is_line_of_python(head->text + 2, &head->interpreter))
+        return FILE_SCRIPT_OF_PYTHON;
+    if (!ends_with(head->interpreter, "sh"))
+        return FILE_PROGRAM;
+    return is_exec_of_python(second, head) ? FILE_SCRIPT_OF_PYTHON : is_zip(fd) ? FILE_OTHER : FILE_PROGRAM;
+}
+
 /* The kind of the file by its first bytes, which are left in head. An unreadable file can still be executed. A FIFO is for
  * Python: bytes that were read here would be missing there. */
-static enum file_kind file_kind_of(const char *path, char head[LINE_SIZE], const char **ret_interpreter)
+static enum file_kind file_kind_of(const char *path, struct file_head *head)
 {
-    *head = '\0';
-
     if (ends_with(path, ".py") || !is_regular_file(path))
         return FILE_OTHER;
     _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     if (fd < 0)
         return errno == EACCES && access(path, X_OK) == 0 ? FILE_PROGRAM : FILE_OTHER;
-    ssize_t n = read(fd, head, LINE_SIZE - 1);
-    head[n > 0 ? n : 0] = '\0';
-    if (n >= 4 && memcmp(head, "\177ELF", 4) == 0)
+    ssize_t n = read(fd, head->text, HEAD_SIZE - 1);
+    head->text[n > 0 ? n : 0] = '\0';
+    if (n >= 4 && memcmp(head->text, "\177ELF", 4) == 0)
         return FILE_PROGRAM;
-    if (n < 2 || memcmp(head, "#!", 2) != 0)
-        return FILE_OTHER;
-    head[strcspn(head, "\n")] = '\0';
-    return is_line_of_python(head + 2, ret_interpreter) ? FILE_SCRIPT_OF_PYTHON : FILE_PROGRAM;
+    return n < 2 || memcmp(head->text, "#!", 2) != 0 ? FILE_OTHER : kind_of_script(fd, head);
 }
 
 /* ---- commands ---- */
@@ -185,24 +240,87 @@ static bool is_in_environment(const char *folder)
     return false;
 }
 
-/* The interpreter of the environment that crun is installed in; malloc'ed or NULL. */
-static char *python_beside_crun(void)
+static bool stat_folder_of(const char *file, struct stat *ret)
 {
     char folder[PATH_MAX];
+    int n = (int)(base_name(file) - file);
+
+    return snprintf(folder, sizeof(folder), "%.*s", n ? n : 1, n ? file : ".") < (int)sizeof(folder) &&
+           stat(folder, ret) == 0;
+}
+
+static bool are_in_one_folder(const char *a, const char *b)
+{
+    struct stat folder_a, folder_b;
+
+    return stat_folder_of(a, &folder_a) && stat_folder_of(b, &folder_b) &&
+           folder_a.st_dev == folder_b.st_dev && folder_a.st_ino == folder_b.st_ino;
+}
+
+/* Whether python is the one of the environment that a variable names. */
+static bool is_python_of(const char *variable, char *const *environment, const char *python)
+{
+    const char *prefix = envp_get(environment, variable);
+    _cleanup_free_ char *file = NULL;
+
+    return prefix && *prefix && asprintf(&file, "%s/bin/python", prefix) >= 0 &&
+           are_in_one_folder(python, file);
+}
+
+/* Whether the user named this program by its path, and not by a link or by PATH: argv[0] of a launcher may have been looked up. */
+static bool is_called_by_path(const char *program, char *const *environment)
+{
+    int why;
+
+    if (!strchr(program_invocation_name, '/') || !are_in_one_folder(program_invocation_name, program))
+        return false;
+    _cleanup_free_ char *on_path = find_on_path(base_name(program), environment, &why);
+    return !on_path || !are_in_one_folder(on_path, program);
+}
+
+/* The interpreter of the environment that crun is installed in; malloc'ed or NULL. of_shell: the first one on PATH, or NULL. */
+static char *python_beside_crun(char *const *environment, const char *of_shell)
+{
+    char program[PATH_MAX];
     char *file = NULL;
 
-    ssize_t n = readlink("/proc/self/exe", folder, sizeof(folder) - 1);
-    folder[n > 0 ? n : 0] = '\0';
-    char *slash = strrchr(folder, '/');
-    if (!slash)
+    ssize_t n = readlink("/proc/self/exe", program, sizeof(program) - 1);
+    program[n > 0 ? n : 0] = '\0';
+    int n_folder = (int)(base_name(program) - program);
+    if (n_folder == 0 || asprintf(&file, "%.*spython3", n_folder, program) < 0)
         return NULL;
-    slash[1] = '\0';
-    if (!is_in_environment(folder) || asprintf(&file, "%spython3", folder) < 0)
-        return NULL;
-    if (access(file, X_OK) == 0)
+    bool is_tool = of_shell && !is_called_by_path(program, environment) &&
+                   (is_python_of("VIRTUAL_ENV", environment, of_shell) ||
+                    is_python_of("CONDA_PREFIX", environment, of_shell));
+    program[n_folder] = '\0';
+    if (!is_tool && is_in_environment(program) && access(file, X_OK) == 0)
         return file;
     free(file);
     return NULL;
+}
+
+/* Without PYTHON_EXEC. Malloc'ed, or NULL. */
+static char *choose_python(char *const *environment, const char *home)
+{
+    int why;
+    char *file = home ? strdup(home) : python_beside_torchrun();
+
+    if (file)
+        return file;
+    char *of_shell = find_on_path("python3", environment, &why);
+    if (!of_shell)
+        of_shell = find_on_path("python", environment, &why);
+    file = python_beside_crun(environment, of_shell);
+    if (file)
+        free(of_shell);
+    else
+        file = of_shell;
+    const char *venv = envp_get(environment, "VIRTUAL_ENV");
+    if (file && venv && *venv && !is_python_of("VIRTUAL_ENV", environment, file))
+        log_line("VIRTUAL_ENV is %s, but the workers run %s, %s; set PYTHON_EXEC for another one", venv, file,
+                 of_shell == file ? "the first Python on PATH"
+                                  : "of the environment that crun is installed in");
+    return file;
 }
 
 /* home: an interpreter to be preferred to all but PYTHON_EXEC, or NULL. */
@@ -210,39 +328,17 @@ static int find_python(char *const *environment, const char *home, struct plan_c
                        char **ret_file, char *error)
 {
     const char *chosen = envp_get(environment, "PYTHON_EXEC");
-    const char *venv = envp_get(environment, "VIRTUAL_ENV");
-    char *in_venv = NULL;
     int why = 0;
 
-    if (chosen) {
-        *ret_file = find_on_path(chosen, environment, &why);
-        if (!*ret_file)
-            return program_refuse(error, "cannot run Python: PYTHON_EXEC=%s: %s", chosen, strerror(why));
-        strlist_add_copy(&command->head, chosen);
-        return 0;
-    }
-    *ret_file = home ? strdup(home) : python_beside_torchrun();
+    *ret_file = chosen ? find_on_path(chosen, environment, &why) : choose_python(environment, home);
+    if (!*ret_file && chosen)
+        return program_refuse(error, "cannot run Python: PYTHON_EXEC=%s: %s", chosen, strerror(why));
     if (!*ret_file)
-        *ret_file = python_beside_crun();
-    if (*ret_file) {
-        strlist_add_copy(&command->head, *ret_file);
-        return 0;
-    }
-    if (venv && *venv && asprintf(&in_venv, "%s/bin/python", venv) >= 0 && access(in_venv, X_OK) == 0) {
-        *ret_file = in_venv;
-    } else {
-        free(in_venv);
-        *ret_file = find_on_path("python3", environment, &why);
-        if (!*ret_file)
-            *ret_file = find_on_path("python", environment, &why);
-        if (*ret_file && venv && *venv)
-            log_line("VIRTUAL_ENV=%s has no executable bin/python; %s is used instead", venv, *ret_file);
-    }
-    if (!*ret_file)
-        return program_refuse(error,
-                              "no Python found (PYTHON_EXEC, VIRTUAL_ENV, python3 and python on PATH); set "
-                              "PYTHON_EXEC, or use --no-python for a program that is not a Python script");
-    strlist_add_copy(&command->head, *ret_file);
+        return program_refuse(
+            error,
+            "no Python found (PYTHON_EXEC, python3 and python on PATH); set PYTHON_EXEC, or "
+            "use --no-python for a program that is not a Python script");
+    strlist_add_copy(&command->head, chosen ? chosen : *ret_file);
     return 0;
 }
 
@@ -281,8 +377,10 @@ static int use_executable(const struct job *job, char *const *environment, struc
         return program_refuse(error, "%s: it is not executable: Permission denied; chmod +x it",
                               job->program_name);
     if (!*ret_file)
-        return program_refuse(error, "%s: %s%s", job->program_name, strerror(why),
-                              strchr(job->program_name, '/') ? "" : " on PATH");
+        return program_refuse(error, "%s: %s%s%s%s", job->program_name, strerror(why),
+                              strchr(job->program_name, '/') ? "" : " on PATH",
+                              *options_note_on_end(job->program_name) ? "." : "",
+                              options_note_on_end(job->program_name));
     strlist_add_copy(&command->head, job->program_name);
     return 0;
 }
@@ -296,17 +394,31 @@ static int check_script(const struct job *job, int local_rank, char *error)
         return program_refuse(error, "out of memory");
     if (access(path, F_OK) == 0)
         return 0;
-    return program_refuse(error, "%s: %s%s", path, strerror(errno),
+    int why = errno;
+    if (*options_note_on_end(path))
+        return program_refuse(error, "%s: %s.%s", path, strerror(why), options_note_on_end(path));
+    return program_refuse(error, "%s: %s%s", path, strerror(why),
                           strchr(path, '/') ? ""
                                             : "; for a command on PATH use --no-python, for a module -m");
 }
 
-/* pip ties the scripts it installs to the interpreter beside them. */
-static bool are_in_one_folder(const char *a, const char *b)
+/* pip and uv tie the scripts that they install to the interpreter beside them. Malloc'ed; NULL: this script is not tied. */
+static char *python_beside_script(const char *script, const struct file_head *head)
 {
-    size_t n_a = (size_t)(base_name(a) - a), n_b = (size_t)(base_name(b) - b);
+    _cleanup_free_ char *real = realpath(script, NULL); /* pipx installs links */
+    char *python = NULL;
 
-    return n_a > 0 && n_a == n_b && strncmp(a, b, n_a) == 0;
+    if (!real)
+        return NULL;
+    if (!head->is_beside_script && strchr(head->interpreter, '/') &&
+        are_in_one_folder(head->interpreter, real))
+        python = strdup(head->interpreter);
+    if (head->is_beside_script && asprintf(&python, "%.*spython3", (int)(base_name(real) - real), real) < 0)
+        return NULL;
+    if (python && access(python, X_OK) == 0)
+        return python;
+    free(python);
+    return NULL;
 }
 
 static int use_file(const struct job *job, char *const *environment, struct plan_command *command,
@@ -321,13 +433,12 @@ static int use_file(const struct job *job, char *const *environment, struct plan
         if (r)
             return r;
     }
-    char head[LINE_SIZE];
-    const char *interpreter = "";
-    enum file_kind kind = varies ? FILE_OTHER : file_kind_of(job->program_name, head, &interpreter);
+    struct file_head head = {.interpreter = ""};
+    enum file_kind kind = varies ? FILE_OTHER : file_kind_of(job->program_name, &head);
     if (kind != FILE_PROGRAM) {
-        bool at_home = kind == FILE_SCRIPT_OF_PYTHON && are_in_one_folder(interpreter, job->program_name) &&
-                       access(interpreter, X_OK) == 0;
-        return use_python(job, environment, at_home ? interpreter : NULL, command, ret_file, error);
+        _cleanup_free_ char *home =
+            kind == FILE_SCRIPT_OF_PYTHON ? python_beside_script(job->program_name, &head) : NULL;
+        return use_python(job, environment, home, command, ret_file, error);
     }
     if (access(job->program_name, X_OK) < 0)
         return program_refuse(error, "%s: it is not executable: Permission denied; chmod +x it",

@@ -2,12 +2,14 @@
 
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import stat
 import subprocess
 import sys
 import time
+import zipfile
 
 import pytest
 
@@ -96,7 +98,7 @@ def test_program_kinds(tmp_path):
     assert crun("--standalone", shebang, environment=python).stdout == "no x bit\n"
     for path in (by_env, elsewhere):
         assert crun("--standalone", path, environment=python).stdout == f"{[sys.executable, '-u', path]}\n"
-    assert crun("--standalone", with_option).stdout == f"{[sys.executable, '-B', with_option]}\n"
+    assert crun("--standalone", with_option, environment=python).stdout == f"{[sys.executable, '-u', with_option]}\n"
     assert crun("--standalone", installed, environment={"VIRTUAL_ENV": "/nowhere"}).stdout == f"{[f'{tmp_path}/python', '-u', installed]}\n"
     assert crun("--standalone", installed, environment=python).stdout == f"{[sys.executable, '-u', installed]}\n"
     assert crun("--standalone", tmp_path / "pack", environment=python).stdout == "module\n"
@@ -104,6 +106,102 @@ def test_program_kinds(tmp_path):
     assert crun("--standalone", "--no-python", "echo", "$local_rank").stdout == "0\n"
     assert crun("--standalone", "--", "-m", "pack", environment=python, cwd=tmp_path).stdout == "module\n"
     assert crun("--standalone", "-", "x", environment=python, cwd=tmp_path).returncode == 0  # an empty script
+
+
+RELOCATABLE = '"$(dirname -- "$(realpath -- "$0")")"/'
+
+# What pip, uv, virtualenv and pex write in front of a script whose interpreter's path is long, has a blank or is relocatable.
+HEADS = {
+    "env with options": "#!/usr/bin/env -S python3 -u", "env with a variable": "#!/usr/bin/env -S A=1 python3", "env -S without a blank": "#!/usr/bin/env -Spython3",
+    "options": "#!/opt/x/python3.11 -sE", "CRLF": "#!/usr/bin/env python3\r",
+    "pip": "#!/bin/sh\n'\'\'exec' \"/a b/bin/python3\" \"$0\" \"$@\"\n' '\'\'", "pip, long path": f"#!/bin/sh\n'\'\'exec' /{'l' * 3000}/python \"$0\" \"$@\"\n' '\'\'",
+    "uv": "#!/bin/sh\n'\'\'exec' '/a b/bin/python3' \"$0\" \"$@\"\n' '\'\'", "uv, relocatable": f"#!/bin/sh\n'\'\'exec' {RELOCATABLE}'python3' \"$0\" \"$@\"\n' '\'\'",
+    "virtualenv": '#!/bin/sh\n"exec" "/a/bin/python" "$0" "$@"', "virtualenv, relocatable": '#!/bin/bash\n"exec" "`dirname $0`/python" "$0" "$@"',
+}
+OTHER_HEADS = {"ordinary": "#!/bin/sh\n", "exec of another program": "#!/bin/sh\n'exec' sh -c 'echo shell' #", "perl": "#!/usr/bin/env perl",
+               "env of a program": "#!/usr/bin/env -S A=python3 sh"}
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_heads_of_python_scripts(tmp_path, head):
+    """Python runs them with -u, executable or not, and PYTHON_EXEC chooses it."""
+    text = HEADS[head] + "\nimport sys\nprint(sys.stdout.write_through, sys.argv[0], sys.executable)\n"
+    for executable in (True, False):
+        path = script(tmp_path, text, "tool", executable=executable)
+        assert crun("--standalone", path, environment={"PYTHON_EXEC": sys.executable}).stdout == f"True {path} {sys.executable}\n"
+
+
+@pytest.mark.parametrize("head", OTHER_HEADS)
+def test_heads_of_other_scripts(tmp_path, head):
+    path = script(tmp_path, OTHER_HEADS[head] + "\nprint\n", "tool", executable=False)
+    jobs.assert_one_sentence(crun("--standalone", path), 1, "it is not executable")
+
+
+def test_zip_behind_a_shell_script(tmp_path):
+    """pex --sh-boot; a script with other bytes at its end is the shell's."""
+    with zipfile.ZipFile(tmp_path / "zip", "w") as made:
+        made.writestr("__main__.py", "import sys; print('main', sys.stdout.write_through)")
+    path = tmp_path / "tool"
+    path.write_bytes(b"#!/bin/sh\necho shell\nexit\n" + (tmp_path / "zip").read_bytes())
+    assert crun("--standalone", path, environment={"PYTHON_EXEC": sys.executable}).stdout == "main True\n"
+
+
+def fake_python(folder, says):
+    """An environment whose Python prints its name."""
+    (folder / "bin").mkdir(parents=True, exist_ok=True)
+    (folder / "pyvenv.cfg").touch()
+    for name in ("python", "python3"):
+        script(folder / "bin", f"#!/bin/sh\necho {says}\n", name)
+    return folder / "bin"
+
+
+@pytest.mark.parametrize("folder", ["a b", "relocated"])
+def test_script_tied_to_the_python_beside_it(tmp_path, folder):
+    """Named by a relative path, or by a link elsewhere, as pipx installs them."""
+    own = fake_python(tmp_path / folder, "own")
+    head = HEADS["uv, relocatable"] if folder == "relocated" else HEADS["pip"].replace("/a b/bin", str(own))
+    tool = script(own, head + "\n", "tool")
+    (tmp_path / "link").symlink_to(tool)
+    elsewhere = fake_python(tmp_path / "elsewhere", "elsewhere")
+    where = {"PATH": f"{elsewhere}:{os.environ['PATH']}"}
+    assert crun("--standalone", f"{folder}/bin/tool", environment=where, cwd=tmp_path).stdout == "own\n"
+    assert crun("--standalone", "./link", environment=where, cwd=tmp_path).stdout == "own\n"
+
+
+# (variables of the shell, folders of PATH in front of the others, how crun is called, the Python that runs, whether a line names it)
+SHELLS = {
+    "none active": ({}, [], "crun", "first", False),
+    "active": ({"VIRTUAL_ENV": "venv"}, ["venv"], "crun", "venv", False),
+    "conda over a venv": ({"VIRTUAL_ENV": "venv", "CONDA_PREFIX": "conda"}, ["conda", "venv"], "crun", "conda", True),
+    "not on PATH": ({"VIRTUAL_ENV": "venv"}, [], "crun", "first", True),
+    "without Python": ({"VIRTUAL_ENV": "empty"}, [], "crun", "first", True),
+    "crun of the environment": ({"VIRTUAL_ENV": "tool"}, ["tool"], "tool/bin/crun", "tool", False),
+    "crun by its path": ({}, [], "tool/bin/crun", "tool", False),
+    "crun by its path, another active": ({"VIRTUAL_ENV": "venv"}, ["venv"], "tool/bin/crun", "tool", True),
+    "crun by a link": ({}, [], "links/crun", "tool", False),
+    "crun by a link, another active": ({"VIRTUAL_ENV": "venv"}, ["venv"], "links/crun", "venv", False),
+    "crun by a link, conda active": ({"CONDA_PREFIX": "conda"}, ["conda"], "links/crun", "conda", False),
+    "crun on PATH behind the active one": ({"VIRTUAL_ENV": "venv"}, ["venv", "tool"], "tool/bin/crun", "venv", False),
+    "crun on PATH before the active one": ({"VIRTUAL_ENV": "venv"}, ["tool", "venv"], "tool/bin/crun", "tool", True),
+}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_python_is_the_one_that_the_shell_takes(tmp_path, shell):
+    """But for a crun that is installed in an environment."""
+    variables, path, called, runs, is_named = SHELLS[shell]
+    for name in ("first", "venv", "conda", "tool"):
+        fake_python(tmp_path / name, name)
+    (tmp_path / "links").mkdir()
+    shutil.copy(jobs.crun(), tmp_path / "tool/bin/crun")
+    (tmp_path / "links/crun").symlink_to(tmp_path / "tool/bin/crun")
+    command = jobs.crun() if called == "crun" else tmp_path / called
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHON_EXEC", "VIRTUAL_ENV", "CONDA_PREFIX")}
+    environment |= {name: str(tmp_path / value) for name, value in variables.items()}
+    environment["PATH"] = ":".join([*(f"{tmp_path}/{name}/bin" for name in [*path, "first"]), environment["PATH"]])
+    p = jobs.run([command, "--standalone", "-m", "mod"], env=environment)
+    assert (p.returncode, p.stdout) == (0, f"{runs}\n"), p.stderr
+    assert [f"workers run {tmp_path}/{runs}/bin/python3" in line for line in p.stderr.splitlines()] == [True] * is_named, p.stderr
 
 
 def opens(pid, path):
@@ -140,13 +238,6 @@ def test_run_path(tmp_path):
     p = crun("--standalone", "--run-path", failing, "x", environment={"PYTHON_EXEC": sys.executable})
     assert p.returncode == 1 and p.stdout == "['x']\n"
     assert "ValueError: boom" in p.stderr.split("traceback : ")[1]
-
-
-def test_python_of_the_virtual_environment(tmp_path):
-    (tmp_path / "bin").mkdir()
-    script(tmp_path / "bin", "#!/bin/sh\necho venv $*\n", "python")
-    p = crun("--standalone", "-m", "mod", environment={"VIRTUAL_ENV": str(tmp_path)})
-    assert p.stdout == "venv -u -m mod\n"
 
 
 # ---------------------------------------------------------------- failures and restarts

@@ -167,12 +167,6 @@ def test_python_of_an_import_that_fails_is_named(tmp_path, options, code, named)
     assert p.returncode == 1 and said(p).count(line) == named, p.stderr
 
 
-def test_virtual_environment_without_python_is_reported(tmp_path):
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHON_EXEC"}
-    p = jobs.run([jobs.crun(), "-m", "this"], env={**environment, "VIRTUAL_ENV": str(tmp_path)})
-    jobs.assert_one_sentence(p, 0, f"VIRTUAL_ENV={tmp_path} has no executable bin/python", "is used instead")
-
-
 def test_the_launcher_ends_within_the_grace_of_the_scheduler(tmp_path):
     """The launcher ends before the grace period of the scheduler does, after which the scheduler would kill it."""
     worker = f"trap '' TERM; touch {tmp_path}/up; while :; do sleep 0.1; done"
