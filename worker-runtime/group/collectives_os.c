@@ -83,8 +83,14 @@ static const struct {
 static struct queued_call move(enum worker_collective_kind kind, const void *in, void *out, size_t n_bytes,
                                int root)
 {
-    return (struct queued_call){
-        .run = operations[kind].run, .kind = kind, .in = in, .out = out, .n = n_bytes, .peer = root};
+    static char nothing; /* an array of no elements may be NULL, what is given to memcpy() may not */
+
+    return (struct queued_call){.run = operations[kind].run,
+                                .kind = kind,
+                                .in = n_bytes > 0 ? in : &nothing,
+                                .out = n_bytes > 0 ? out : &nothing,
+                                .n = n_bytes,
+                                .peer = root};
 }
 
 static struct queued_call reduction(enum worker_collective_kind kind, const void *in, void *out, size_t count,
