@@ -35,6 +35,7 @@
 #include "launcher/cli/plan.h"
 #include "launcher/host/program_os.h"
 #include "launcher/rdzv/job_keys_os.h"
+#include "launcher/report/own_error_os.h"
 #include "launcher/util/bounded_os.h"
 #include "launcher/util/log_os.h"
 #include "launcher/util/trace_os.h"
@@ -333,6 +334,13 @@ static int look_up(struct lookup *l, void (*find)(void *data))
     return l->has_failed ? -1 : 0;
 }
 
+/* The reason was logged. */
+static int fail_to_start(int code)
+{
+    own_error_write(environ, 0, NULL);
+    return code;
+}
+
 static int run_job(const struct job *job, const sigset_t *before)
 {
     _cleanup_free_ struct numa_cpus *bindings = NULL;
@@ -342,17 +350,17 @@ static int run_job(const struct job *job, const sigset_t *before)
     int r = look_up(&lookup, find_program_and_keys);
     _cleanup_free_ char *file = lookup.file;
     if (r < 0)
-        return lookup.lacks_program && job->no_requeue_code ? job->no_requeue_code : 1;
+        return fail_to_start(lookup.lacks_program && job->no_requeue_code ? job->no_requeue_code : 1);
     struct plan_command command = lookup.command;
     if (find_bindings(job, &bindings) != 0) {
         strlist_finish(&command.head);
-        return 1;
+        return fail_to_start(1);
     }
     int signal_fd = open_signals(job, before);
     if (signal_fd < 0) {
         log_line("cannot open a signalfd: %s", strerror(-signal_fd));
         strlist_finish(&command.head);
-        return 1;
+        return fail_to_start(1);
     }
     const struct agent_config config = {.job = job,
                                         .command = &command,
@@ -419,7 +427,7 @@ static int run_options(const struct options *options, const sigset_t *before)
     machine_uuid(uuid);
     if (job_init(&job, options, environ, &machine, &warnings, error) != 0) {
         log_line("%s", error);
-        return 1;
+        return fail_to_start(1);
     }
     if (warnings)
         log_lines(warnings);
@@ -517,7 +525,8 @@ int main(int argc, char **argv)
         return 1; /* there is no stderr to report it on */
     switch (options_parse(argv + (argc > 0), environ, &options, error)) {
     case 0:
-        return is_kernel_new_enough() && has_descriptors() ? run_options(&options, &before) : 1;
+        return is_kernel_new_enough() && has_descriptors() ? run_options(&options, &before)
+                                                           : fail_to_start(1);
     case OPTIONS_E_HELP: {
         _cleanup_free_ char *help = options_help(terminal_width());
         return print_stdout(help);
@@ -530,7 +539,7 @@ int main(int argc, char **argv)
         return print_stdout("crun " CRUN_VERSION "\n");
     case OPTIONS_E_PET:
         log_line("%s", error);
-        return 1;
+        return fail_to_start(1);
     default:
         log_lines(options_usage);
         log_line("error: %s", error);

@@ -36,6 +36,7 @@
 #include "launcher/report/events.h"
 #include "launcher/report/events_os.h"
 #include "launcher/report/final_error.h"
+#include "launcher/report/own_error_os.h"
 #include "launcher/report/report.h"
 #include "launcher/supervise/guardian_os.h"
 #include "launcher/supervise/suspend_os.h"
@@ -978,6 +979,17 @@ static bool print_in_order(void *data, const char *lines)
     return output_say(a->output, lines);
 }
 
+/* A failed worker has an error file of its own, or none. */
+static void record_own_error(const struct agent *a)
+{
+    enum group_cause cause = a->group.cause;
+    bool is_workers = cause == GROUP_CAUSE_WORKER || cause == GROUP_CAUSE_GUARDIAN;
+
+    if (a->group.interrupt || (a->exit_code != 0 && !is_workers))
+        own_error_write(a->config->environment, a->group.interrupt,
+                        cause == GROUP_CAUSE_EXEC ? a->outcome.reason : NULL);
+}
+
 int agent_run(const struct agent_config *config)
 {
     struct agent a;
@@ -985,6 +997,7 @@ int agent_run(const struct agent_config *config)
     int r = agent_init(&a, config);
     if (r) { /* the process is about to exit, which frees what was opened */
         log_line("cannot start: %s", strerror(-r));
+        own_error_write(config->environment, 0, NULL);
         return 1;
     }
     a.events = events_create(config->job, config->file, config->environment);
@@ -997,6 +1010,7 @@ int agent_run(const struct agent_config *config)
     (void)uv_run(&a.loop, UV_RUN_DEFAULT); /* ends when the last handle is closed */
     (void)uv_loop_close(&a.loop);          /* no handle is open any more */
     log_redirect(NULL, NULL);
+    record_own_error(&a);
     events_destroy(a.events);
     bool are_files_made = attempt_files_wait(REMOVE_LIMIT_MS);
     bool is_watch_over = watch_destroy(a.watch); /* it may write files among the logs */

@@ -2,6 +2,8 @@
 
 #include <cjson/cJSON.h>
 #include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -54,6 +56,22 @@ char *report_json_with_code(const char *bytes, size_t n_bytes, int exit_code)
 
     if (!cJSON_IsObject(message) || cJSON_AddNumberToObject(message, "errorCode", exit_code))
         text = cJSON_PrintUnformatted(root); /* NULL when root is */
+    cJSON_Delete(root);
+    return text;
+}
+
+char *report_json_of_launcher(const char *message, int64_t time_s)
+{
+    cJSON *root = cJSON_CreateObject();
+    cJSON *inner = cJSON_AddObjectToObject(root, "message");
+    char time_text[24], *text = NULL;
+
+    (void)snprintf(time_text, sizeof(time_text), "%" PRId64, time_s); /* fits */
+    cJSON *said = cJSON_AddStringToObject(inner, "message", message);
+    cJSON *extra = cJSON_AddObjectToObject(inner, "extraInfo");
+    if (said && cJSON_AddStringToObject(extra, "py_callstack", message) &&
+        cJSON_AddStringToObject(extra, "timestamp", time_text))
+        text = cJSON_PrintUnformatted(root);
     cJSON_Delete(root);
     return text;
 }

@@ -18,3 +18,6 @@ int report_json_read(const char *bytes, size_t n_bytes, char **ret_message, int6
 /* The file's content with "errorCode" added inside its message (where that is an object), as torchrun copies
  * it to the error file of its own parent. Malloc'ed text, or NULL when it is not JSON. */
 char *report_json_with_code(const char *bytes, size_t n_bytes, int exit_code);
+
+/* The file of a launcher that failed itself, as torchrun writes it for its own exceptions. Malloc'ed text, or NULL. */
+char *report_json_of_launcher(const char *message, int64_t time_s);

@@ -5,6 +5,7 @@
 #include "rendezvous/session_message.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,13 +14,13 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LINE_SIZE = 2048 };
-
 static const char prefix[] = "crun: ";
 static const char clear_line[] = "\r\033[K";
 static _Atomic bool has_times; /* a thread may set it at the start */
 static bool (*queue)(void *data, const char *lines);
 static void *queue_data;
+static pthread_mutex_t last_lock = PTHREAD_MUTEX_INITIALIZER; /* threads log, too */
+static char last[LOG_LINE_SIZE];                              /* under the lock; with "crun: " and newline */
 
 void log_redirect(bool (*through)(void *data, const char *lines), void *data)
 {
@@ -140,13 +141,13 @@ void log_status(const char *text)
 }
 
 /* A longer one is cut. */
-__attribute__((format(printf, 2, 0))) static void compose_line(char line[LINE_SIZE], const char *format,
+__attribute__((format(printf, 2, 0))) static void compose_line(char line[LOG_LINE_SIZE], const char *format,
                                                                va_list args)
 {
     const size_t n_prefix = strlen(prefix);
 
     memcpy(line, prefix, n_prefix);
-    (void)vsnprintf(line + n_prefix, LINE_SIZE - n_prefix - 1, format, args);
+    (void)vsnprintf(line + n_prefix, LOG_LINE_SIZE - n_prefix - 1, format, args);
     session_clean_text(line + n_prefix); /* names come from users and from other nodes */
     line[strlen(line) + 1] = '\0';
     line[strlen(line)] = '\n';
@@ -154,18 +155,29 @@ __attribute__((format(printf, 2, 0))) static void compose_line(char line[LINE_SI
 
 void log_line(const char *format, ...)
 {
-    char line[LINE_SIZE];
+    char line[LOG_LINE_SIZE];
     va_list args;
 
     va_start(args, format);
     compose_line(line, format, args);
     va_end(args);
+    (void)pthread_mutex_lock(&last_lock); /* neither can fail */
+    memcpy(last, line, sizeof(last));
+    (void)pthread_mutex_unlock(&last_lock);
     log_lines(line);
+}
+
+void log_copy_last(char line[LOG_LINE_SIZE])
+{
+    (void)pthread_mutex_lock(&last_lock); /* as above */
+    const char *from = last + (*last ? strlen(prefix) : 0);
+    (void)snprintf(line, LOG_LINE_SIZE, "%.*s", (int)strcspn(from, "\n"), from); /* fits */
+    (void)pthread_mutex_unlock(&last_lock);
 }
 
 char *log_prepare(const char *format, ...)
 {
-    char line[LINE_SIZE];
+    char line[LOG_LINE_SIZE];
     va_list args;
 
     va_start(args, format);

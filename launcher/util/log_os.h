@@ -6,6 +6,11 @@
 
 __attribute__((format(printf, 1, 2))) void log_line(const char *format, ...);
 
+enum { LOG_LINE_SIZE = 2048 };
+
+/* The last of these lines, without "crun: " and newline; "" before the first. */
+void log_copy_last(char line[LOG_LINE_SIZE]);
+
 /* The same in two steps, for a thread that may be left behind: the second one uses nothing but the line. Malloc'ed, or NULL. */
 __attribute__((format(printf, 1, 2))) char *log_prepare(const char *format, ...);
 void log_write_prepared(const char *line);

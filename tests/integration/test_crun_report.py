@@ -252,3 +252,54 @@ def test_stop_is_announced_before_the_last_worker_has_ended(tmp_path, how):
                    else "crun: rank 1 failed (exit code 3); stopping the other worker, up to 30 s\n")
         assert "SAVED" not in p.text()
         assert p.wait(60) == 1 and "SAVED" in p.text()
+
+
+# ---------------------------------------------------------------- the error file of crun itself
+
+
+def ending(tmp_path, *args, signal_when=None):
+    """(exit code, content of crun's own TORCHELASTIC_ERROR_FILE or None)"""
+    file = tmp_path / "reply.json"
+    p = launches.start(list(args), {"TORCHELASTIC_ERROR_FILE": str(file)}, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    if signal_when:
+        jobs.wait_for(lambda: signal_when(tmp_path))
+        p.send_signal(signal.SIGTERM)
+    err = p.communicate(timeout=60)[1]
+    content = json.loads(file.read_text())["message"] if file.exists() else None
+    assert content is None or (set(content) == {"message", "extraInfo"} and content["extraInfo"]["py_callstack"]
+                               and abs(int(content["extraInfo"]["timestamp"]) - time.time()) < 60), content
+    return p.returncode, content and content["message"].replace(f"Process {p.pid}", "Process N"), err
+
+
+def is_up(tmp_path):
+    return (tmp_path / "up").exists()
+
+
+@pytest.mark.parametrize("worker", ["touch up; sleep 60", "trap 'exit 0' TERM; touch up; while :; do sleep 0.05; done"])
+def test_signal_is_in_the_error_file_of_crun(tmp_path, worker):
+    """As torchrun writes it, also when the workers end well."""
+    code, message, err = ending(tmp_path, "--standalone", "--no-python", "sh", "-c", worker, signal_when=is_up)
+    assert (code, message) == (1, "SignalException: Process N got signal: 15"), err
+
+
+def test_failure_to_start_is_in_the_error_file_of_crun(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        cases = {(f"--master-port={port}", "--no-python", "true"): f"{port}: Address already in use",
+                 ("--nnodes=2", f"--master-port={port}", "--no-python", "true"): f"port {port}: Address already in use",
+                 ("--nnodes=2", "--node-rank=1", "--master-port=1", "--rdzv-conf=timeout=1", "true.py"): "true.py: No such file",
+                 ("--nnodes=2", "--node-rank=1", "--master-port=1", "--rdzv-conf=timeout=1", "--no-python", "true"): "node 0 could not be reached",
+                 ("--nnodes=0", "x"): "min_nodes must be > 0", ("missing.py",): "missing.py: No such file",
+                 ("--standalone", "--no-python", "./bad"): "bad: No such file"}
+        (tmp_path / "bad").write_text("#!/no/such/interpreter\n")
+        (tmp_path / "bad").chmod(0o755)
+        for args, words in cases.items():
+            code, message, err = ending(tmp_path, *args)
+            assert code == 1 and message and words in message and "crun: " not in message, (args, message, err)
+
+
+def test_no_error_file_of_crun_for_a_worker_without_one(tmp_path):
+    """Nor after success; the file of a worker is copied."""
+    assert ending(tmp_path, "--standalone", "--no-python", "true")[:2] == (0, None)
+    assert ending(tmp_path, "--standalone", "--no-python", "sh", "-c", "exit 3")[:2] == (1, None)
+    assert ending(tmp_path, "--standalone", "--nosuchoption", "x")[:2] == (2, None)
