@@ -5,9 +5,14 @@
 #include <limits.h>
 #include <poll.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "base/time.h"
+
+enum { RETRY_NS = 1000000000 };
 
 /* A new open file description of the same pipe or terminal: O_NONBLOCK concerns this one alone. */
 static int open_again(int stdio)
@@ -26,10 +31,10 @@ int console_open(struct console *c, int stdio)
     if (fstat(stdio, &info) < 0)
         return -errno;
     c->is_socket = S_ISSOCK(info.st_mode);
-    bool is_disk = S_ISREG(info.st_mode) || S_ISBLK(info.st_mode);
+    c->is_disk = S_ISREG(info.st_mode) || S_ISBLK(info.st_mode);
     if (S_ISFIFO(info.st_mode) || S_ISCHR(info.st_mode))
         c->fd = open_again(stdio);
-    c->may_block = c->fd < 0 && !c->is_socket && !is_disk;
+    c->may_block = c->fd < 0 && !c->is_socket && !c->is_disk;
     if (c->fd < 0)
         c->fd = fcntl(stdio, F_DUPFD_CLOEXEC, 3);
     if (c->fd < 0)
@@ -63,8 +68,94 @@ static ssize_t console_write_once(struct console *c)
     return written < 0 ? -errno : written;
 }
 
+/* ---- a file ---- */
+
+/* 0, or the error of a write behind which not everything was written. */
+static int write_to_disk(struct console *c, const char *bytes, size_t n, size_t *ret_written)
+{
+    ssize_t written = 0;
+    size_t at = 0;
+
+    for (; at < n && written >= 0; at += written > 0 ? (size_t)written : 0)
+        written = write(c->fd, bytes + at, n - at);
+    if (at > 0)
+        c->is_in_line = bytes[at - 1] != '\n';
+    *ret_written = at;
+    return written < 0 ? errno : 0;
+}
+
+/* What was lost since the first failure, in a line of its own. */
+static int report_loss(struct console *c)
+{
+    char note[160] = "";
+    size_t n = c->is_in_line ? 1 : 0, written;
+
+    if (c->n_lost)
+        n = (size_t)snprintf(note, sizeof(note), "%scrun: %llu bytes of output were lost: %s\n",
+                             c->is_in_line ? "\n" : "", (unsigned long long)c->n_lost,
+                             strerror(c->disk_error)); /* fits */
+    else
+        note[0] = '\n';
+    return n ? write_to_disk(c, note, n, &written) : 0;
+}
+
+/* One that was written in part is written again as a whole. */
+static int write_kept(struct console *c)
+{
+    size_t n = buf_size(&c->kept), written;
+    int error = n ? write_to_disk(c, (const char *)buf_bytes(&c->kept), n, &written) : 0;
+
+    if (!error)
+        buf_finish(&c->kept);
+    return error;
+}
+
+static int write_pending(struct console *c)
+{
+    size_t n = buf_size(&c->pending), written;
+    int error = n ? write_to_disk(c, (const char *)buf_bytes(&c->pending), n, &written) : 0;
+
+    if (n)
+        buf_consume(&c->pending, written);
+    return error;
+}
+
+static void write_file(struct console *c)
+{
+    bool may_try = !c->disk_error || now_ns() >= c->retry_ns;
+    int error = may_try && c->disk_error ? report_loss(c) : c->disk_error;
+
+    if (may_try && !error) {
+        c->n_lost = 0;
+        error = c->disk_error ? write_kept(c) : 0; /* they are older than what is pending */
+        error = error ? error : write_pending(c);
+        error = error ? error : write_kept(c);
+    }
+    if (may_try && error)
+        c->retry_ns = now_ns() + RETRY_NS;
+    c->disk_error = error;
+    c->n_lost += error ? buf_size(&c->pending) : 0;
+    buf_reset(&c->pending);
+}
+
+int console_say(struct console *c, const void *text, size_t n)
+{
+    if (!c->is_disk)
+        return buf_append(&c->pending, text, n);
+    console_write(c); /* lines that were there before */
+    c->retry_ns = 0;
+    if (buf_size(&c->kept) + n <= CONSOLE_KEPT)
+        return buf_append(&c->kept, text, n);
+    c->n_lost += n;
+    return 0;
+}
+
 void console_write(struct console *c)
 {
+    if (c->is_disk && c->is_open) {
+        write_file(c);
+        return;
+    }
     while (!c->broken && buf_size(&c->pending) > 0) {
         ssize_t n = console_write_once(c);
         if (n == -EINTR)
@@ -72,7 +163,7 @@ void console_write(struct console *c)
         if (n == -EAGAIN)
             break;
         if (n <= 0)
-            c->broken = true; /* EPIPE, EIO, ENOSPC: there is no other place to report it */
+            c->broken = true; /* EPIPE, EIO: there is no other place to report it */
         else
             buf_consume(&c->pending, (size_t)n);
     }
@@ -82,15 +173,19 @@ void console_write(struct console *c)
 
 short console_poll_events(const struct console *c)
 {
-    return c->is_open && buf_size(&c->pending) > 0 ? POLLOUT : 0;
+    return c->is_open && !c->is_disk && buf_size(&c->pending) > 0 ? POLLOUT : 0;
 }
 
 void console_close(struct console *c)
 {
     if (!c->is_open)
         return;
+    c->retry_ns = 0;
+    if (c->is_disk)
+        console_write(c); /* with the note on what was lost, if there is room now */
     c->is_open = false;
     buf_finish(&c->pending);
+    buf_finish(&c->kept);
     (void)close(c->fd); /* a failed write was noticed when it was made */
     c->fd = -1;
 }

@@ -9,7 +9,8 @@
  *
  * Ways it goes wrong: the file is truncated while it is followed (shown again from its new beginning), inotify cannot
  * be had (the files are looked at every 100 ms), the file for filtered lines cannot be written (reported once), the
- * console's reader is closed (the rest is dropped), the disk hangs (the thread hangs with it; see output_pump_leave()).
+ * console is a file on a full disk (lines are dropped, crun's sentences wait), its reader is closed (the rest is dropped),
+ * the disk hangs (the thread hangs with it; see output_pump_leave()).
  */
 
 #include "launcher/output/output_pump_os.h"
@@ -44,7 +45,8 @@ enum {
     ROUNDS_AT_ONCE = 64,     /* pieces shown of each stream before new requests are looked at */
     LAST_SENTENCES_MS = 200, /* for a console that is slow when everything else has ended */
     SAY_MS = 50,             /* how long output_pump_say() waits for the thread */
-    RETRY_MS = 100,          /* without inotify, and after memory was short */
+    RETRY_MS = 100,          /* without inotify, after memory was short, and while a disk is full */
+    FULL_DISK_MS = 5000,     /* at the end, for a full disk to take crun's sentences */
 };
 
 struct output_pump {
@@ -75,6 +77,7 @@ struct output_pump {
     int pipes;              /* epoll of all pipes, each for one event at a time; -1: none */
     uint32_t n_over;        /* streams with a smaller n_flushed are of generations that are over */
     bool stop, drop;        /* copies of ending and abandoned */
+    uint64_t stopped_ns;    /* time at which `stop` was set */
     uint64_t looked_ns;     /* what was written until then has been noticed */
     uint64_t n_looks_taken; /* of n_looks */
     char piece[LINES_PIECE];
@@ -256,18 +259,18 @@ static void report_filtered(struct output_pump *p, const struct output_stream *s
     (void)snprintf(text, sizeof(text), "crun: cannot write the filtered %s log: %s\n", names[s->which],
                    strerror(error)); /* fits */
     /* Without memory it is not reported. */
-    (void)buf_append(&p->consoles[p->one_console ? 0 : 1].pending, text, strlen(text));
+    (void)console_say(&p->consoles[p->one_console ? 0 : 1], text, strlen(text));
 }
 
 static void write_filtered(struct output_pump *p, struct output_stream *s, struct buf *lines)
 {
     size_t n = buf_size(lines);
 
-    if (n > 0 && write(s->filtered, buf_bytes(lines), n) != (ssize_t)n) {
-        report_filtered(p, s, errno);
-        (void)close(s->filtered);
-        s->filtered = -1;
-    }
+    errno = 0;
+    bool has_failed = n > 0 && write(s->filtered, buf_bytes(lines), n) != (ssize_t)n;
+    if (has_failed && !s->has_lost_filtered)
+        report_filtered(p, s, errno ? errno : ENOSPC);
+    s->has_lost_filtered |= has_failed;
     buf_finish(lines);
 }
 
@@ -390,7 +393,7 @@ static bool show_sentence(struct output_pump *p, struct output_stream *s)
 
     if (fold)
         fold_flush(fold, &console_of(p, s)->pending);
-    if (buf_append(&console_of(p, s)->pending, buf_bytes(&s->tail), buf_size(&s->tail)) != 0)
+    if (console_say(console_of(p, s), buf_bytes(&s->tail), buf_size(&s->tail)) != 0)
         return false;
     buf_finish(&s->tail);
     return true;
@@ -574,6 +577,8 @@ static uint64_t take_requests(struct output_pump *p)
     uint64_t n_queued = p->n_queued;
     bool is_look = p->n_looks_taken != p->n_looks;
     p->n_looks_taken = p->n_looks;
+    if (p->ending && !p->stop)
+        p->stopped_ns = now_ns();
     p->stop = p->ending;
     p->drop = p->abandoned;
     (void)pthread_mutex_unlock(&p->lock);
@@ -607,6 +612,8 @@ static void note_looked(struct output_pump *p)
 /* Whether something has to be tried again without an event for it. */
 static bool needs_retry(struct output_pump *p)
 {
+    if (p->consoles[0].disk_error || p->consoles[1].disk_error)
+        return true;
     list_for_each(pos, &p->streams)
     {
         const struct output_stream *s = list_entry(pos, struct output_stream, entry);
@@ -677,8 +684,18 @@ static void wait_and_read(struct output_pump *p, bool has_more)
     }
 }
 
+/* Sentences wait for a disk that is full. */
+static bool is_held_up(const struct output_pump *p)
+{
+    bool has_kept = buf_size(&p->consoles[0].kept) > 0 || buf_size(&p->consoles[1].kept) > 0;
+
+    return has_kept && now_ns() - p->stopped_ns < FULL_DISK_MS * UINT64_C(1000000);
+}
+
 static bool is_finished(const struct output_pump *p)
 {
+    if (!p->drop && is_held_up(p))
+        return false;
     return p->drop || (p->stop && list_is_empty(&p->streams) && !console_poll_events(&p->consoles[0]) &&
                        !console_poll_events(&p->consoles[1]));
 }

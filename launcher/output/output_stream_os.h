@@ -37,6 +37,7 @@ struct output_stream {
     const struct line_rules *rules; /* borrowed from the job; or NULL */
     uint64_t rules_due_ns;          /* when a match is reported again */
     bool is_replaced;               /* another worker has taken the place of this one */
+    bool has_lost_filtered;         /* a write to `filtered` has failed, which was reported */
     int filtered;                   /* file for lines that match the filter, or -1 */
 };
 

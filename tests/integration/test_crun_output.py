@@ -467,6 +467,43 @@ def test_full_disk(tmp_path, option):
         assert out.count(b"\n") > 5000 and 900000 < len(out)
 
 
+FULL = """mount -t tmpfs -o size=256k none HERE; cd HERE
+(until [ -e full ]; do sleep 0.02; done; sleep SECONDS; rm filler; touch free) &
+CRUN --standalone -t3 --log-dir=/dev/null --no-python sh -c 'echo before; yes | head -c 1M >filler 2>/dev/null; seq 3000; sleep 0.3; touch full; AFTER' >OUT; echo $?
+wait; cat out; cat err >&2"""
+
+
+@pytest.mark.skipif(not tmpfs_works, reason="no permission for a mount namespace")
+@pytest.mark.parametrize("both", [True, False])
+@pytest.mark.parametrize("seconds, after", [(0, "until [ -e free ]; do sleep 0.02; done; sleep 1.2; echo AFTER; exit 3"), (1.5, "exit 3")],
+                         ids=["before", "behind"])
+def test_console_on_a_full_disk(tmp_path, seconds, after, both):
+    """The disk of crun's own output is full for a while: what was lost is counted, and crun's report arrives, also behind the end."""
+    script = FULL
+    for name, value in {"HERE": tmp_path, "CRUN": jobs.crun(), "SECONDS": seconds, "AFTER": after, "OUT": "out 2>&1" if both else "out 2>err"}.items():
+        script = script.replace(name, str(value))
+    p = jobs.run(["unshare", "-m", "sh", "-c", script], env={**os.environ, "OMP_NUM_THREADS": "1"})
+    code, first, *lines = p.stdout.splitlines()
+    assert (code, first) == ("1", "[default0]:before"), p.stdout[-2000:]
+    text = p.stdout if both else p.stderr
+    assert "exit code 3" in text and "sh FAILED" in text, text[-2000:]
+    assert sum("bytes of output were lost: No space left on device" in line for line in lines) == 1, lines[-50:]
+    assert ("[default0]:AFTER" in lines) == (seconds == 0)
+
+
+FILTERED = """mount -t tmpfs -o size=256k none HERE; cd HERE
+exec CRUN --standalone -t1 --log-dir=HERE --duplicate-stdout-filters=apple --no-python sh -c '
+    echo apple 1; sleep 0.2; yes 2>/dev/null | head -c 1M >filler; yes apple | head -n 700; sleep 0.3; rm filler; echo apple 2; sleep 0.2; cat */attempt_0/filtered*'"""
+
+
+@pytest.mark.skipif(not tmpfs_works, reason="no permission for a mount namespace")
+def test_filtered_lines_on_a_full_disk(tmp_path):
+    """They go on where the disk has room again, and the loss is reported once."""
+    p = jobs.run(["unshare", "-m", "sh", "-c", FILTERED.replace("HERE", str(tmp_path)).replace("CRUN", jobs.crun())])
+    assert p.returncode == 0 and p.stderr.count("crun: cannot write the filtered stdout log: No space left on device") == 1, p.stderr
+    assert "[default0]:[default0]:apple 2" in p.stdout, p.stdout[-500:]
+
+
 # ---- folders that go away ----
 
 # Removes what is there of the logs and fails; the next generation leaves a reason in its error file, where it has one.
