@@ -493,7 +493,7 @@ def test_console_on_a_full_disk(tmp_path, seconds, after, both):
 
 FILTERED = """mount -t tmpfs -o size=256k none HERE; cd HERE
 exec CRUN --standalone -t1 --log-dir=HERE --duplicate-stdout-filters=apple --no-python sh -c '
-    echo apple 1; sleep 0.2; yes 2>/dev/null | head -c 1M >filler; yes apple | head -n 700; sleep 0.3; rm filler; echo apple 2; sleep 0.2; cat */attempt_0/filtered*'"""
+    echo apple 1; sleep 0.2; yes 2>/dev/null | head -c 1M >filler; yes apple | head -n 700; sleep 0.3; rm filler; echo apple 2; sleep 0.2; cat */attempt_0/filtered* >&2'"""
 
 
 @pytest.mark.skipif(not tmpfs_works, reason="no permission for a mount namespace")
@@ -501,7 +501,7 @@ def test_filtered_lines_on_a_full_disk(tmp_path):
     """They go on where the disk has room again, and the loss is reported once."""
     p = jobs.run(["unshare", "-m", "sh", "-c", FILTERED.replace("HERE", str(tmp_path)).replace("CRUN", jobs.crun())])
     assert p.returncode == 0 and p.stderr.count("crun: cannot write the filtered stdout log: No space left on device") == 1, p.stderr
-    assert "[default0]:[default0]:apple 2" in p.stdout, p.stdout[-500:]
+    assert "[default0]:apple 2\n" in p.stderr, p.stderr[-500:]
 
 
 # ---- folders that go away ----
