@@ -33,7 +33,7 @@ const char *env_plugin_folder(void);
 
 /* CRW_NCCL_LIBRARY: path of NCCL's library; NULL when unset: the loader finds libnccl.so.2. */
 const char *env_nccl_library(void);
-/* CRW_CUBLASLT_LIBRARY: path of cuBLASLt; NULL when unset: the loader finds it, if it is there. */
+/* CRW_CUBLASLT_LIBRARY: path of cuBLASLt; NULL when unset: the loader's, or that of a Python's PyTorch. */
 const char *env_cublaslt_library(void);
 
 /* Sets a variable for libraries that are opened later, unless it is set already. */

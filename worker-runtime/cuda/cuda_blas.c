@@ -10,6 +10,7 @@
 #include "base/err.h"
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/crw.h"
+#include "worker-runtime/cuda/library_os.h"
 
 /* ---- the library ---- */
 
@@ -95,16 +96,15 @@ static bool find_calls(struct cuda_blas *b)
     return true;
 }
 
-static void *open_cublaslt(const char *path)
-{
-    void *library = dlopen(path ? path : "libcublasLt.so.13", RTLD_NOW | RTLD_LOCAL);
-    return library || path ? library : dlopen("libcublasLt.so.12", RTLD_NOW | RTLD_LOCAL);
-}
+static const struct library_place cublaslt_place = {
+    .names = {"libcublasLt.so.13", "libcublasLt.so.12"},
+    .wheels = {"nvidia/cu13/lib/libcublasLt.so.13", "nvidia/cublas/lib/libcublasLt.so.12"},
+};
 
 /* The library stays open: it has threads and handlers of its own. */
 int cuda_blas_open(const char *path, struct cuda_blas **ret)
 {
-    struct cuda_blas b = {.library = open_cublaslt(path)};
+    struct cuda_blas b = {.library = library_open(&cublaslt_place, path)};
     *ret = NULL;
     if (!b.library && !path)
         return 0;

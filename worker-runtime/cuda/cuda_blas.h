@@ -20,7 +20,7 @@ enum { CUDA_BLAS_MIN = 1 << 27, CUDA_BLAS_EDGE_MIN = 64 };
 
 struct cuda_blas;
 
-/* path NULL: the one that the loader finds, or *ret is NULL. A path that cannot be used is an error. */
+/* path NULL: the one of the loader or of a Python's PyTorch, or *ret is NULL. A path that cannot be used is an error. */
 int cuda_blas_open(const char *path, struct cuda_blas **ret);
 void cuda_blas_close(struct cuda_blas *b);
 /* The status of the first product that failed; 0: none did. b may be NULL. */

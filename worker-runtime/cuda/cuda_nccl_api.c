@@ -6,15 +6,13 @@
 #include "worker-runtime/cuda/cuda_nccl_api.h"
 
 #include <dlfcn.h>
-#include <glob.h>
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "worker-runtime/crw.h"
 #include "worker-runtime/base/error.h"
+#include "worker-runtime/cuda/library_os.h"
 
 #define NCCL_FILE "libnccl.so.2"
 
@@ -64,59 +62,15 @@ static void find_tiers(struct nccl_api *api)
         (void)find_call(api->library, "ncclCommGrow", &api->comm_grow);
 }
 
-/* ---- where it lies ---- */
-
-/* Opens the library of the wheel nvidia-nccl-cu* that PyTorch installs, below the prefix of a Python. NULL: none. */
-static void *open_below(const char *prefix)
-{
-    char pattern[PATH_MAX];
-    glob_t found;
-    void *library = NULL;
-    int n = snprintf(pattern, sizeof(pattern), "%s/lib*/python3*/*-packages/nvidia/nccl/lib/libnccl.so.2",
-                     prefix);
-    if (n < 0 || (size_t)n >= sizeof(pattern) || glob(pattern, 0, NULL, &found) != 0)
-        return NULL;
-    for (size_t i = 0; !library && i < found.gl_pathc; i++)
-        library = dlopen(found.gl_pathv[i], RTLD_NOW | RTLD_LOCAL);
-    globfree(&found);
-    return library;
-}
-
-/* Below PREFIX, where PREFIX/bin/python3 is the first in PATH. */
-static void *open_beside_python(void)
-{
-    char path[PATH_MAX], program[PATH_MAX + sizeof("/python3")], *rest = path, *folder;
-    const char *value = getenv("PATH");
-    if (!value || strlen(value) >= sizeof(path))
-        return NULL;
-    memcpy(path, value, strlen(value) + 1);
-    while ((folder = strsep(&rest, ":"))) {
-        (void)snprintf(program, sizeof(program), "%s/python3", folder); /* it fits */
-        if (folder[0] != '/' || access(program, X_OK) != 0)
-            continue;
-        char *slash = strrchr(folder, '/');
-        *slash = '\0';
-        return open_below(folder);
-    }
-    return NULL;
-}
-
-static void *open_library(const char *path)
-{
-    static const char *const prefixes[] = {"VIRTUAL_ENV", "CONDA_PREFIX"};
-    void *library = dlopen(path ? path : NCCL_FILE, RTLD_NOW | RTLD_LOCAL);
-    for (size_t i = 0; !library && !path && i < sizeof(prefixes) / sizeof(prefixes[0]); i++) {
-        const char *prefix = getenv(prefixes[i]);
-        if (prefix)
-            library = open_below(prefix);
-    }
-    return library || path ? library : open_beside_python();
-}
+static const struct library_place nccl_place = {
+    .names = {NCCL_FILE},
+    .wheels = {"nvidia/nccl/lib/" NCCL_FILE},
+};
 
 int nccl_api_open(const char *path, struct nccl_api *ret)
 {
     const char *name = path ? path : NCCL_FILE;
-    struct nccl_api api = {.library = open_library(path)};
+    struct nccl_api api = {.library = library_open(&nccl_place, path)};
     if (!api.library)
         return crw_fail(CRW_E_NOT_FOUND,
                         "NCCL cannot be loaded: %s; install it and put the folder of libnccl.so.2 into "

@@ -341,15 +341,19 @@ static struct cuda_optimizer_options device_options(const struct crw_optimizer_o
     };
 }
 
+static const struct {
+    bool known;
+    enum cuda_optimizer_kind kind;
+} optimizers[CRW_OPTIMIZER_KIND_COUNT] = {
+    [CRW_SGD] = {true, CUDA_SGD}, [CRW_ADAMW] = {true, CUDA_ADAMW}, [CRW_ADADELTA] = {true, CUDA_ADADELTA}};
+
 static cudaError_t make_trainer_memory(struct backend_trainer *t)
 {
-    static const enum cuda_optimizer_kind kinds[CRW_OPTIMIZER_KIND_COUNT] = {
-        [CRW_SGD] = CUDA_SGD, [CRW_ADAMW] = CUDA_ADAMW, [CRW_ADADELTA] = CUDA_ADADELTA};
     static const enum cuda_precision precisions[BACKEND_PRECISION_COUNT] = {
         [BACKEND_EXACT] = CUDA_EXACT, [BACKEND_TF32] = CUDA_TF32, [BACKEND_BF16] = CUDA_BF16};
     struct maker m = {.t = t, .error = cudaSetDevice(t->options.device)};
 
-    t->optimizer = kinds[t->options.optimizer.kind];
+    t->optimizer = optimizers[t->options.optimizer.kind].kind;
     t->q.precision = t->side.precision = precisions[t->options.precision];
     make_control(&m);
     make_state(&m);
@@ -386,6 +390,13 @@ static int check_model_and_loss(const struct backend_trainer_options *o)
     return 0;
 }
 
+static int check_optimizer(enum crw_optimizer_kind kind)
+{
+    if ((unsigned)kind < CRW_OPTIMIZER_KIND_COUNT && optimizers[kind].known)
+        return 0;
+    return crw_fail(CRW_E_ARGUMENT, "the device has no optimizer of kind %d; train on the CPU", (int)kind);
+}
+
 static bool has_large_products(const struct crw_model *model)
 {
     for (size_t i = 0; i < model->n_steps; i++)
@@ -409,6 +420,8 @@ static int open_blas(struct backend_trainer *t)
 int cuda_trainer_create(const struct backend_trainer_options *options, struct backend_trainer **ret)
 {
     int r = check_model_and_loss(options);
+    if (r == 0)
+        r = check_optimizer(options->optimizer.kind);
     if (r)
         return r;
     struct backend_trainer *t = calloc(1, sizeof(*t));

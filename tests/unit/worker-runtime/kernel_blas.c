@@ -8,12 +8,14 @@
 #include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
-
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/err.h"
 #include "worker-runtime/cuda/backend_os.h"
 #include "worker-runtime/cuda/cuda_blas.h"
+#include "worker-runtime/cuda/library_os.h"
 
 #include "tests/fakes/fake_cublaslt.h"
 
@@ -174,6 +176,34 @@ static void takes_any_alignment(void)
     cuda_blas_close(b);
 }
 
+/* A wheel's file, which the loader does not know, below the prefix of a Python. */
+static void finds_the_library_of_a_wheel(void)
+{
+    static const struct library_place place = {
+        .names = {"libcrw-test-of-no-wheel.so.9"},
+        .wheels = {"nvidia/none/lib/none.so.9", "nvidia/some/lib/some.so.9"}};
+    char prefix[] = "/tmp/kernel-blas-XXXXXX", command[1024];
+    expect(mkdtemp(prefix), "there is a folder");
+    (void)snprintf(
+        command, sizeof(command),
+        "d=%s/lib/python3.11/site-packages/nvidia/some/lib && mkdir -p $d %s/bin && cp %s $d/some.so.9 && "
+        "ln -s /bin/true %s/bin/python3",
+        prefix, prefix, fake_path, prefix);
+    expect(system(command) == 0, "it has a wheel");
+    expect(!library_open(&place, NULL), "a Python that is not in use is not looked at");
+    (void)setenv("CONDA_PREFIX", prefix, 1);
+    void *library = library_open(&place, NULL);
+    expect(library && dlsym(library, "fake_cublaslt"), "the environment in use is");
+    (void)unsetenv("CONDA_PREFIX");
+    (void)snprintf(command, sizeof(command), "%s/bin", prefix);
+    (void)setenv("PATH", command, 1);
+    expect(library_open(&place, NULL) == library, "so is the first Python on PATH");
+    (void)setenv("PATH", "/usr/bin:/bin", 1);
+    expect(!library_open(&place, "/nonexistent.so"), "a path is not replaced by another");
+    (void)snprintf(command, sizeof(command), "rm -r %s", prefix);
+    expect(system(command) == 0, "the folder is removed");
+}
+
 /* ---- training steps ---- */
 
 /* hidden: the width between the two linear layers. One that is no multiple of 64 moves the tensors behind it. */
@@ -225,6 +255,20 @@ static int step_in(enum backend_precision precision, const char *library, int hi
     return r;
 }
 
+/* What the making of a trainer returns. */
+static int create_trainer_with(enum crw_optimizer_kind kind)
+{
+    struct crw_model *model = new_model(IN);
+    const struct backend_trainer_options options = {
+        .model = model, .loss = BACKEND_NLL, .optimizer = {.kind = kind, .lr = 1}};
+    struct backend_trainer *trainer = NULL;
+    int r = crw_backend()->trainer_create(&options, &trainer);
+    if (r == 0)
+        crw_backend()->trainer_destroy(trainer);
+    crw_model_destroy(model);
+    return r;
+}
+
 static void trains_with_it(void)
 {
     const int before = fake->n_products;
@@ -239,6 +283,9 @@ static void trains_with_it(void)
     expect(step_in(BACKEND_BF16, fake_path, IN) != 0 && strstr(crw_backend()->error_message(), "status 14"),
            "a step that fails names the status");
     fake->fails_with = 0;
+    expect(create_trainer_with((enum crw_optimizer_kind)CRW_OPTIMIZER_KIND_COUNT) == CRW_E_ARGUMENT &&
+               strstr(crw_backend()->error_message(), "no optimizer of kind"),
+           "an optimizer that the device does not know is refused");
     expect(step_in(BACKEND_TF32, "/nonexistent/libcublasLt.so", IN) == CRW_E_NOT_FOUND, "no such library");
     expect(fake->n_open == 0, "everything is freed");
 }
@@ -250,6 +297,7 @@ int main(int argc, char **argv)
         {"leaves_the_others", leaves_the_others},
         {"reports_failures", reports_failures},
         {"takes_any_alignment", takes_any_alignment},
+        {"finds_the_library_of_a_wheel", finds_the_library_of_a_wheel},
         {"trains_with_it", trains_with_it},
     };
     if (argc != 3)
