@@ -952,6 +952,7 @@ static int agent_init(struct agent *a, const struct agent_config *config)
                                        .data = a};
     a->host.guardians.logs = &a->logs;
     a->host.guardians.grace_ms = (uint32_t)job->shutdown_timeout_s * 1000u;
+    a->host.guardians.group_delay_ms = job->worker_first ? a->host.guardians.grace_ms / 2 : 0;
     return r;
 }
 

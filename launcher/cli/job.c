@@ -160,6 +160,7 @@ static int take_shutdown_timeout(struct job_builder *b)
                           from_environment);
     if (seconds < 0)
         return job_refuse(b, "--shutdown-timeout: shutdown_timeout must be non-negative, got %lld", seconds);
+    b->job->worker_first = strcmp(job_text(b, OPTION_SIGNAL_ORDER), "worker-first") == 0;
     b->job->shutdown_timeout_s = (int)(seconds > INT32_MAX / 1000 ? INT32_MAX / 1000 : seconds);
     return fit_timeout_into_grace(b, option->text || from_environment);
 }

@@ -110,7 +110,8 @@ struct job {
     int max_restarts;
     int max_restarts_without_progress; /* in a row; 0: any number */
     int shutdown_timeout_s;
-    bool replace; /* restart the failed workers alone where the others can stay */
+    bool worker_first; /* a signal that ends workers goes to their groups later */
+    bool replace;      /* restart the failed workers alone where the others can stay */
     int replace_timeout_s;
     bool warm;           /* workers are forked by a process that has imported what they import */
     int restart_pause_s; /* longest pause between restarts of short generations; 0: none */

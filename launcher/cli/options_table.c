@@ -159,6 +159,17 @@ const struct option_spec options_table[OPTION_COUNT] = {
                                  .placeholder = "SECONDS",
                                  .help = "time between asking workers to stop and killing them "
                                          "($TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30)"},
+    [OPTION_SIGNAL_ORDER] = {.name = "signal-order",
+                             .kind = OPTION_TEXT,
+                             .no_pet = true,
+                             .ours = true,
+                             .fallback = "group",
+                             .placeholder = "group|worker-first",
+                             .choices = "group worker-first",
+                             .help =
+                                 "a signal that ends workers goes to their process groups at once, or to the "
+                                 "worker alone and to its group when it has ended or after half of "
+                                 "--shutdown-timeout"},
     [OPTION_RESTART_POLICY] = {.name = "restart-policy",
                                .kind = OPTION_TEXT,
                                .no_pet = true,

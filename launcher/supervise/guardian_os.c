@@ -25,6 +25,9 @@
  * and becomes a start by exec when the zygote cannot fork. The zygote is in no generation: no signal to the workers and
  * no count of orphans includes it. One that ends is launched again, a few times in each generation.
  *
+ * Order of a signal that ends workers (--signal-order=worker-first): first the worker processes, so that a worker can still use
+ * its loaders and loggers while it ends. A group gets it when its worker has ended, what is left when half of the grace is over.
+ *
  * crun ends: kill every process, and when none is left, send the death notice to the rendezvous, where there is one. If
  * crun was ended by a signal that it does not handle, it has sent GUARDIAN_RELEASE before: then SIGTERM and the grace
  * come first.
@@ -91,7 +94,9 @@ struct guardian {
     bool killing;
     bool released;           /* GUARDIAN_RELEASE has come */
     uint64_t release_end_ns; /* SIGKILL then */
-    bool is_orphan;          /* crun has ended */
+    int group_signal;        /* the workers have got it, their groups have not; 0: none */
+    uint64_t group_signal_ns;
+    bool is_orphan; /* crun has ended */
     bool has_reported_orphans;
     bool cannot_list; /* processes may be left that cannot be found */
     bool sweeping;    /* for some worker */
@@ -433,6 +438,7 @@ static void begin_generation(struct guardian *g, const struct replacement *r)
         g->has_death_notice =
             pread(r->texts_fd, &latest_notice, sizeof(latest_notice), 0) == (ssize_t)sizeof(latest_notice);
     g->is_running = true;
+    g->group_signal = 0;
     g->n_to_start = g->setup->n_workers;
     g->killing = g->refuses_starts = g->has_reported_orphans = false;
     g->is_zygote_lost = g->is_zygote_refused;
@@ -458,6 +464,8 @@ static void reap_child(struct guardian *g, pid_t pid)
     struct rusage usage;
     int status;
 
+    if (w && g->group_signal)
+        (void)kill(-pid, g->group_signal); /* not reaped yet, so the number is its own */
     if (wait4(pid, &status, WNOHANG, &usage) != pid)
         return;
     if (pid == g->zygote.pid)
@@ -529,20 +537,20 @@ static bool has_ended(const struct guardian_worker *w)
     return waitid(P_PID, (id_t)w->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == w->pid;
 }
 
-/* Signals the worker's process group; its number cannot be reused before the worker is reaped. A worker that has ended
+/* Signals the worker, or its process group; its number cannot be reused before the worker is reaped. A worker that has ended
  * already, and is not reaped yet, ended before the signal. */
-static void signal_worker(struct guardian_worker *w, int signal)
+static void signal_worker(struct guardian_worker *w, int signal, bool is_alone)
 {
     if (w->pid <= 0)
         return;
     w->asked = w->asked || !has_ended(w);
-    (void)kill(-w->pid, signal); /* ESRCH: it has ended and is not reaped yet */
+    (void)kill(is_alone ? w->pid : -w->pid, signal); /* ESRCH: it has ended and is not reaped yet */
 }
 
-static void signal_groups(struct guardian *g, int signal)
+static void signal_workers(struct guardian *g, int signal, bool are_alone)
 {
     for (size_t i = 0; i < g->setup->n_workers; i++)
-        signal_worker(&g->setup->state[i], signal);
+        signal_worker(&g->setup->state[i], signal, are_alone);
 }
 
 /* The worker process alone: its helpers (loaders, shells) may not expect this signal, and its default action ends
@@ -612,9 +620,25 @@ static void continue_stopped(struct guardian *g)
 
 static void request_end(struct guardian *g, int signal)
 {
-    signal_groups(g, signal);
-    signal_orphans(g, signal);
+    bool is_first = g->setup->group_delay_ms > 0 && g->n_live > 0;
+
+    g->group_signal = is_first ? signal : 0;
+    g->group_signal_ns = now_ns() + g->setup->group_delay_ms * UINT64_C(1000000);
+    signal_workers(g, signal, is_first);
+    if (!is_first)
+        signal_orphans(g, signal);
     continue_stopped(g);
+}
+
+/* Processes that have left the groups are signalled by crun when all workers have ended; after its end by this. */
+static void signal_groups_in_time(struct guardian *g)
+{
+    if (!g->group_signal || (now_ns() < g->group_signal_ns && !(g->released && g->n_live == 0)))
+        return;
+    signal_workers(g, g->group_signal, false);
+    signal_orphans(g, g->group_signal);
+    continue_stopped(g);
+    g->group_signal = 0;
 }
 
 static struct guardian_worker *find_session(struct guardian *g, pid_t session)
@@ -667,7 +691,7 @@ static void start_replacement(struct guardian *g, const struct guardian_order *o
 static void kill_worker(struct guardian *g, struct guardian_worker *w)
 {
     w->to_kill = w->handshake > 0;
-    signal_worker(w, SIGKILL);
+    signal_worker(w, SIGKILL, false);
 }
 
 static void begin_release(struct guardian *g)
@@ -812,14 +836,22 @@ static void read_signals(struct guardian *g)
 
 /* ---- life ---- */
 
+static int limit_until(uint64_t end_ns)
+{
+    uint64_t now = now_ns();
+
+    return now >= end_ns ? 0 : (int)((end_ns - now) / 1000000 + 1);
+}
+
 static int wait_limit_ms(const struct guardian *g)
 {
     if (g->killing)
         return KILL_INTERVAL_MS;
-    if (!g->released)
-        return g->zygote.link >= 0 && g->zygote.is_loading ? ZYGOTE_PATIENCE_MS : -1;
-    uint64_t now = now_ns();
-    return now >= g->release_end_ns ? 0 : (int)((g->release_end_ns - now) / 1000000 + 1);
+    if (g->group_signal) /* before the end of a release */
+        return limit_until(g->group_signal_ns);
+    if (g->released)
+        return limit_until(g->release_end_ns);
+    return g->zygote.link >= 0 && g->zygote.is_loading ? ZYGOTE_PATIENCE_MS : -1;
 }
 
 static void wait_for_events(struct guardian *g)
@@ -845,10 +877,13 @@ static void wait_for_events(struct guardian *g)
     }
 }
 
-/* The workers had their grace, or have used it: the orphans that SIGTERM did not end are killed. */
+/* The workers had their grace, or have used it: the orphans that SIGTERM did not end are killed. With worker-first these got it
+ * a moment ago, and have what is left of the grace. */
 static void end_release(struct guardian *g)
 {
-    if (g->released && (g->n_live == 0 || now_ns() >= g->release_end_ns))
+    bool is_used = g->n_live == 0 && g->setup->group_delay_ms == 0;
+
+    if (g->released && (is_used || now_ns() >= g->release_end_ns))
         g->killing = true;
 }
 
@@ -856,7 +891,7 @@ static void kill_children(struct guardian *g)
 {
     const pid_t except[] = {g->zygote.pid, g->setup->cgroup->keeper};
 
-    signal_groups(g, SIGKILL);
+    signal_workers(g, SIGKILL, false);
     /* A zygote is in the cgroup as well, and stays. */
     bool kills_cgroup = g->zygote.pid <= 0 && job_cgroup_holds_all(g->setup->cgroup);
     if (kills_cgroup)
@@ -971,6 +1006,7 @@ _Noreturn void guardian_run(const struct guardian_setup *setup)
             break;
         renew_zygote(&g);
         limit_loading(&g);
+        signal_groups_in_time(&g);
         end_release(&g);
         if (g.killing)
             kill_children(&g);

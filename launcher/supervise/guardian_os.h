@@ -23,7 +23,7 @@ struct replacement;
 struct spawn_worker;
 
 enum guardian_order_kind {
-    GUARDIAN_SIGNAL = 1,  /* to the process group of every worker, and to every orphan */
+    GUARDIAN_SIGNAL = 1,  /* to the process group of every worker, and to every orphan; see group_delay_ms */
     GUARDIAN_PASS_SIGNAL, /* to every worker process alone; it does not count as a request to end */
     GUARDIAN_FREEZE, /* SIGSTOP or SIGCONT to the process group of every worker, and to every orphan; as above */
     GUARDIAN_KILL,        /* SIGKILL to every process, again and again until none is left */
@@ -95,6 +95,8 @@ struct guardian_setup {
         *zygote;               /* NULL: none. With it the guardian stays for all generations of the job, and
                                           starts workers by orders alone (GUARDIAN_BEGIN, GUARDIAN_START) */
     struct job_cgroup *cgroup; /* of the workers */
+    uint32_t
+        group_delay_ms; /* longest time between GUARDIAN_SIGNAL to a worker and to its process group; 0: at once */
     /* For the case that crun ends first: */
     uint32_t grace_ms;                       /* after GUARDIAN_RELEASE, between SIGTERM and SIGKILL */
     const struct death_notice *death_notice; /* NULL: there is no rendezvous */

@@ -73,6 +73,7 @@ int spawn_guardian(const struct spawn_worker *workers, size_t n_workers, const s
                                    .zygote = zygote,
                                    .cgroup = &cgroup,
                                    .grace_ms = job->grace_ms,
+                                   .group_delay_ms = job->group_delay_ms,
                                    .death_notice = death_notice,
                                    .logs = job->logs,
                                    .socket = job->socket};

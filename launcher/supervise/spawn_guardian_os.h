@@ -17,6 +17,7 @@ struct spawn_guardian_job {
     const struct logs *logs;         /* NULL: none */
     const struct named_file *socket; /* of crun; NULL: none */
     uint32_t grace_ms;               /* see guardian_os.h */
+    uint32_t group_delay_ms;         /* the same */
     int cgroup; /* folder in which the guardian makes a cgroup for the workers; -1: none */
     struct job_cgroup_shared *shared; /* the same: see job_cgroup_os.h */
 };

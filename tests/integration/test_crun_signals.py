@@ -465,3 +465,54 @@ def test_debug_file_that_cannot_be_opened():
     p = subprocess.run([jobs.crun(), "--debug=/nonexistent/trace", "--standalone", "--no-python", "true"],
                        capture_output=True, text=True, timeout=60)
     jobs.assert_one_sentence(p, 1, "--debug=/nonexistent/trace", "No such file")
+
+
+# ---- the worker before its group
+
+# Rank 0 takes 0.2 s to save; its helper in the same group, and one that has left the session, end by the signal. Each writes when.
+SAVING = """
+note() { echo "$1 $(date +%s%N)" >>order; }
+(trap 'note $KIND; exit' TERM INT HUP; [ $RANK = 0 ] && touch helper; KIND=helper; while :; do sleep 0.02; done) &
+setsid sh -c "trap 'echo orphan \\$(date +%s%N) >>order; exit' TERM INT HUP; touch orphan; while :; do sleep 0.02; done" &
+disown
+end() { note worker; [ "$DEAF" ] && return; sleep 0.2; note saved; exit 0; }
+trap end TERM INT HUP
+until [ -e helper ] && [ -e orphan ]; do sleep 0.01; done
+touch up
+[ "$FAILS" ] && [ $RANK = 1 ] && exit 3
+while :; do sleep 0.02; done
+"""
+
+
+def order_of_ends(tmp_path, *options, ends_by="SIGTERM", **variables):
+    """What was written, in order, with the seconds since the first: [(kind, seconds)]."""
+    p = start_worker(tmp_path, SAVING, "--standalone", *options, environment=variables)
+    if ends_by:
+        jobs.wait_for((tmp_path / "up").exists)
+        p.send_signal(getattr(signal, ends_by))
+    err = p.communicate(timeout=60)[1]
+    assert launches.wait_until_gone(p.tag, 20) == {}, err
+    lines = sorted((int(at), kind) for kind, at in map(str.split, (tmp_path / "order").read_text().splitlines()))
+    return [(kind, (at - lines[0][0]) / 1e9) for at, kind in lines]
+
+
+@pytest.mark.parametrize("ends_by", ["SIGTERM", "SIGINT", "SIGHUP", "SIGALRM", None])
+def test_worker_first(tmp_path, ends_by):
+    """A signal that is passed on, one that ends crun itself, the failure of another worker."""
+    more = {} if ends_by else {"FAILS": "1"}
+    ends = order_of_ends(tmp_path, "--signal-order=worker-first", *([] if ends_by else ["--nproc-per-node=2"]), ends_by=ends_by, **more)
+    kinds = [kind for kind, _ in ends]
+    assert kinds.index("worker") < kinds.index("saved") < min(kinds.index("helper"), kinds.index("orphan")), ends
+
+
+def test_group_at_once_by_default(tmp_path):
+    ends = order_of_ends(tmp_path)
+    kinds = [kind for kind, _ in ends]
+    assert kinds.index("helper") < kinds.index("saved") and "worker" in kinds, ends
+
+
+def test_group_of_a_worker_that_does_not_end(tmp_path):
+    """At half of the timeout, and the worker itself again."""
+    ends = order_of_ends(tmp_path, "--signal-order=worker-first", "--shutdown-timeout=2", DEAF="1")
+    after = {kind: at for kind, at in ends}
+    assert [kind for kind, _ in ends].count("worker") == 2 and 0.9 < after["helper"] < 1.9 and 0.9 < after["worker"], ends
