@@ -262,7 +262,7 @@ static bool start_by_zygote(struct guardian *g, size_t i, struct replacement *r)
     struct guardian_worker *w = &g->setup->state[i];
     int handshake;
 
-    if (g->zygote.link < 0 || zygote_start_worker(&g->zygote, (int)i, r, &handshake) < 0)
+    if (g->zygote.link < 0 || zygote_start_worker(&g->zygote, (int)i, r, g->setup->crun, &handshake) < 0)
         return false;
     if (watch_descriptor(g, handshake, (int)i) < 0) {
         (void)close(handshake); /* by which the forked worker ends */

@@ -28,7 +28,7 @@ static_assert((int)N_ORDER_FDS <= (int)SEND_DESCRIPTORS_MAX, "all fit");
 /* zygote.py has these numbers, too. */
 static_assert((int)SPAWN_FD_END == (int)N_WORKER_FDS,
               "a worker has descriptors that the zygote does not know");
-static_assert(sizeof(struct zygote_order) == 56, "ORDER_SIZE in zygote.py");
+static_assert(sizeof(struct zygote_order) == 64, "ORDER_SIZE in zygote.py");
 static_assert(sizeof(struct zygote_report) == 24 + ZYGOTE_TEXT_SIZE, "Zygote.report() in zygote.py");
 
 /* ---- the guardian's side ---- */
@@ -83,7 +83,8 @@ static int list_worker_fds(const struct spawn_worker *w, uint32_t *ret_present, 
     return n;
 }
 
-int zygote_start_worker(struct zygote *z, int worker, const struct replacement *r, int *ret_handshake)
+int zygote_start_worker(struct zygote *z, int worker, const struct replacement *r, pid_t crun,
+                        int *ret_handshake)
 {
     struct zygote_order order = {.kind = ZYGOTE_START,
                                  .worker = (uint32_t)worker,
@@ -92,7 +93,8 @@ int zygote_start_worker(struct zygote *z, int worker, const struct replacement *
                                  .n_arguments = r->n_arguments,
                                  .n_variables = r->n_variables,
                                  .cpus_at = r->cpus_at,
-                                 .cpus_size = r->cpus_at ? sizeof(*r->worker.cpus) : 0};
+                                 .cpus_size = r->cpus_at ? sizeof(*r->worker.cpus) : 0,
+                                 .crun = (int32_t)crun};
     int fds[N_ORDER_FDS], pair[2];
 
     if (z->link < 0)

@@ -35,6 +35,8 @@ struct zygote_order {
     uint32_t descriptors; /* bit i: number i of the worker is attached; 0, 1 and 2 always are */
     uint64_t texts_at, n_arguments, n_variables; /* in the memory file: the file, arguments, variables */
     uint64_t cpus_at, cpus_size;                 /* there too: a set of bits; 0: no binding */
+    int32_t crun;                                /* its process id: its tools may trace the worker */
+    int32_t unused;
 };
 
 enum zygote_report_kind {
@@ -83,7 +85,8 @@ int zygote_launch(struct zygote *z, const struct spawn_worker *worker, struct sp
 void zygote_reaped(struct zygote *z, const struct spawn_worker *worker, int status);
 
 /* Sends the order to fork a worker. 0 with the guardian's end of the handshake socket, or -errno. */
-int zygote_start_worker(struct zygote *z, int worker, const struct replacement *r, int *ret_handshake);
+int zygote_start_worker(struct zygote *z, int worker, const struct replacement *r, pid_t crun,
+                        int *ret_handshake);
 
 /* Receives a report without waiting. False when there is none; then the link may have ended (link is -1). */
 bool zygote_receive(struct zygote *z, struct zygote_report *ret);

@@ -36,7 +36,7 @@ import sys
 START, END = 1, 2  # orders
 READY, DROPPED, REFUSED, LOADING = 1, 2, 3, 4  # reports
 TEXT_SIZE = 200
-ORDER_SIZE = 56
+ORDER_SIZE = 64
 N_FDS_MAX = 9
 N_NAMES_MAX = 20000
 CACHE_SIZE_MAX = 4 << 20
@@ -61,7 +61,7 @@ TORCHELASTIC_ERROR_FILE CRUN_NOTICE_FD CRUN_GENERATION CRUN_STATE_FD CRUN_CACHE_
 CRUN_MASTER_HOST CRUN_KEY_FD CRUN_SEAL
 """.split())
 
-PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_MM, PR_SET_MM_MAP = 1, 15, 35, 14
+PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_MM, PR_SET_MM_MAP, PR_SET_PTRACER = 1, 15, 35, 14, 0x59616d61
 MADV_COLLAPSE, HUGE_PAGE = 25, 2 << 20
 SIGKILL = 9
 
@@ -550,7 +550,8 @@ class Order:
     def __init__(self, record, fds):
         self.fds = fds
         words = [int.from_bytes(record[i:i + 4], sys.byteorder) for i in range(0, 16, 4)]
-        sizes = [int.from_bytes(record[i:i + 8], sys.byteorder) for i in range(16, ORDER_SIZE, 8)]
+        sizes = [int.from_bytes(record[i:i + 8], sys.byteorder) for i in range(16, 56, 8)]
+        self.crun = int.from_bytes(record[56:60], sys.byteorder)
         self.kind, self.worker, self.guardian, self.descriptors = words
         self.texts_at, self.n_arguments, self.n_variables, self.cpus_at, self.cpus_size = sizes
         if self.kind == START and len(fds) == 2 + bin(self.descriptors).count("1"):
@@ -834,6 +835,7 @@ class Zygote:
         if os.getppid() != order.guardian:
             os._exit(127)
         os.setsid()
+        title.prctl(PR_SET_PTRACER, order.crun)  # as spawn_worker_os.c
         order.place_descriptors()
         for fd in set(list_descriptors()) - set(range(LAST_FD + 1)) - {order.handshake}:
             self.close_quietly(fd)

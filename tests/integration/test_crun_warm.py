@@ -362,6 +362,52 @@ def test_a_module_whose_import_ends_the_zygote(cache, tmp_path, environment_with
                      "import does not end"]
 
 
+PTRACER = """
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+int prctl(int option, ...)
+{
+    unsigned long v[4];
+    char line[64];
+    va_list list;
+
+    va_start(list, option);
+    for (int i = 0; i < 4; i++)
+        v[i] = va_arg(list, unsigned long);
+    va_end(list);
+    if (option == 0x59616d61) {
+        int fd = open(getenv("PTRACER_LOG"), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+        (void)!write(fd, line, (size_t)snprintf(line, sizeof(line), "%d %lu\\n", (int)getpid(), v[0]));
+        close(fd);
+        return 0;
+    }
+    return (int)syscall(SYS_prctl, option, v[0], v[1], v[2], v[3]);
+}
+"""
+
+
+@pytest.mark.parametrize("how", [[], ["--warm"]])
+def test_tools_of_crun_may_trace_each_worker(cache, tmp_path, how):
+    """Where Yama restricts ptrace(): forked workers allow it as executed ones do."""
+    (tmp_path / "ptracer.c").write_text(PTRACER)
+    library = tmp_path / "ptracer.so"
+    jobs.subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, tmp_path / "ptracer.c"], check=True)
+    script, log = tmp_path / "script.py", tmp_path / "log"
+    script.write_text("import os; os.write(1, b'%d ' % os.getpid())")
+    p = jobs.subprocess.Popen([jobs.crun(), *how, "--nproc-per-node=4", str(script)], stdout=jobs.subprocess.PIPE, text=True,
+                              env={**cache, "LD_PRELOAD": str(library), "PTRACER_LOG": str(log)})
+    workers = p.communicate(timeout=60)[0].split()
+    calls = [line.split() for line in log.read_text().splitlines()]
+    assert len(workers) == 4 and {tracer for _, tracer in calls} == {str(p.pid)}
+    assert set(workers) <= {process for process, _ in calls}, calls
+
+
 # ---- where it is not possible ----
 
 @pytest.mark.parametrize("words, reason", [
