@@ -38,6 +38,7 @@ READY, DROPPED, REFUSED, LOADING = 1, 2, 3, 4  # reports
 TEXT_SIZE = 200
 ORDER_SIZE = 64
 N_FDS_MAX = 9
+N_ORDERS_MAX = 16  # forked at once: with their descriptors they fit into a small limit of open files
 N_NAMES_MAX = 20000
 CACHE_SIZE_MAX = 4 << 20
 NOTES_SIZE = 1 << 20
@@ -773,7 +774,7 @@ class Zygote:
                     orders.append(order)
                 else:
                     order.close()
-                order = self.receive(0)
+                order = self.receive(0) if len(orders) < N_ORDERS_MAX else None
             if orders:
                 if self.names.add(self.notes.names()):
                     self.learned = self.notes.size()

@@ -362,6 +362,15 @@ def test_a_module_whose_import_ends_the_zygote(cache, tmp_path, environment_with
                      "import does not end"]
 
 
+def test_a_small_limit_of_open_files(cache, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(f"import sys; loaded = set(sys.modules)\nimport decimal, os\nos.write(1, b'%d\\n' % ('decimal' in loaded))")
+    words = ["sh", "-c", 'ulimit -Sn 256; exec "$@"', "sh", jobs.crun(), "--warm", "--nproc-per-node=40", str(script)]
+    for _ in range(2):
+        p = jobs.run(words, timeout=120, env=cache)
+    assert p.returncode == 0 and p.stderr == "" and p.stdout == 40 * "1\n", p.stderr
+
+
 PTRACER = """
 #define _GNU_SOURCE
 #include <fcntl.h>
