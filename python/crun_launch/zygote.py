@@ -198,6 +198,8 @@ class Names:
         folder = os.environ.get("XDG_CACHE_HOME", "")
         if not os.path.isabs(folder):
             folder = os.path.join(os.path.expanduser("~"), ".cache")
+        if not os.path.isabs(folder):
+            return None  # no home
         key = [os.path.realpath(sys.executable), sys.prefix, sys.version, places.script]
         key += [os.fsdecode(word) for word in origin.argv[2:words_of_script(origin.argv)]]
         key += ["%s %d" % (folder, os.stat(folder).st_mtime_ns) for folder in places.site]
@@ -206,7 +208,7 @@ class Names:
 
     def read(self):
         try:
-            with open(self.path, "rb") as file:
+            with open(self.path or "", "rb") as file:
                 info = os.fstat(file.fileno())
                 text = file.read(CACHE_SIZE_MAX).decode("ascii") if info.st_uid == os.geteuid() else ""
         except (OSError, UnicodeDecodeError):
@@ -219,6 +221,8 @@ class Names:
                 self.dropped[name] = reason
 
     def write(self):
+        if not self.path:
+            return
         lines = ["+" + name for name in self.wanted]
         lines += ["-%s %s" % item for item in self.dropped.items()]
         temporary = "%s.%d" % (self.path, os.getpid())

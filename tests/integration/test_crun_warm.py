@@ -371,6 +371,18 @@ def test_a_small_limit_of_open_files(cache, tmp_path):
     assert p.returncode == 0 and p.stderr == "" and p.stdout == 40 * "1\n", p.stderr
 
 
+@pytest.mark.parametrize("home", ["~", "here"])
+def test_without_a_home_there_is_no_list(cache, tmp_path, home):
+    """expanduser("~") is "~" for a user without an entry. No folder of that name is made."""
+    environment = {**cache, "HOME": home}
+    del environment["XDG_CACHE_HOME"]
+    script = tmp_path / "script.py"
+    script.write_text("import decimal")
+    p = warm(environment, script, cwd=tmp_path)
+    assert p.returncode == 0 and p.stderr == ""
+    assert os.listdir(tmp_path) == ["script.py"]
+
+
 PTRACER = """
 #define _GNU_SOURCE
 #include <fcntl.h>
