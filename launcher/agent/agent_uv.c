@@ -89,6 +89,8 @@ static void on_zygote(struct agent *a, const struct guardian_report *report)
     else if (report->value == ZYGOTE_NOT_FORKED)
         log_line("warm start: local rank %d was not forked and starts by exec: %s", report->worker,
                  *text ? text : "the forked process has ended");
+    else if (report->value == ZYGOTE_REMARK)
+        log_line("warm start: %s", text);
     else if (report->value == ZYGOTE_ENDED)
         log_line("warm start: %s: another interpreter is started", text);
     else if (report->value == ZYGOTE_REFUSED)

@@ -83,6 +83,7 @@ enum {
     TOKEN_SIGNAL = -2,
     TOKEN_ZYGOTE = -3,
     TOKEN_LEASE = -4,
+    TOKEN_HANDSHAKES = 1 << 20, /* and the number of a worker: its handshake socket */
 };
 
 struct guardian {
@@ -264,7 +265,7 @@ static bool start_by_zygote(struct guardian *g, size_t i, struct replacement *r)
 
     if (g->zygote.link < 0 || zygote_start_worker(&g->zygote, (int)i, r, g->setup->crun, &handshake) < 0)
         return false;
-    if (watch_descriptor(g, handshake, (int)i) < 0) {
+    if (watch_descriptor(g, handshake, TOKEN_HANDSHAKES + (int)i) < 0) {
         (void)close(handshake); /* by which the forked worker ends */
         return false;
     }
@@ -294,40 +295,61 @@ static void adopt_worker(struct guardian *g, size_t i, pid_t pid)
     report_to_crun(g, (struct guardian_report){.kind = GUARDIAN_STARTED, .worker = (int)i, .pid = pid});
 }
 
-/* The zygote has not forked this worker. Where it has ended, crun knows that already. */
+/* The zygote has not forked this worker. Where it has ended, crun knows that already. reason NULL: nothing is reported. */
 static void start_by_exec(struct guardian *g, size_t i, const char *reason)
 {
     struct guardian_report report = {.kind = GUARDIAN_ZYGOTE, .value = ZYGOTE_NOT_FORKED, .worker = (int)i};
+    struct guardian_worker *w = &g->setup->state[i];
+    bool to_kill = w->to_kill;
 
-    (void)snprintf(report.text, sizeof(report.text), "%s", reason); /* may be cut */
-    if (!g->is_zygote_lost)
+    if (reason)
+        (void)snprintf(report.text, sizeof(report.text), "%s", reason); /* may be cut */
+    if (reason && !g->is_zygote_lost)
         report_to_crun(g, report);
-    if (!start_guarded_worker(g, i, &g->setup->state[i].start->worker))
+    end_handshake(g, w);
+    if (!start_guarded_worker(g, i, &w->start->worker))
         cancel_starts(g);
+    replacement_finish(w->start);
+    if (to_kill && w->pid > 0)
+        (void)kill(-w->pid, SIGKILL);
 }
+
+/* The zygote imports, and would fork them later than an exec starts them. */
+static void start_waiting_by_exec(struct guardian *g)
+{
+    for (size_t i = 0; i < g->setup->n_workers; i++)
+        if (g->setup->state[i].handshake)
+            start_by_exec(g, i, NULL);
+}
+
+static void read_zygote(struct guardian *g);
 
 /* The forked worker has sent its process id, or the socket has ended. */
 static void finish_start(struct guardian *g, size_t i)
 {
     struct guardian_worker *w = &g->setup->state[i];
-    bool to_kill = w->to_kill;
     struct {
         int32_t pid; /* 0: it has failed */
         char reason[GUARDIAN_TEXT_SIZE];
     } fork = {0};
 
+    read_zygote(g); /* what the zygote has reported first may have started this worker */
+    if (!w->handshake)
+        return;
     ssize_t n = recv(w->handshake, &fork, sizeof(fork) - 1, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     bool is_forked =
         n >= (ssize_t)sizeof(fork.pid) && is_child(fork.pid) && send(w->handshake, "", 1, MSG_NOSIGNAL) == 1;
+    if (!is_forked) {
+        start_by_exec(g, i, g->zygote.link < 0 ? NULL : fork.reason);
+        return;
+    }
+    bool to_kill = w->to_kill;
     end_handshake(g, w);
-    if (is_forked)
-        adopt_worker(g, i, fork.pid);
-    else
-        start_by_exec(g, i, fork.reason);
+    adopt_worker(g, i, fork.pid);
     replacement_finish(w->start);
-    if (to_kill && w->pid > 0)
+    if (to_kill)
         (void)kill(-w->pid, SIGKILL);
 }
 
@@ -370,8 +392,11 @@ static void on_zygote_report(struct guardian *g, const struct zygote_report *r)
 
     if (r->kind == ZYGOTE_LOADING && g->ending)
         zygote_end(&g->zygote);
-    if (r->kind == ZYGOTE_LOADING)
+    if (r->kind == ZYGOTE_LOADING) {
+        if (!g->zygote.is_awaited)
+            start_waiting_by_exec(g);
         return;
+    }
     if (r->kind == ZYGOTE_REFUSED)
         g->is_zygote_refused = g->is_zygote_lost = true;
     memcpy(report.text, r->text, sizeof(report.text));
@@ -382,6 +407,8 @@ static void read_zygote(struct guardian *g)
 {
     struct zygote_report r;
 
+    if (g->zygote.link < 0)
+        return;
     while (g->zygote.link >= 0 && zygote_receive(&g->zygote, &r))
         on_zygote_report(g, &r);
     if (g->zygote.link < 0)
@@ -870,8 +897,8 @@ static void wait_for_events(struct guardian *g)
             read_zygote(g);
         else if (token == TOKEN_LEASE)
             on_lease_timer(g);
-        else if (g->setup->state[token].handshake)
-            finish_start(g, (size_t)token);
+        else if (token >= TOKEN_HANDSHAKES)
+            finish_start(g, (size_t)(token - TOKEN_HANDSHAKES));
         else if (g->setup->state[token].pid > 0 && g->setup->state[token].pidfd >= 0)
             on_worker_end(g, &g->setup->state[token]);
     }

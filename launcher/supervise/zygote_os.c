@@ -49,6 +49,8 @@ int zygote_launch(struct zygote *z, const struct spawn_worker *worker, struct sp
     }
     z->link = pair[0];
     z->is_loading = true;
+    z->is_awaited = !z->is_renewed;
+    z->is_renewed = true;
     z->has_reported = z->is_stuck = false;
     z->loading_since_ns = now_ns();
     return 0;
@@ -99,6 +101,8 @@ int zygote_start_worker(struct zygote *z, int worker, const struct replacement *
 
     if (z->link < 0)
         return -EPIPE;
+    if (z->is_loading && !z->is_awaited)
+        return -EBUSY;
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         return -errno;
     fds[0] = r->texts_fd;
@@ -129,7 +133,10 @@ bool zygote_receive(struct zygote *z, struct zygote_report *ret)
         return false;
     }
     ret->text[ZYGOTE_TEXT_SIZE - 1] = '\0';
-    z->is_loading = ret->kind == ZYGOTE_LOADING;
+    if (ret->kind != ZYGOTE_DROPPED)
+        z->is_loading = ret->kind == ZYGOTE_LOADING;
+    if (ret->kind == ZYGOTE_READY || (ret->kind == ZYGOTE_LOADING && ret->value))
+        z->is_awaited = false;
     z->has_reported = true;
     z->loading_since_ns = now_ns();
     return true;

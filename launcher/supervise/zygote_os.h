@@ -43,9 +43,10 @@ enum zygote_report_kind {
     ZYGOTE_READY = 1, /* value: modules; memory_kib, took_us */
     ZYGOTE_DROPPED,   /* text: a module and why it is not imported beforehand */
     ZYGOTE_REFUSED,   /* text: why nothing can be forked; the zygote ends */
-    ZYGOTE_LOADING,   /* it imports; at most once a second */
+    ZYGOTE_LOADING, /* it imports; at most once a second. value 0: starts wait for the end of that, 1: they do not */
     ZYGOTE_NOT_FORKED, /* of the guardian to crun: a worker was started by exec instead; text: the reason, or empty */
     ZYGOTE_ENDED, /* of the guardian to crun: the zygote has ended, and another one is launched; text: the reason */
+    ZYGOTE_REMARK, /* text: for the user */
 };
 
 enum { ZYGOTE_TEXT_SIZE = 200 };
@@ -69,6 +70,9 @@ struct zygote {
     pid_t pid; /* 0: there is none, or it has been reaped */
     int link;  /* -1: it takes no orders */
     bool is_loading;
+    bool
+        is_awaited; /* starts wait while it is loading: the imports are those of the list that the job began with */
+    bool is_renewed;           /* it is not the first one */
     bool has_reported;         /* since its launch: what its predecessor died of is in the file */
     bool is_stuck;             /* it was killed because an import did not end */
     int n_renewals;            /* in this generation */
@@ -84,7 +88,8 @@ int zygote_launch(struct zygote *z, const struct spawn_worker *worker, struct sp
  * the module that it finds there. */
 void zygote_reaped(struct zygote *z, const struct spawn_worker *worker, int status);
 
-/* Sends the order to fork a worker. 0 with the guardian's end of the handshake socket, or -errno. */
+/* Sends the order to fork a worker. 0 with the guardian's end of the handshake socket, or -errno: -EBUSY when the zygote imports and
+ * the start would wait longer than one by exec. */
 int zygote_start_worker(struct zygote *z, int worker, const struct replacement *r, pid_t crun,
                         int *ret_handshake);
 

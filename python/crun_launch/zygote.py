@@ -12,16 +12,19 @@ interpreter's own, and no frame of this file is below the script.
     guardian <- its process id --------------- worker, in a socket of its own for each start
     guardian -- one byte --------------------> worker, which returns to CPython
 
-A worker that does not receive the byte ends: the guardian starts it by exec then, and no worker runs twice.
+A worker that does not receive the byte ends: the guardian starts it by exec then, and no worker runs twice. Starts wait for the
+imports of the list that the job began with, and for no others: while LOADING reports have the value 1, the guardian starts by exec.
 
 Which modules: names that an earlier run of the script, or an earlier generation of this job, has imported. The first
 worker notes them in memory that it shares with the zygote; the zygote keeps them in a file below XDG_CACHE_HOME, names
 only. Modules of the script's folder, of PYTHONPATH and of anything but the interpreter's library and site-packages are
-never imported here: they may change between two generations.
+never imported here: they may change between two generations. Nor is a module of the library that a module there hides, or one
+that imports such a module; the file has these with the name that hides them, and they count again when that name is gone.
 
 What must not be shared by fork ends the use of the module that makes it: a thread, an open descriptor (a GPU's driver opens its device),
 a failed import, a look at a variable that differs between workers. The module and all that import it are dropped, the name
-is reported once and kept in the file, and the zygote executes itself again without them. So is a module whose import ends the process or
+is reported once and kept in the file, and the zygote executes itself again without them. The first worker notes looks at such
+variables while it makes the list; an import that fails is tried once more, first of all in a new process. So is a module whose import ends the process or
 does not end itself: its name stands in a memory file of the guardian, which launches the next zygote. What cannot be forked at all is
 reported (REFUSED), and the workers start by exec.
 
@@ -34,7 +37,7 @@ import os
 import sys
 
 START, END = 1, 2  # orders
-READY, DROPPED, REFUSED, LOADING = 1, 2, 3, 4  # reports
+READY, DROPPED, REFUSED, LOADING, REMARK = 1, 2, 3, 4, 7  # reports
 TEXT_SIZE = 200
 ORDER_SIZE = 64
 N_FDS_MAX = 9
@@ -42,7 +45,7 @@ N_ORDERS_MAX = 16  # forked at once: with their descriptors they fit into a smal
 N_NAMES_MAX = 20000
 CACHE_SIZE_MAX = 4 << 20
 NOTES_SIZE = 1 << 20
-PASSES_MAX = 6
+PASSES_MAX = 10
 THREAD_END_S = 0.5  # for a thread that ends by itself after an import
 LEARN_INTERVAL_MS = 1000
 LEARN_SLOW_MS = 10000
@@ -97,8 +100,8 @@ class Origin:
         self.cwd = os.getcwd()
         self.umask = os.umask(0)
         os.umask(self.umask)
-        # The variable holds what was dropped in earlier passes, for a cache that cannot be written.
-        self.dropped = [n for n in os.environ.pop("CRUN_ZYGOTE_DROPPED", "").split(",") if n]
+        # What was found in earlier passes: "-NAME" dropped, "?NAME SHADOW" hidden, "!NAME" to be tried again.
+        self.found = [n for n in os.environ.pop("CRUN_ZYGOTE_FOUND", "").split("\n") if n]
         self.n_passes = len(self.environment.get(b"CRUN_ZYGOTE_PASS", b""))
         os.environ.pop("CRUN_ZYGOTE_PASS", None)
         OF_ONE_WORKER.update(os.environ.pop("CRUN_ZYGOTE_VARIES", "").split())
@@ -112,9 +115,10 @@ class Origin:
             del os.environ["PYTHONPATH"]
         self.user_path = [p for p in rest.split(os.pathsep)] if colon else []
 
-    def execute_again(self, dropped):
+    def execute_again(self, found):
         environment = dict(self.environment)
-        environment[b"CRUN_ZYGOTE_DROPPED"] = ",".join(sorted(dropped)).encode()
+        # The kernel takes 128 KiB; the file has the rest.
+        environment[b"CRUN_ZYGOTE_FOUND"] = "".join(line + "\n" for line in found)[:100000].rpartition("\n")[0].encode()
         environment[b"CRUN_ZYGOTE_PASS"] = b"x" * (self.n_passes + 1)
         os.execve(sys.executable, self.argv, environment)
 
@@ -149,20 +153,28 @@ class Places:
         self.site = [os.path.realpath(p) for p in site.getsitepackages() if os.path.isdir(p)]
         if site.ENABLE_USER_SITE and os.path.isdir(site.getusersitepackages()):
             self.site.append(os.path.realpath(site.getusersitepackages()))
+        # A .pth file may name the site-packages of another environment.
+        self.site += [folder for folder in map(os.path.realpath, sys.path) if os.path.isdir(folder) and folder not in self.site
+                      and os.path.basename(folder) in ("site-packages", "dist-packages") and folder not in self.first]
         self.library = self.site + [os.path.dirname(os.path.realpath(os.__file__))]
-        self.shadows = frozenset()
+        self.shadows = {}
 
     def look(self):
-        """The names of top-level modules that the script's folder or PYTHONPATH may have before the library."""
-        names = set()
+        """Top-level modules that the script's folder or PYTHONPATH has before the library, {name: path}. A folder without __init__ hides
+        nothing: Python takes a regular package that comes later."""
+        import _imp
+        suffixes, self.shadows = (".py", ".pyc", *_imp.extension_suffixes()), {}
         for folder in self.first:
             try:
-                names.update(name.partition(".")[0] for name in os.listdir(folder))
+                entries = os.listdir(folder)
             except OSError:
-                pass  # it has none; or PYTHONPATH names a zip file
+                entries = []  # it has none; or PYTHONPATH names a zip file
             if os.path.isfile(folder):
                 raise Refused("PYTHONPATH names the file %s" % folder)
-        self.shadows = frozenset(names)
+            for entry in entries:
+                name, path = entry.partition(".")[0], os.path.join(folder, entry)
+                if entry[len(name):] in suffixes or entry == name and any(os.path.exists(path + "/__init__" + s) for s in suffixes):
+                    self.shadows.setdefault(name, path)
 
     def is_shadowed(self, name):
         return name.partition(".")[0] in self.shadows
@@ -187,10 +199,12 @@ class Names:
 
     def __init__(self, places, origin):
         self.wanted, self.dropped = {}, {}
-        self.path = self.cache_path(places, origin)
+        self.hidden = {}  # modules that need one that is hidden: the name of that
+        self.suspects = {}  # their import has failed, perhaps because of another module
+        self.unreported = {}  # dropped when nothing could be reported any more
+        self.places, self.path = places, self.cache_path(places, origin)
         self.read()
-        for name in origin.dropped:
-            self.dropped.setdefault(name, "")
+        self.take(origin.found)
 
     @staticmethod
     def cache_path(places, origin):
@@ -213,18 +227,34 @@ class Names:
                 text = file.read(CACHE_SIZE_MAX).decode("ascii") if info.st_uid == os.geteuid() else ""
         except (OSError, UnicodeDecodeError):
             return
-        for line in text.split("\n")[:2 * N_NAMES_MAX]:
+        self.take(text.split("\n")[:2 * N_NAMES_MAX])
+
+    def take(self, lines):
+        for line in lines:
             name, _, reason = line[1:].partition(" ")
-            if line[:1] == "+" and is_name(name):
+            if not is_name(name):
+                continue
+            if line[:1] == "-":
+                self.dropped.setdefault(name, reason)
+            elif line[:1] == "*":
+                self.dropped[name] = self.unreported[name] = reason
+            elif line[:1] == "?" and reason in self.places.shadows:
+                self.hidden[name] = reason
+            elif line[:1] == "!":
+                self.suspects[name] = None
+            elif line[:1] in ("+", "?"):
                 self.wanted[name] = None
-            elif line[:1] == "-" and is_name(name):
-                self.dropped[name] = reason
+        for name in {**self.dropped, **self.hidden}:
+            self.wanted.pop(name, None)
+
+    def found(self):
+        lines = ["%s%s %s" % ("*" if name in self.unreported else "-", name, reason) for name, reason in self.dropped.items()]
+        return lines + ["?%s %s" % item for item in self.hidden.items()] + ["!" + name for name in self.suspects]
 
     def write(self):
         if not self.path:
             return
-        lines = ["+" + name for name in self.wanted]
-        lines += ["-%s %s" % item for item in self.dropped.items()]
+        lines = ["+" + name for name in self.wanted] + self.found()
         temporary = "%s.%d" % (self.path, os.getpid())
         try:
             os.makedirs(os.path.dirname(self.path), 0o700, exist_ok=True)
@@ -239,32 +269,54 @@ class Names:
         """Returns whether any was new."""
         n = len(self.wanted)
         for name in names:
-            if name not in self.dropped and len(self.wanted) < N_NAMES_MAX:
+            if name not in self.dropped and name not in self.hidden and len(self.wanted) < N_NAMES_MAX:
                 self.wanted.setdefault(name)
         return len(self.wanted) > n
 
 
 class Notes:
-    """Names that the first worker has imported: in memory that the zygote and its forks share."""
+    """What the first worker imports, in memory that the zygote and its forks share. Lines: NAME; "-NAME REASON", to be dropped; "@N FOLDER",
+    so many modules of a folder that nothing is imported from beforehand."""
 
     def __init__(self):
         import mmap
         self.memory = mmap.mmap(-1, NOTES_SIZE)
-        self.pending = []
+        self.pending, self.reads, self.foreign = [], set(), {}
 
     def size(self):
         return int.from_bytes(self.memory[:4], "little")
 
-    def names(self):
-        text = bytes(self.memory[4:4 + min(self.size(), NOTES_SIZE - 4)]).decode("ascii", "replace")
-        return [name for name in text.split("\n") if is_name(name)]
+    def lines(self):
+        return bytes(self.memory[4:4 + min(self.size(), NOTES_SIZE - 4)]).decode("ascii", "replace").split("\n")
 
-    def append(self, name):
-        line = name.encode("ascii", "ignore") + b"\n"
+    def append(self, text):
+        line = text.encode("ascii", "backslashreplace") + b"\n"
         size = self.size()
-        if line[:-1].decode("ascii") == name and 4 + size + len(line) <= NOTES_SIZE:
+        if 4 + size + len(line) <= NOTES_SIZE:
             self.memory[4 + size:4 + size + len(line)] = line
             self.memory[:4] = (size + len(line)).to_bytes(4, "little")
+
+    def add_foreign(self, file):
+        """Counts it for its folder of sys.path, and notes every 64th."""
+        folder = max((p for p in sys.path if p and file.startswith(p + os.sep)), key=len, default=os.path.dirname(file))
+        n = self.foreign[folder] = self.foreign.get(folder, 0) + 1
+        if n % 64 == 0:
+            self.append("@%d %s" % (n, folder))
+
+    def add_read(self, variable, frame):
+        """The module whose import looks at the variable is to be dropped, and so are those that import it."""
+        importing = []
+        while frame is not None:
+            names = frame.f_globals
+            if frame.f_code.co_name == "<module>" and getattr(names.get("__spec__"), "_initializing", False):
+                importing.append(names["__spec__"])
+            frame = frame.f_back
+        reason = "reads %s when it is imported" % variable
+        for spec in importing if importing and importing[0].has_location and self.places.has(importing[0].origin) else ():
+            if spec.name not in self.reads:
+                self.reads.add(spec.name)
+                self.append("-%s %s" % (spec.name, reason))
+            reason = ""
 
     def settle(self):
         """Writes down the pending imports that have ended well, inner ones first, and forgets those that have failed."""
@@ -281,6 +333,7 @@ class Notes:
     def watch(self, places):
         """In the first worker: notes each module that the import system finds in the library."""
         import atexit
+        self.places = places
         original = importlib_files.PathFinder.find_spec
         atexit.register(self.settle)  # for the last import of all; the first to be registered is the last to run
         get_frame = sys._getframe
@@ -290,11 +343,15 @@ class Notes:
             # Not for a mere look (importlib.util.find_spec), which imports nothing.
             if spec is not None and get_frame(2).f_code.co_name == "_find_and_load_unlocked":
                 self.settle()
-                if spec.origin and spec.has_location and places.has(spec.origin):
-                    self.pending.append(fullname)
+                if spec.origin and spec.has_location:
+                    if places.has(spec.origin):
+                        self.pending.append(fullname)
+                    else:
+                        self.add_foreign(spec.origin)
             return spec
 
         importlib_files.PathFinder.find_spec = classmethod(find_spec)
+        EnvironmentWatch(self.add_read)
 
 
 # ---- importing ----
@@ -305,24 +362,27 @@ BUILT_IN = (importlib_core.BuiltinImporter, importlib_core.FrozenImporter)
 class Guard:
     """First of sys.meta_path while the zygote imports: stops imports that the zygote must not make."""
 
-    def __init__(self, places, dropped):
-        self.places, self.dropped, self.importers = places, dropped, set()
+    def __init__(self, places, names):
+        self.places, self.names, self.importers = places, names, {}
         self.before = frozenset(initializing())  # of the import system's own start: this file, site
 
     def find_spec(self, name, path=None, target=None):
-        if name in self.dropped or self.places.is_shadowed(name) or name == self.places.module:
-            self.stop(name)
+        if name in self.names.dropped or name == self.places.module:
+            self.stop(name, None)
+        if name in self.names.hidden or self.places.is_shadowed(name):
+            self.stop(name, self.names.hidden.get(name, name.partition(".")[0]))
         for finder in list(sys.meta_path):
             spec = finder.find_spec(name, path, target) if hasattr(finder, "find_spec") and finder is not self else None
             if spec is None:
                 continue
             if finder not in BUILT_IN and spec.has_location and not self.places.has(spec.origin):
-                self.stop(name)
+                self.stop(name, None)
             return spec
         return None
 
-    def stop(self, name):
-        self.importers.update(set(initializing()) - self.before)
+    def stop(self, name, shadow):
+        self.shadow = shadow
+        self.importers.update(dict.fromkeys(set(initializing()) - self.before, shadow))
         raise Dropped(name)
 
 
@@ -364,15 +424,17 @@ def threads_left(expected):
 class EnvironmentWatch:
     """Notes looks at variables of one worker. Such a module would keep the values of none."""
 
-    def __init__(self):
+    def __init__(self, note=None):
         self.seen = set()
-        kind = type(os.environ)
+        kind, get_frame = type(os.environ), sys._getframe
         original = kind.__getitem__
         self.restore = lambda: setattr(kind, "__getitem__", original)
 
         def get(mapping, key):
             if key in OF_ONE_WORKER and mapping is os.environ:
                 self.seen.add(key)
+                if note:
+                    note(key, get_frame(1))
             return original(mapping, key)
 
         kind.__getitem__ = get
@@ -395,26 +457,36 @@ class UnderImport:
 class Loader:
     """One pass of imports. What has to be dropped is in names.dropped afterwards."""
 
-    def __init__(self, places, names, report, under_import):
+    def __init__(self, places, names, report, under_import, on_unclean):
         self.places, self.names, self.report, self.under_import = places, names, report, under_import
-        self.guard = Guard(places, names.dropped)
+        self.on_unclean = on_unclean  # called when this process can fork nothing any more
+        self.guard = Guard(places, names)
         self.n_threads = count_threads()
         self.descriptors = list_descriptors()
         self.unclean = False
 
+    def spoil(self):
+        if not self.unclean:
+            self.on_unclean()
+        self.unclean = True
+
     def drop(self, name, reason):
         # The reason of modules that only import a dropped one is empty: the user reads one name.
-        self.unclean = True
-        if name in self.names.dropped:
-            return
-        self.names.dropped[name] = reason
-        self.names.wanted.pop(name, None)
-        if reason:
-            self.report(DROPPED, text="%s %s" % (name, reason))
+        if name not in self.names.dropped:
+            self.names.dropped[name] = reason
+            self.names.wanted.pop(name, None)
+            if reason:
+                self.report(DROPPED, text="%s %s" % (name, reason))
+        self.spoil()
 
     def drop_importers(self):
-        for name in self.guard.importers:
-            self.drop(name, "")
+        for name, shadow in self.guard.importers.items():
+            if shadow is None:
+                self.drop(name, "")
+            else:
+                self.names.hidden[name] = shadow
+                self.names.wanted.pop(name, None)
+                self.spoil()
         self.guard.importers.clear()
 
     def fault_of(self, watch):
@@ -437,7 +509,7 @@ class Loader:
             return "leaves %s open" % opened[0]
         return None
 
-    def import_one(self, name):
+    def import_one(self, name, is_fresh):
         before = set(sys.modules)
         watch = EnvironmentWatch()
         fault = None
@@ -445,36 +517,48 @@ class Loader:
         try:
             __import__(name)
         except Dropped:
-            self.guard.importers.add(name)
+            self.guard.importers.setdefault(name, self.guard.shadow)
         except BaseException as error:
             fault = "cannot be imported (%s)" % message_of(error)
         watch.restore()
-        fault = fault or self.fault_of(watch)
         self.under_import.write("")
+        if fault and not watch.seen and (self.unclean or not is_fresh):
+            self.names.suspects[name] = None  # what was imported before may be the cause
+            self.spoil()
+            fault = None
+        else:
+            fault = self.fault_of(watch) or fault
         if fault:
             self.drop(name, fault)
             for new in set(sys.modules) - before:
                 del sys.modules[new]  # what imports it is found by this
         self.drop_importers()
 
-    def load(self, wanted):
+    def import_all(self, names, is_fresh):
+        for name in names:
+            parts = name.split(".")
+            for i in range(1, len(parts) + 1):
+                prefix = ".".join(parts[:i])
+                if prefix in self.names.dropped or prefix in self.names.hidden or self.places.is_shadowed(prefix) or \
+                        prefix == self.places.module:
+                    break
+                if prefix not in sys.modules:
+                    self.report(LOADING, text=prefix)
+                    self.import_one(prefix, is_fresh)
+
+    def load(self):
         import gc
         path, meta_path = sys.path[:], sys.meta_path
         was_enabled = gc.isenabled()
         gc.disable()  # nothing of an import is garbage; looking for it costs a tenth of the time
-        sys.path[:] = [p for p in path if any((os.path.realpath(p) + os.sep).startswith(r + os.sep)
-                                              for r in self.places.library)]
+        sys.path[:] = [p for p in path if os.path.abspath(p) not in self.places.first]
         meta_path.insert(0, self.guard)
         try:
-            for name in wanted:
-                parts = name.split(".")
-                for i in range(1, len(parts) + 1):
-                    prefix = ".".join(parts[:i])
-                    if prefix in self.names.dropped or self.places.is_shadowed(prefix) or prefix == self.places.module:
-                        break
-                    if prefix not in sys.modules:
-                        self.report(LOADING, text=prefix)
-                        self.import_one(prefix)
+            suspects = list(self.names.suspects)
+            self.names.suspects.clear()
+            self.import_all(suspects, True)
+            if not self.unclean:
+                self.import_all(list(self.names.wanted), False)
         finally:
             meta_path.remove(self.guard)
             sys.path[:] = path
@@ -584,6 +668,18 @@ class Order:
         for fd in self.fds:
             os.close(fd)
 
+    def answer(self, pid, text=""):
+        """To the guardian, through the socket of this start: pid 0 is a refusal. It replies with one byte, or nothing."""
+        import _socket
+        handshake = _socket.socket(fileno=os.dup(self.handshake))
+        try:
+            handshake.send(pid.to_bytes(4, sys.byteorder) + text.encode("utf-8", "replace")[:TEXT_SIZE - 1])
+            return pid and handshake.recv(1)
+        except OSError:
+            return None
+        finally:
+            handshake.close()
+
 
 class Zygote:
     def __init__(self):
@@ -597,7 +693,8 @@ class Zygote:
             pass
         self.pid = os.getpid()
         self.last_loading = 0.0
-        self.is_loaded = False
+        self.is_awaited = self.origin.n_passes == 0  # starts wait for what is being imported
+        self.is_loaded = self.has_remarked = False
 
     @staticmethod
     def move_up(fd):
@@ -613,6 +710,7 @@ class Zygote:
             if now < self.last_loading + 1:
                 return
             self.last_loading = now
+            value = int(not self.is_awaited)
         record = b"".join([kind.to_bytes(4, sys.byteorder), value.to_bytes(4, sys.byteorder, signed=True),
                            a.to_bytes(8, sys.byteorder), b.to_bytes(8, sys.byteorder),
                            text.encode("utf-8", "replace")[:TEXT_SIZE - 1].ljust(TEXT_SIZE, b"\0")])
@@ -648,16 +746,21 @@ class Zygote:
         sys.path_importer_cache.pop(self.origin.own_path, None)
         self.check()
         self.places = Places(self.origin)
+        self.places.look()
         self.title = Title()
         self.notes = Notes()
         self.names = Names(self.places, self.origin)
         self.drop_fatal()
+        for name, reason in self.names.unreported.items():
+            self.report(DROPPED, text="%s %s" % (name, reason))
+        self.names.unreported.clear()
         self.capture_output()
         self.customize_site()
         self.title.set_comm(b"crun-zygote")
         self.title.set([b"crun-zygote", os.fsencode(os.path.basename(os.fsdecode(
             self.origin.argv[words_of_script(self.origin.argv) - 1])))], [])
         self.learned = 0
+        self.own_modules = frozenset(sys.modules)
 
     def drop_fatal(self):
         """The module whose import has ended the zygote before this one."""
@@ -692,8 +795,8 @@ class Zygote:
         self.names.write()
         self.report(LOADING)  # the guardian kills a zygote that imports when the job ends
         self.places.look()
-        loader = Loader(self.places, self.names, self.report, self.under_import)
-        loader.load(list(self.names.wanted))
+        loader = Loader(self.places, self.names, self.report_import, self.under_import, self.stop_waits)
+        loader.load()
         if loader.unclean:
             self.names.write()
             if self.origin.n_passes + 1 >= PASSES_MAX:
@@ -706,15 +809,53 @@ class Zygote:
         anonymous = int(status.partition(b"RssAnon:")[2].split()[0]) if b"RssAnon:" in status else 0
         self.report(READY, sum(name in sys.modules for name in self.names.wanted), anonymous,
                     int((time.monotonic() - begin) * 1e6))
+        self.is_awaited, self.origin.n_passes = False, 0
+        self.remark()
+
+    def report_import(self, kind, text):
+        self.report(kind, text=text)
+        if not self.is_awaited:
+            self.refuse_waiting()
+
+    def stop_waits(self):
+        """This pass has to be repeated: workers that wait for it are started by exec."""
+        self.is_awaited, self.last_loading = False, 0.0
+        self.report(LOADING)
+        self.refuse_waiting()
+
+    def refuse_waiting(self):
+        """The guardian knows by LOADING that it has to start these; what lies in the socket keeps their descriptors open."""
+        order = self.receive(0)
+        while order is not None:
+            if order.kind == END:
+                self.end()
+            order.close()
+            order = self.receive(0)
 
     def execute_again(self):
         os.dup2(self.control.fileno(), CONTROL_FD, True)
         os.dup2(self.source, SOURCE_FD, True)
         os.dup2(self.under_import.fd, IMPORT_FD, True)
-        self.origin.execute_again(self.names.dropped)
+        self.origin.execute_again(self.names.found())
 
-    def check_shadows(self):
-        """The script's folder may have got a file of a name that is loaded from the library."""
+    def remark(self):
+        """One line when a tenth of the modules is hidden, or most are in a folder that nothing is imported from beforehand."""
+        n_wanted, hidden, notes = len(self.names.wanted), {}, []
+        for name in self.names.hidden.values():
+            hidden[name] = hidden.get(name, 0) + 1
+        for name, n in hidden.items():
+            if 10 * n >= n_wanted:
+                notes.append((n, "%s hides a module of the library" % self.places.shadows.get(name, name)))
+        for line in self.notes.lines():
+            n, _, folder = line[1:].partition(" ")
+            if line[:1] == "@" and int(n) > n_wanted:
+                notes.append((int(n), "%s is not a site-packages folder, and may change between generations" % folder))
+        if notes and not self.has_remarked:
+            self.has_remarked = True
+            self.report(REMARK, text="%d modules are imported by each worker: %s" % max(notes))
+
+    def check_shadows(self, orders):
+        """The script's folder may have got a module of a name that is loaded from the library."""
         before = self.places.shadows
         self.places.look()
         if self.places.shadows == before and self.is_loaded:
@@ -723,8 +864,18 @@ class Zygote:
             spec = getattr(sys.modules.get(name), "__spec__", None)
             if "." not in name and self.places.is_shadowed(name) and getattr(spec, "has_location", False):
                 if spec.origin and self.places.has(spec.origin) and name not in ("site", "os", "sitecustomize"):
-                    raise Refused("%s in the folder of the script or in PYTHONPATH hides a module of the library" % name)
+                    reason = "%s hides a module of the library" % self.places.shadows[name]
+                    if name in self.own_modules:
+                        raise Refused(reason)
+                    self.refuse(orders, reason)
+                    self.execute_again()
         self.is_loaded = True
+
+    @staticmethod
+    def refuse(orders, reason):
+        for order in orders:
+            order.answer(0, reason)
+            order.close()
 
     def receive(self, timeout_ms):
         """The next order; None when there is none in time. Ends the process with the guardian."""
@@ -745,20 +896,30 @@ class Zygote:
         return Order(record, fds)
 
     def end(self):
-        self.names.add(self.notes.names())
+        self.take_notes(False)
         self.names.write()
         os._exit(0)
 
-    def learn(self, rounds):
-        """While workers run: imports what they have imported, when their imports have paused. True: something was."""
+    def take_notes(self, can_report=True):
+        """What the first worker has noted. Returns whether any name is new."""
+        lines = self.notes.lines()
+        for name, _, reason in (line[1:].partition(" ") for line in lines if line[:1] == "-"):
+            if is_name(name) and name not in self.names.dropped:
+                self.names.take(["%s%s %s" % ("*" if reason and not can_report else "-", name, reason)])
+                if reason and can_report:
+                    self.report(DROPPED, text="%s %s" % (name, reason))
+        return self.names.add(line for line in lines if is_name(line))
+
+    def learn(self):
+        """While workers run: imports what they have imported, when their imports have paused."""
         size = self.notes.size()
         if size == self.learned or size != self.seen:
             self.seen = size
-            return False
+            return
         self.learned = size
-        if self.names.add(self.notes.names()):
+        if self.take_notes():
             self.load()
-        return True
+        self.remark()
 
     def serve(self):
         """Forks workers for ever. Returns in a worker only, with its order."""
@@ -767,10 +928,9 @@ class Zygote:
             order = self.receive(LEARN_INTERVAL_MS if rounds < LEARN_QUICK_ROUNDS else LEARN_SLOW_MS)
             if order is None:
                 rounds += 1
-                self.learn(rounds)
+                self.learn()
                 continue
-            rounds = 0
-            orders = []
+            rounds, orders = 0, []
             while order is not None:
                 if order.kind == END:
                     self.end()
@@ -780,26 +940,24 @@ class Zygote:
                     order.close()
                 order = self.receive(0) if len(orders) < N_ORDERS_MAX else None
             if orders:
-                if self.names.add(self.notes.names()):
-                    self.learned = self.notes.size()
-                    self.load()
                 order = self.fork(orders)
                 if order:
                     return order
 
     def fork(self, orders):
         """In the worker: its order. The helper ends at once, and the guardian adopts what it has forked."""
-        self.check_shadows()
+        self.check_shadows(orders)
         if threads_left(1) > 1:
             raise Refused("a thread runs")
         adopted, tell = os.pipe()
         try:
             helper = os.fork()
-        except OSError:
+        except OSError as error:
             helper = -1
+            for order in orders:
+                order.answer(0, message_of(error))
         if helper == 0:
-            order = self.fork_all(orders)
-            self.handshake = order.handshake
+            order = self.order = self.fork_all(orders)
             os.close(tell)
             if not os.read(adopted, 1):
                 os._exit(127)  # the zygote has ended
@@ -819,12 +977,12 @@ class Zygote:
 
     @staticmethod
     def fork_all(orders):
-        try:
-            for order in orders:
+        for order in orders:
+            try:
                 if os.fork() == 0:
                     return order
-        except OSError:
-            pass  # the others are not forked: the guardian sees their sockets end, and starts them by exec
+            except OSError as error:
+                order.answer(0, message_of(error))
         os._exit(0)
 
     # -- in the worker --
@@ -864,7 +1022,7 @@ class Zygote:
         atexit.register(gc.unfreeze)
         if order.worker == 0:
             self.notes.watch(self.places)
-        if not self.report_to_guardian(os.getpid()):
+        if not order.answer(os.getpid()):
             os._exit(127)  # the guardian does not want it any more
         os.close(order.handshake)
         for fd, text in zip((1, 2), printed):
@@ -887,18 +1045,6 @@ class Zygote:
             if name:
                 os.environb[name] = value
 
-    def report_to_guardian(self, pid, text=""):
-        """Through the socket of this start. The answer is one byte, or nothing."""
-        import _socket
-        handshake = _socket.socket(fileno=os.dup(self.handshake))
-        try:
-            handshake.send(pid.to_bytes(4, sys.byteorder) + text.encode("utf-8", "replace")[:TEXT_SIZE - 1])
-            return pid and handshake.recv(1)
-        except OSError:
-            return None
-        finally:
-            handshake.close()
-
 
 def main():
     """Returns in a worker only, with the sitecustomize module that it should have, or None."""
@@ -915,7 +1061,7 @@ def main():
         return zygote.site_module
     except BaseException as error:
         if os.getpid() != zygote.pid:  # a worker that has not begun: the guardian starts it by exec
-            zygote.report_to_guardian(0, message_of(error))
+            zygote.order.answer(0, message_of(error))
             os._exit(127)
         if isinstance(error, Refused):
             zygote.report(REFUSED, text=str(error))

@@ -278,6 +278,7 @@ ODD = {
     "thread of a thing it imports": ("import imports_threads", ("threads_at_import", "leaves a thread running")),
     "device at import": ("import opens_device", ("opens_device", "leaves /dev/zero open")),
     "fails": ("try:\n    import json, only_for_workers\nexcept ImportError:\n    pass", None),
+    "fails in the zygote alone": ("import fails_in_zygote", ("fails_in_zygote", "cannot be imported (RuntimeError: not here)")),
     "rank at import": ("import reads_rank; print(reads_rank.RANK)", ("reads_rank", "reads RANK when it is imported")),
     "CUDA at import": ("import initialises_cuda", ("initialises_cuda", "initialises CUDA")),
     "prints at import": ("import prints; print(prints.VALUE)", None),
@@ -303,6 +304,13 @@ LIBRARY = {
     "reads_rank": "import os\nRANK = os.environ.get('RANK')",
     "makes_garbage": "class Garbage:\n    def __del__(self, write=__import__('os').write):\n        write(1, b'collected\\n')\n"
                      "garbage = Garbage()\ngarbage.itself = garbage\ndel garbage",
+    "wandbx": "import os",
+    "liga": "try:\n    import wandbx\nexcept ImportError:\n    wandbx = None",
+    "ligb": "import liga",
+    "slow_in_zygote": "import os, time\nif open('/proc/self/comm').read() == 'crun-zygote\\n':\n"
+                      "    open(os.environ['MARK'], 'w').close()\n    time.sleep(6)",
+    "fails_in_zygote": "if open('/proc/self/comm').read() == 'crun-zygote\\n':\n    raise RuntimeError('not here')",
+    "once": "import os, sys\nif hasattr(sys, 'once'):\n    raise RuntimeError('registered twice')\nsys.once = True",
     "prints": "import sys\nprint('out of the import')\nsys.stderr.write('error of the import\\n')\nVALUE = 1",
 }
 
@@ -316,6 +324,9 @@ def environment_with_library(tmp_path_factory):
     site = pathlib.Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
     for name, text in LIBRARY.items():
         (site / f"{name}.py").write_text(text + "\n")
+    (site / "pack").mkdir()
+    (site / "pack/first.py").write_text("")
+    (site / "pack/__init__.py").write_text("import pack.first, once, threads_at_import\n")
     return folder / "bin/python"
 
 
@@ -362,9 +373,155 @@ def test_a_module_whose_import_ends_the_zygote(cache, tmp_path, environment_with
                      "import does not end"]
 
 
+# ---- what is left to the workers ----
+
+SEES = "import sys; loaded = set(sys.modules)\n"
+
+
+def sees(folder, names, more=""):
+    """A script that prints which of these modules were there when it began, and where they are."""
+    script = folder / "script.py"
+    script.write_text(f"{SEES}import {', '.join(names)}\n{more}\nfor name in {names!r}:\n"
+                      "    print(name, name in loaded, getattr(sys.modules.get(name), '__file__', None))\n")
+    return script
+
+
+def test_only_a_module_hides_a_module(cache, tmp_path, environment_with_library):
+    """Not the folder that wandb.init() makes beside the script, and not a text about it."""
+    environment = {**cache, "PYTHON_EXEC": str(environment_with_library)}
+    (tmp_path / "wandbx").mkdir()
+    (tmp_path / "wandbx/run-1.json").write_text("")
+    (tmp_path / "liga.md").write_text("")
+    (tmp_path / "ligb.sh").write_text("")
+    p = warm(environment, sees(tmp_path, ["wandbx", "liga", "ligb"]))
+    assert p.stderr == "" and [line.split()[1] for line in p.stdout.splitlines()] == ["True"] * 3, p.stdout
+
+
+@pytest.mark.parametrize("entry", ["wandbx.py", "wandbx/__init__.py", "wandbx.pyc", f"wandbx{sysconfig.get_config_var('EXT_SUFFIX')}"])
+def test_a_hidden_module_counts_again_when_nothing_hides_it(cache, tmp_path, environment_with_library, entry):
+    environment = {**cache, "PYTHON_EXEC": str(environment_with_library)}
+    script = tmp_path / "script.py"
+    script.write_text(SEES + "try:\n    import ligb\nexcept ImportError:\n    pass\nprint('liga' in loaded, 'ligb' in loaded)\n")
+    assert warm(environment, script).stdout == "True True\n"
+    path = tmp_path / entry
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("")
+    for _ in range(2):
+        p = crun(environment, "--warm", script)
+        assert p.returncode == 0 and p.stdout == "False False\n", p.stderr
+    named = tmp_path / entry.partition("/")[0]
+    assert p.stderr == f"crun: warm start: 2 modules are imported by each worker: {named} hides a module of the library\n"
+    assert not {"liga", "ligb"} & set(modules(environment)[1])
+    path.unlink()
+    assert crun(environment, "--warm", script).stdout == "True True\n"
+
+
+def test_a_module_that_appears_while_the_job_runs(cache, tmp_path, environment_with_library):
+    """It hides the one that is loaded: the new workers import it themselves, and the reason is named."""
+    environment = {**cache, "PYTHON_EXEC": str(environment_with_library)}
+    script = tmp_path / "script.py"
+    script.write_text(SEES + textwrap.dedent(f"""
+        import liga, decimal, os, pathlib
+        generation = os.environ["TORCHELASTIC_RESTART_COUNT"]
+        if len(sys.argv) == 1:
+            sys.exit()
+        print(generation, liga.wandbx.__file__, "decimal" in loaded, flush=True)
+        if generation == "0":
+            pathlib.Path({str(tmp_path)!r}, "wandbx").mkdir()
+        if generation == "1":
+            pathlib.Path({str(tmp_path)!r}, "wandbx.py").touch()
+        sys.exit(generation != "2")
+        """))
+    crun(environment, "--warm", script)
+    p = crun(environment, "--warm", "--max-restarts=2", "--restart-pause=0", script, "x")
+    library = next((environment_with_library.parent.parent / "lib").glob("python*/site-packages/wandbx.py"))
+    assert p.stdout == f"0 {library} True\n1 {library} True\n2 {tmp_path}/wandbx.py False\n", p.stderr
+    lines = [line for line in p.stderr.splitlines() if "warm start" in line]
+    assert lines[:1] == [f"crun: warm start: local rank 0 was not forked and starts by exec: {tmp_path}/wandbx.py hides a module "
+                         "of the library"], p.stderr
+
+
+def took_s(log, generation):
+    return next(e["took_ns"] for e in events(log, "ready") if e["generation"] == generation) / 1e9
+
+
+def test_a_restart_does_not_wait_for_imports(cache, tmp_path, environment_with_library):
+    """The zygote imports what the first generation has imported: the second one starts by exec, at once."""
+    environment = {**cache, "PYTHON_EXEC": str(environment_with_library), "MARK": str(tmp_path / "mark")}
+    script, log = tmp_path / "script.py", tmp_path / "events"
+    script.write_text(textwrap.dedent("""
+        import os, sys, time
+        import slow_in_zygote
+        import decimal
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            while not os.path.exists(os.environ["MARK"]):
+                time.sleep(0.01)
+            sys.exit(1)
+        """))
+    p = crun(environment, "--warm", "--max-restarts=1", "--nproc-per-node=2", "--restart-pause=0", f"--event-log={log}", script)
+    assert p.returncode == 0 and "warm start" not in p.stderr, p.stderr
+    assert took_s(log, 1) < 3, "it has waited for the import"
+
+
+def test_a_start_does_not_wait_for_a_second_pass(cache, tmp_path, environment_with_library):
+    environment = {**cache, "PYTHON_EXEC": str(environment_with_library), "MARK": str(tmp_path / "mark")}
+    script, log = tmp_path / "script.py", tmp_path / "events"
+    script.write_text("import threads_at_import, slow_in_zygote")
+    crun(environment, "--warm", script)
+    p = crun(environment, "--warm", f"--event-log={log}", script)
+    assert p.returncode == 0 and "threads_at_import itself: it leaves a thread" in p.stderr
+    assert took_s(log, 0) < 3, "it has waited for the import"
+
+
+def test_a_failed_import_is_judged_in_a_new_process(cache, tmp_path, environment_with_library):
+    """`once` fails after `pack`, which was dropped, had imported it."""
+    environment = {**cache, "PYTHON_EXEC": str(environment_with_library)}
+    script = tmp_path / "script.py"
+    script.write_text(SEES + "import pack, once, glob, time\n"
+                      "while len(sys.argv) > 1 and not any('-pack ' in open(f).read() for f in glob.glob(sys.argv[1])):\n"
+                      "    time.sleep(0.01)\nprint('once' in loaded)\n")
+    crun(environment, "--warm", script)
+    crun(environment, "--warm", script, cache["XDG_CACHE_HOME"] + "/crun/warm-" + 24 * "[0-9a-f]")
+    p = crun(environment, "--warm", script)
+    assert p.returncode == 0 and p.stdout == "True\n", p.stderr
+    assert "once" in modules(environment)[0] and "once" not in modules(environment)[1]
+
+
+def test_readers_of_the_rank_are_noted_while_the_list_is_made(cache, tmp_path, environment_with_library):
+    """So the first warm start has all else."""
+    environment = {**cache, "PYTHON_EXEC": str(environment_with_library)}
+    script, log = tmp_path / "script.py", tmp_path / "events"
+    script.write_text(SEES + "import decimal, reads_rank\nprint('decimal' in loaded, 'reads_rank' in loaded)")
+    crun(environment, "--warm", script)
+    assert modules(environment)[0] >= {"decimal"} and "reads_rank" not in modules(environment)[0]
+    p = crun(environment, "--warm", f"--event-log={log}", script)
+    assert p.stdout == "True False\n"
+    assert p.stderr == "crun: warm start: each worker imports reads_rank itself: it reads RANK when it is imported\n"
+
+
+def test_folders_that_a_pth_file_names(cache, tmp_path):
+    """Another site-packages is as good; a project may change, which is mentioned when most modules are there."""
+    import venv
+    venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
+    site = pathlib.Path(sysconfig.get_path("purelib", vars={"base": str(tmp_path / "venv")}))
+    overlay, project = tmp_path / "other/site-packages", tmp_path / "project"
+    for folder in overlay, project:
+        folder.mkdir(parents=True)
+    (site / "more.pth").write_text(f"{overlay}\n{project}\n")
+    (overlay / "overlaid.py").write_text("import own0")
+    (overlay / "overlaid_too.py").write_text("")
+    for i in range(192):
+        (project / f"own{i}.py").write_text("")
+    environment = {**cache, "PYTHON_EXEC": str(tmp_path / "venv/bin/python")}
+    p = warm(environment, sees(tmp_path, ["overlaid_too", "overlaid", "own1"], "time = __import__('time')\n"
+                               "for i in range(192): __import__(f'own{i}')\ntime.sleep(2.5)"))
+    assert [line.split()[:2] for line in p.stdout.splitlines()] == [["overlaid_too", "True"], ["overlaid", "False"], ["own1", "False"]]
+    assert f"warm start: 192 modules are imported by each worker: {project} is not a site-packages folder" in p.stderr
+
+
 def test_a_small_limit_of_open_files(cache, tmp_path):
     script = tmp_path / "script.py"
-    script.write_text(f"import sys; loaded = set(sys.modules)\nimport decimal, os\nos.write(1, b'%d\\n' % ('decimal' in loaded))")
+    script.write_text(f"{SEES}import decimal, os\nos.write(1, b'%d\\n' % ('decimal' in loaded))")
     words = ["sh", "-c", 'ulimit -Sn 256; exec "$@"', "sh", jobs.crun(), "--warm", "--nproc-per-node=40", str(script)]
     for _ in range(2):
         p = jobs.run(words, timeout=120, env=cache)
