@@ -134,7 +134,11 @@ CRW_EXPORT bool crw_is_primary(const struct crw_group *group);
  * Memory that all ranks of this host map, n_bytes for each rank, zeroed, 64-byte aligned; *ret_data is this
  * rank's part. Collectives on a range inside it copy no more than they must, crw_all_reduce() nothing.
  * Collective, same n_bytes everywhere. Freed with the group; other groups see ordinary memory. -ENOMEM: all ranks of
- * the host together want more than it has.
+ * the host together want more than it has. ret_data is the address of a void *, without a cast:
+ *
+ *     void *shared;
+ *     if (crw_shared_alloc(group, n * sizeof(float), &shared) == 0)
+ *         gradients = shared;
  */
 CRW_EXPORT int crw_shared_alloc(struct crw_group *group, size_t n_bytes, void **ret_data);
 
@@ -398,7 +402,8 @@ enum crw_layer_kind {
     CRW_LAYER_KIND_COUNT
 };
 
-struct crw_layer { /* fields that a kind does not have are 0 */
+/* A field that a kind does not have is 0. */
+struct crw_layer {
     enum crw_layer_kind kind;
     const char *name; /* of its parameters: "conv1" gives "conv1.weight"; NULL without parameters */
     int in, out, kernel;

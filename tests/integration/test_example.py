@@ -39,7 +39,8 @@ def environment(root):
 
 def make(root, folder, *args):
     shutil.copytree(next(root.rglob("doc/crun/examples")), folder)
-    p = jobs.run(["make", "-C", str(folder), "CFLAGS=-O2 -Wall -Wextra -Werror -Wno-unused-parameter", *args],
+    p = jobs.run(["make", "-C", str(folder), "CFLAGS=-O2 -Wall -Wextra -Werror -Wno-unused-parameter "
+                  "-fstrict-aliasing -Wstrict-aliasing=1", *args],
                  env=environment(root))
     assert p.returncode == 0, p.stdout + p.stderr
     return folder

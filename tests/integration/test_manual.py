@@ -42,6 +42,12 @@ def test_every_function_is_described_as_it_is_declared():
     assert found == everything
 
 
+def test_no_page_shows_a_cast_that_breaks_aliasing():
+    """(void **)&floats makes a compiler's optimisation wrong in the program that copies it."""
+    for page in PAGES:
+        assert "(void **)&" not in page.read_text(), page
+
+
 @pytest.mark.parametrize("name", ["crw_all_reduce", "crw_snapshots_save", "crw_model_forward", "crw_version"])
 def test_a_function_leads_to_its_page(name):
     page = (jobs.build_folder() / "man" / f"{name}.3").read_text().strip()

@@ -52,13 +52,15 @@ static int fit_line(struct crw_group *group, void *data)
     double slope = 0, offset = 0;
     struct crw_sampler *sampler;
     struct gradient *g;
+    void *shared;
     int r;
 
-    r = crw_shared_alloc(group, sizeof(*g), (void **)&g);
+    r = crw_shared_alloc(group, sizeof(*g), &shared);
     if (r == 0)
         r = crw_sampler_create(&options, &sampler);
     if (r)
         goto failed;
+    g = shared;
     for (uint64_t epoch = 0; r == 0 && epoch < EPOCHS; epoch++) {
         uint32_t samples[BATCH];
         size_t n;
