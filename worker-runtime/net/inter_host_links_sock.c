@@ -201,31 +201,33 @@ int inter_host_connect(struct inter_host *s, int interrupt_fd)
     return s->topology.local < s->topology.n_rails ? connect_rail(s, &wait) : 0;
 }
 
-static int allocate_pairs(struct inter_host *s)
+static int connect_pairs(struct inter_host *s, struct net_link **out, struct net_link **in)
 {
-    size_t n = (size_t)s->topology.n_hosts;
+    const struct topology *h = &s->topology;
+    int r = 0;
 
-    s->pairs_out = calloc(n, sizeof(void *));
-    s->pairs_in = calloc(n, sizeof(void *));
-    return s->pairs_out && s->pairs_in ? 0 : crw_fail_errno(-ENOMEM, "cannot connect with all hosts");
+    out[topology_ahead(h, h->host, 1)] = s->after;
+    in[topology_ahead(h, h->host, -1)] = s->before;
+    for (int i = 2; r == 0 && i < h->n_hosts; i++)
+        r = connect_link(s, &s->wait, LINK_PAIR, i, true, &out[topology_ahead(h, h->host, i)]);
+    for (int i = 2; r == 0 && i < h->n_hosts; i++)
+        r = connect_link(s, &s->wait, LINK_PAIR, i, false, &in[topology_ahead(h, h->host, -i)]);
+    return r;
 }
 
 int inter_host_need_pairs(struct inter_host *s)
 {
-    const struct topology *h = &s->topology;
+    size_t n = (size_t)s->topology.n_hosts;
+    struct net_link **out, **in;
     int r;
 
     if (s->pairs_out)
         return 0;
-    r = allocate_pairs(s);
-    if (r == 0) {
-        s->pairs_out[topology_ahead(h, h->host, 1)] = s->after;
-        s->pairs_in[topology_ahead(h, h->host, -1)] = s->before;
-    }
-    for (int i = 2; r == 0 && i < h->n_hosts; i++)
-        r = connect_link(s, &s->wait, LINK_PAIR, i, true, &s->pairs_out[topology_ahead(h, h->host, i)]);
-    for (int i = 2; r == 0 && i < h->n_hosts; i++)
-        r = connect_link(s, &s->wait, LINK_PAIR, i, false, &s->pairs_in[topology_ahead(h, h->host, -i)]);
+    out = calloc(n, sizeof(*out));
+    in = calloc(n, sizeof(*in));
+    r = out && in ? connect_pairs(s, out, in) : crw_fail_errno(-ENOMEM, "cannot connect with all hosts");
+    s->pairs_in = in; /* also what is not complete: it is cut and closed with the rest */
+    s->pairs_out = out;
     return r == 0 ? 0 : inter_host_break(s, r);
 }
 

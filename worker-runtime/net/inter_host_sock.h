@@ -35,8 +35,9 @@ struct inter_host {
     struct exchange_links links;     /* the leader's; else NULL */
     struct exchange exchange;        /* the leader's */
     struct net_link *before, *after; /* of this rank's rail, round the ring; NULL: it has none */
-    struct net_link **pairs_out,
-        **pairs_in; /* by host, for pairwise_reduce_sock.h; NULL: not used so far; the nearest are the rail's */
+    /* By host, for pairwise_reduce_sock.h; NULL: not used so far; the nearest are the rail's. Set once they are whole, in
+     * before out: a message that fails on another thread cuts them. */
+    struct net_link **_Atomic pairs_out, **_Atomic pairs_in;
     struct net_link **out;       /* by rank: messages to it; NULL: none so far */
     uint8_t *own;                /* the leader's: data of its host's ranks */
     uint8_t *table;              /* data of all ranks, on a host with a single rank */
