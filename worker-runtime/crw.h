@@ -109,9 +109,10 @@ CRW_EXPORT int crw_finish(struct crw_group *group);
 
 /*
  * Runs function(group, data) in n forked processes, the ranks 0..n-1 of a group that needs no launcher and no
- * store (crw_store_*() fail), and waits for them. 0 when all returned 0; else CRW_E_PEER and the sentence of
- * the first that did not: the others get SIGTERM, and SIGKILL five seconds later. The workers die with the
- * calling thread. Call it before the program has threads; what they write to memory stays with them.
+ * store (crw_store_*() fail), and waits for them. 0 when all returned 0; else CRW_E_PEER and a sentence with
+ * that of the first that did not: its crw_error_message() when it returned. The others get SIGTERM, and SIGKILL
+ * five seconds later. The workers die with the calling thread. Call it before the program has threads; what they
+ * write to memory stays with them.
  */
 CRW_EXPORT int crw_launch(int (*function)(struct crw_group *group, void *data), void *data, int n);
 

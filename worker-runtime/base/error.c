@@ -58,6 +58,11 @@ int crw_fail_errno(int negative_errno, const char *format, ...)
     return negative_errno;
 }
 
+void error_forget(void)
+{
+    sentence[0] = '\0';
+}
+
 const char *crw_error_message(void)
 {
     return sentence;

@@ -18,6 +18,9 @@ int crw_fail(int result, const char *format, ...) __attribute__((format(printf, 
 /* The same with ": " and the system's words for -negative_errno behind it; returns negative_errno. */
 int crw_fail_errno(int negative_errno, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* The sentence becomes "": in a forked process it is about another one. */
+void error_forget(void);
+
 /*
  * The first line of a function of crw.h: an argument that cannot be right ends the call with `result` and a sentence that
  * names the function and what it needs.

@@ -20,12 +20,13 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { GRACE_MS = 5000, EXIT_NO_GROUP = 125 };
+enum { GRACE_MS = 5000, EXIT_NO_GROUP = 125, SENTENCE_MAX = 1024 };
 
 struct worker {
     pid_t pid;
@@ -35,8 +36,9 @@ struct worker {
 struct fork_launch {
     int n, n_running;
     struct worker *workers;
-    struct pollfd *fds;  /* by rank; -1: ended or not started */
-    int first_failed;    /* -1: none so far */
+    struct pollfd *fds;              /* by rank; -1: ended or not started */
+    char (*sentences)[SENTENCE_MAX]; /* by rank, in memory that the workers write to: why it failed; "" */
+    int first_failed;                /* -1: none so far */
     int64_t deadline_ns; /* of those that were asked to stop; 0: not yet; INT64_MAX: they were killed */
 };
 
@@ -54,27 +56,32 @@ __attribute__((noreturn)) static void leave_worker(int code)
     _exit(code);
 }
 
-__attribute__((noreturn)) static void worker_main(int rank, int n, int fd,
+__attribute__((noreturn)) static void worker_main(const struct fork_launch *l, int rank, int fd,
                                                   int (*function)(struct crw_group *, void *), void *data)
 {
     const struct crw_env env = {
         .rank = rank,
-        .world_size = n,
+        .world_size = l->n,
         .local_rank = rank,
-        .local_world_size = n,
+        .local_world_size = l->n,
         .group_world_size = 1,
         .run_id = "none",
         .notice_fd = -1,
     };
     struct crw_group *group;
-    int r;
+    int r, code = EXIT_NO_GROUP;
 
-    if (group_create_on(&env, fd, &group) != 0)
-        leave_worker(EXIT_NO_GROUP);
-    r = function(group, data);
+    error_forget();
+    r = group_create_on(&env, fd, &group);
+    if (r == 0) {
+        r = function(group, data);
+        code = exit_code(r);
+    }
     if (r == 0)
         crw_group_destroy(group);
-    leave_worker(exit_code(r));
+    else
+        (void)snprintf(l->sentences[rank], SENTENCE_MAX, "%s", crw_error_message());
+    leave_worker(code);
 }
 
 /* ---- the launcher ---- */
@@ -92,7 +99,7 @@ static int start_worker(struct fork_launch *l, int rank, int fd, int (*function)
             _exit(EXIT_NO_GROUP); /* it died in between */
         for (int i = 0; i < rank; i++)
             (void)close(l->fds[i].fd); /* pidfds: nothing is pending */
-        worker_main(rank, l->n, fd, function, data);
+        worker_main(l, rank, fd, function, data);
     }
     l->workers[rank].pid = pid;
     l->n_running++;
@@ -159,6 +166,7 @@ static void wait_for_ends(struct fork_launch *l)
 
 static int launch_result(const struct fork_launch *l)
 {
+    const char *why;
     int status;
 
     if (l->first_failed < 0)
@@ -167,9 +175,12 @@ static int launch_result(const struct fork_launch *l)
     if (WIFSIGNALED(status))
         return crw_fail(CRW_E_PEER, "worker %d of %d was killed by signal %d", l->first_failed, l->n,
                         WTERMSIG(status));
+    why = l->sentences[l->first_failed];
     if (WEXITSTATUS(status) == EXIT_NO_GROUP)
-        return crw_fail(CRW_E_PEER, "worker %d of %d could not join the group", l->first_failed, l->n);
-    return crw_fail(CRW_E_PEER, "worker %d of %d ended with %d", l->first_failed, l->n, WEXITSTATUS(status));
+        return crw_fail(CRW_E_PEER, "worker %d of %d could not join the group: %.*s", l->first_failed, l->n,
+                        SENTENCE_MAX - 1, why);
+    return crw_fail(CRW_E_PEER, "worker %d of %d ended with %d%s%.*s", l->first_failed, l->n,
+                    WEXITSTATUS(status), *why ? ": " : "", SENTENCE_MAX - 1, why);
 }
 
 /* After a start that failed the workers can do nothing useful. */
@@ -183,6 +194,22 @@ static void kill_all_workers(struct fork_launch *l)
         if (l->fds[i].fd >= 0)
             (void)close(l->fds[i].fd);
     }
+}
+
+static int run_workers(struct fork_launch *l, int fd, int (*function)(struct crw_group *, void *), void *data)
+{
+    int r = 0;
+
+    (void)fflush(NULL); /* what is in the buffers is written once, here */
+    for (int i = 0; r == 0 && i < l->n; i++)
+        r = start_worker(l, i, fd, function, data);
+    if (r) {
+        kill_all_workers(l);
+        return r;
+    }
+    while (l->n_running > 0)
+        wait_for_ends(l);
+    return launch_result(l);
 }
 
 int crw_launch(int (*function)(struct crw_group *group, void *data), void *data, int n)
@@ -202,15 +229,13 @@ int crw_launch(int (*function)(struct crw_group *group, void *data), void *data,
         return crw_fail_errno(-ENOMEM, "cannot start %d workers", n);
     for (int i = 0; i < n; i++)
         fds[i] = (struct pollfd){.fd = -1, .events = POLLIN};
+    l.sentences =
+        mmap(NULL, (size_t)n * SENTENCE_MAX, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (l.sentences == MAP_FAILED)
+        return crw_fail_errno(-errno, "cannot start %d workers", n);
     r = shm_create_memory(n, &fd);
-    (void)fflush(NULL); /* what is in the buffers is written once, here */
-    for (int i = 0; r == 0 && i < n; i++)
-        r = start_worker(&l, i, fd, function, data);
-    if (r) {
-        kill_all_workers(&l);
-        return r;
-    }
-    while (l.n_running > 0)
-        wait_for_ends(&l);
-    return launch_result(&l);
+    if (r == 0)
+        r = run_workers(&l, fd, function, data);
+    (void)munmap(l.sentences, (size_t)n * SENTENCE_MAX); /* our own mapping: cannot fail */
+    return r;
 }

@@ -717,6 +717,11 @@ static int return_errno(struct crw_group *group, void *data)
     return crw_rank(group) == 0 ? -5 : 0;
 }
 
+static int return_failure(struct crw_group *group, void *data)
+{
+    return crw_rank(group) == 1 ? crw_broadcast(group, data, 1, 7) : crw_barrier(group);
+}
+
 /* Rank 0 does not listen to SIGTERM and looks at nothing. */
 static int hang_on(struct crw_group *group, void *data)
 {
@@ -745,7 +750,10 @@ static void expect_nobody_is_killed(int (*worker)(struct crw_group *group, void 
 static void results_of_workers_are_told(void **state)
 {
     expect_nobody_is_killed(return_three, 3, "worker 1 of 3 ended with 3");
-    expect_nobody_is_killed(return_errno, 2, "worker 0 of 2 ended with 1");
+    expect_nobody_is_killed(return_errno, 2,
+                            "worker 0 of 2 ended with 1"); /* and not with the sentence before */
+    expect_nobody_is_killed(return_failure, 2,
+                            "worker 1 of 2 ended with 9: rank 7 cannot be the root: there are 2 ranks");
     assert_int_equal(crw_launch(hang_on, NULL, 2), CRW_E_PEER);
     assert_string_equal(crw_error_message(), "worker 1 of 2 ended with 4");
     assert_int_equal(crw_launch(return_three, NULL, 0), CRW_E_ARGUMENT);
