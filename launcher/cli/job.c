@@ -301,9 +301,15 @@ static bool parse_stream_pair(const char **text, uint8_t *map, int n_workers)
     return true;
 }
 
+/* As the pattern of torchrun has it, which takes a newline at the end: a block of YAML leaves one. */
+static bool is_end_of_map(const char *text)
+{
+    return !*text || strcmp(text, "\n") == 0;
+}
+
 bool job_parse_streams(const char *text, uint8_t *map, int n_workers)
 {
-    if (*text >= '0' && *text <= '3' && !text[1]) {
+    if (*text >= '0' && *text <= '3' && is_end_of_map(text + 1)) {
         memset(map, *text - '0', (size_t)n_workers);
         return true;
     }
@@ -311,7 +317,7 @@ bool job_parse_streams(const char *text, uint8_t *map, int n_workers)
     for (;;) {
         if (!parse_stream_pair(&text, map, n_workers))
             return false;
-        if (!*text)
+        if (is_end_of_map(text))
             return true;
         if (*text++ != ',')
             return false;

@@ -51,7 +51,7 @@ def split_stderr(text):
     tables = TABLE.findall(text)
     text, _, usage = text.partition("\nusage: ") if not text.startswith("usage: ") else ("", "", text)
     written, said, trace = [], [usage], None
-    for line in TABLE.sub("", text).splitlines():
+    for line in TABLE.sub("", text).split("\n"):  # other white space may be in a value that a message repeats
         if line.startswith("Traceback (most recent call last)"):
             trace = []
         if trace is not None:
