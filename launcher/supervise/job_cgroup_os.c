@@ -6,6 +6,9 @@
  * writes to cgroup.kill (Linux 5.14; before that it freezes the cgroup and kills each process), removes the folder, and
  * repeats that until the folder is gone: a process that waits in the kernel may take its time.
  *
+ * Limits: a program that reads cpu.max and memory.max of its own cgroup finds those that hold for it. Where the new cgroup cannot
+ * have these files, because the one above has processes of its own (crun), and there is a limit, none is made.
+ *
  * Order: the keeper is there before the cgroup is made, so at no moment a cgroup is left behind.
  *
  * The keeper has memory of its own, although a copy of the page tables costs a tenth of a millisecond: the OOM killer ends
@@ -33,6 +36,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "launcher/supervise/cgroup_limits_os.h"
 #include "launcher/supervise/close_descriptors_os.h"
 #include "launcher/util/folder_list_os.h"
 #include "base/cleanup.h"
@@ -228,14 +232,17 @@ static void end_keeper(struct job_cgroup *c)
 
 void job_cgroup_make(struct job_cgroup *c)
 {
+    struct cgroup_limits limits;
+
     if (c->parent < 0)
         return;
-    int r = start_keeper(c);
+    cgroup_limits_read(c->parent, &limits); /* anew for each generation: they may have been changed */
+    int r = cgroup_limits_enable(c->parent, &limits) ? start_keeper(c) : -EOPNOTSUPP;
     if (!r && mkdirat(c->parent, c->name, 0755) < 0)
         r = -errno;
     if (!r) {
         c->folder = openat(c->parent, c->name, O_PATH | O_DIRECTORY | O_CLOEXEC);
-        r = c->folder < 0 ? -errno : 0;
+        r = c->folder < 0 ? -errno : cgroup_limits_write(c->folder, &limits) ? 0 : -EOPNOTSUPP;
     }
     c->shared->is_used = !r;
     c->shared->error = -r;

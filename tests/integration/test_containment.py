@@ -105,6 +105,21 @@ def test_double_kills():
     assert p.returncode == 0, p.stdout + p.stderr
 
 
+@pytest.mark.skipif(jobs.is_sanitized(), reason="AddressSanitizer is to be the first library")
+@pytest.mark.parametrize("memory_max", ["max", "1073741824"])
+def test_worker_reads_the_limits_in_its_cgroup(group, tmp_path, memory_max):
+    """A cgroup whose files show no limit is not made below one that has a limit: programs size their pools by these files."""
+    (tmp_path / "memory.max").write_text(memory_max + "\n")
+    p = start(group, "--no-python", "sh", "-c", "cat /proc/self/cgroup; sleep 600 & setsid sleep 600 & exit 0",
+              environment={"LD_PRELOAD": str(jobs.build_folder() / "tests/fakes/liblimited_cgroup.so"),
+                           "FAKE_MEMORY_MAX": str(tmp_path / "memory.max")}, stdout=subprocess.PIPE)
+    out, err = p.communicate(timeout=60)
+    assert p.returncode == 0, err
+    own = re.search(r"^0::(.*)$", out, re.M).group(1).rpartition("/")[2]
+    assert re.fullmatch("crun-[0-9a-f]{16}" if memory_max == "max" else group.name, own), out
+    assert_nothing_stays(p, group)
+
+
 @pytest.mark.parametrize("victim", ["crun", "guardian", "keeper"])
 def test_single_kills(group, victim):
     """Without its keeper a job goes on and ends as ever."""
