@@ -113,6 +113,7 @@ struct step {
     uint64_t n_samples, n_batches; /* of this rank */
     uint64_t consumed;             /* where it leaves the epoch */
     float loss;                    /* mean over this rank's batches */
+    bool refused;                  /* a batch has no loss: t->error is the reason */
     double loss_all;               /* over all ranks' */
     double accuracy;               /* over all ranks' samples; NAN: not asked for */
     bool stop;                     /* a rank wants to */

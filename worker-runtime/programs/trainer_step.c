@@ -52,6 +52,10 @@ static int train_batch(struct trainer *t, const struct crw_batch *batch, struct 
     bool has_loss = crw_model_forward(t->model, batch->input, (int)batch->n, true, NULL) == 0 &&
                     p->loss(t->model, batch->targets, &loss) == 0;
 
+    if (!has_loss)
+        snprintf(t->error, sizeof(t->error), "a batch of step %" PRIu64 " has no loss: %s",
+                 t->state.position.step + 1, crw_error_message());
+    s->refused |= !has_loss;
     s->loss += loss;
     if (t->batch_gradients == t->reduced) {
         happen_fault(t, s);
@@ -119,6 +123,8 @@ static int refuse_step(struct trainer *t, const struct step *s, double norm)
 
     /* Where no loss is at fault, it was a gradient, of an unknown rank. */
     t->follows = isfinite(s->loss) && !isfinite(s->loss_all);
+    if (s->refused)
+        return -1;
     if (!isfinite(s->loss))
         snprintf(t->error, sizeof(t->error),
                  "the loss of step %" PRIu64
@@ -230,11 +236,12 @@ enum step_result trainer_step(struct trainer *t, struct step *s)
     if (t->device)
         return train_step_on_device(t, s);
 
-    enum step_result result = train_batches(t, s);
+    enum step_result result;
 
+    t->error[0] = '\0';
+    result = train_batches(t, s);
     if (result == STEP_NO_DATA)
         return STEP_NO_DATA;
-    t->error[0] = '\0';
     if (result == STEP_DONE && t->batch_gradients != t->reduced)
         happen_fault(t, s);
     if (result == STEP_FAILED || reduce_step(t, s) != 0) {
