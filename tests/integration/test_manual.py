@@ -42,6 +42,12 @@ def test_every_function_is_described_as_it_is_declared():
     assert found == everything
 
 
+def test_both_pages_agree_on_what_protects_data_between_hosts():
+    hosts = (jobs.ROOT / "man/crw_group.3").read_text().split(".Ss Several hosts")[1].split("\n.S")[0]
+    for way in ("CRW_ENCRYPT", "Fl Fl seal", "the job has a secret"):
+        assert way in hosts and way in (jobs.ROOT / "man/libcrw.3").read_text(), way
+
+
 def test_no_page_shows_a_cast_that_breaks_aliasing():
     """(void **)&floats makes a compiler's optimisation wrong in the program that copies it."""
     for page in PAGES:

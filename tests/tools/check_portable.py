@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What crun, crund and crunctl need of the C library, so that they start on the older systems that they are promised for.
+"""What crun, crund, crunctl and libcrw need of the C library, so that they start on the older systems that they are promised for.
 
  - Sources of these programs call a function that came late into glibc in its FALLBACKS file alone, which has another way.
  - A source that calls a function of <unistd.h> includes it: other headers bring it along on some systems only.
@@ -17,11 +17,12 @@ import sys
 from tree import ROOT, sources
 
 GLIBC = (2, 34)
-ROOMS = ("base/", "proto/", "rendezvous/", "launcher/")
-PROGRAMS = ("launcher/crun", "launcher/crunctl", "rendezvous/crund")
+ROOMS = ("base/", "proto/", "rendezvous/", "launcher/", "worker-runtime/")
+PROGRAMS = ("launcher/crun", "launcher/crunctl", "rendezvous/crund", "worker-runtime/libcrw.so")
 # Function: the one file that may call it; None: tables of the tree serve instead.
 FALLBACKS = {
     "_Fork": "launcher/supervise/spawn_guardian_os.c",
+    "pthread_cond_clockwait": None,  # base/cond_os.h
     "sigabbrev_np": None,     # launcher/util/signal_name.c
     "sigdescr_np": None,
     "strerrordesc_np": None,  # strerror()

@@ -30,6 +30,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { FAILURES_MAX = 8, SENTENCE_MAX = 1024, ATTEMPTS_MAX = 4, PAUSE_GROWTH = 4 };
 

@@ -33,6 +33,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* Groups made by this process so far. All ranks make theirs in the same order. */
 static atomic_int n_groups;

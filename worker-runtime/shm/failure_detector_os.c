@@ -9,6 +9,8 @@
 
 #include "worker-runtime/shm/failure_detector_os.h"
 
+#include "base/cond_os.h"
+#include "base/time.h"
 #include "proto/worker_notice.h"
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/base/thread_os.h"
@@ -404,7 +406,7 @@ int failure_detector_create(int notice_fd, int generation, int world_size, struc
     detector->n_users = 1;
     detector->wake_fd = detector->failed_fd = -1;
     pthread_mutex_init(&detector->lock, NULL);
-    pthread_cond_init(&detector->changed, NULL);
+    cond_init(&detector->changed);
     detector->next.generation = generation;
     r = failure_detector_start(detector);
     if (r < 0) {
@@ -487,17 +489,15 @@ int failure_detector_watch_peers(struct failure_detector *detector, const struct
 
 int failure_detector_await_generation(struct failure_detector *detector, struct next_generation *ret)
 {
-    struct timespec until;
+    const uint64_t until_ns = now_ns() + NEXT_GENERATION_S * UINT64_C(1000000000);
     bool has_word;
     int r = 0;
 
-    (void)clock_gettime(CLOCK_MONOTONIC, &until); /* cannot fail for this clock */
-    until.tv_sec += NEXT_GENERATION_S;
     pthread_mutex_lock(&detector->lock);
     if (!detector->has_launcher)
         detector->no_next = true;
     while (!detector->no_next && detector->next.generation <= detector->generation && r != ETIMEDOUT)
-        r = pthread_cond_clockwait(&detector->changed, &detector->lock, CLOCK_MONOTONIC, &until);
+        r = cond_wait_until(&detector->changed, &detector->lock, until_ns);
     if (!detector->no_next && detector->next.generation <= detector->generation) {
         pthread_mutex_unlock(&detector->lock);
         return crw_fail(CRW_E_PEER,

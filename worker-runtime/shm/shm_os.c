@@ -35,6 +35,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 /* Ranks of one job run the same build; the number is for those that do not. */
 #define MAGIC 0x33306d6877726331ull
