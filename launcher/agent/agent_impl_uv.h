@@ -98,7 +98,7 @@ struct agent {
     long oom_kills_before;
     pid_t quit_sender; /* of a SIGQUIT that waits for the stacks */
     char sender[80];   /* of the first signal to stop, as text; "" when unknown */
-    bool start_failed;
+    int start_failed;  /* -errno of the start that the present step has tried; 0: it has not failed */
     bool replace_failed;
     bool store_promised; /* several nodes: the port reported with "ready" is that of the present store */
     bool gave_up;        /* some process cannot be killed */
@@ -116,6 +116,9 @@ struct agent {
 };
 
 /* ---- agent_uv.c ---- */
+
+/* The generation cannot be started: r is -errno. */
+void agent_dispatch_start_failed(struct agent *a, int r);
 
 /* One step of the group machine, with the actions that it answers. */
 void agent_dispatch(struct agent *a, struct group_event event);

@@ -52,6 +52,22 @@ static void describe_worker_failure(struct agent *a, int worker, struct session_
     }
 }
 
+/* No single worker has failed. */
+static void describe_node_failure(const struct worker_group *g, struct session_cause *cause)
+{
+    if (g->cause == GROUP_CAUSE_GUARDIAN) {
+        cause->exit_code = -SIGKILL;
+        session_copy_text(cause->text, sizeof(cause->text),
+                          "the parent process of the workers was killed from outside");
+    } else if (g->cause == GROUP_CAUSE_START) {
+        (void)snprintf(cause->text, sizeof(cause->text), "its workers could not be started: %s",
+                       strerror(g->start_error)); /* fits */
+    } else {
+        session_copy_text(cause->text, sizeof(cause->text),
+                          "its workers were to remain, and have begun to end; they are restarted");
+    }
+}
+
 /* In front of what the worker has left, which may be long. */
 static void add_final_reason(const struct agent *a, struct session_cause *cause)
 {
@@ -77,9 +93,7 @@ void agent_report_failed(struct agent *a, int worker)
     } else if (worker >= 0) {
         describe_worker_failure(a, worker, &cause);
     } else {
-        cause.exit_code = -SIGKILL;
-        session_copy_text(cause.text, sizeof(cause.text),
-                          "the parent process of the workers was killed from outside");
+        describe_node_failure(&a->group, &cause);
     }
     if (a->group.is_final && a->final_why[0])
         add_final_reason(a, &cause);
@@ -166,14 +180,14 @@ static void on_start(void *data, uint32_t generation, int restarts, const struct
     int r = lend_key(a);
     if (r < 0) {
         log_line("cannot lend the workers the key of the job: %s", strerror(-r));
-        agent_dispatch_kind(a, GROUP_START_FAILED);
+        agent_dispatch_start_failed(a, r);
         return;
     }
     r = listen_with_kept_store(a, store);
     if (r < 0) {
         log_line("the worker store cannot listen at %s port %u: %s", assignment->master_addr,
                  assignment->master_port, strerror(-r));
-        agent_dispatch_kind(a, GROUP_START_FAILED);
+        agent_dispatch_start_failed(a, r);
         return;
     }
     agent_publish_assignment(a);

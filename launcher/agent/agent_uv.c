@@ -61,6 +61,12 @@ void agent_dispatch_kind(struct agent *a, enum group_event_kind kind)
     agent_dispatch(a, (struct group_event){.kind = kind, .now_ns = now_ns(), .worker = -1});
 }
 
+void agent_dispatch_start_failed(struct agent *a, int r)
+{
+    agent_dispatch(
+        a, (struct group_event){.kind = GROUP_START_FAILED, .now_ns = now_ns(), .worker = -1, .value = -r});
+}
+
 /* ---- reports of the guardian ---- */
 
 static void end_generation(struct agent *a)
@@ -245,8 +251,10 @@ static void on_files_ready(void *data, int r, struct attempt_files *files)
         r = replace_with(a, files);
     else
         r = begin_generation_with(a, files);
-    if (r)
-        agent_dispatch_kind(a, a->is_replacing ? GROUP_REPLACE_FAILED : GROUP_START_FAILED);
+    if (r && a->is_replacing)
+        agent_dispatch_kind(a, GROUP_REPLACE_FAILED);
+    else if (r)
+        agent_dispatch_start_failed(a, r);
 }
 
 /* The workers that wait for their files are not started. The store that was meant for them ends with the generation. */
@@ -776,9 +784,10 @@ static void perform(struct agent *a, const struct group_action *action)
         do_print_report(a);
         break;
     case GROUP_DO_PRINT_PAUSE:
-        log_line(
-            "the workers failed again within 10 s of their start; the next start is in %d s (--restart-pause)",
-            action->value / 1000);
+        log_line("the workers %s; the next start is in %d s (--restart-pause)",
+                 a->group.cause == GROUP_CAUSE_START ? "could not be started"
+                                                     : "failed again within 10 s of their start",
+                 action->value / 1000);
         break;
     case GROUP_DO_START_AGAIN:
         do_start_again(a);
@@ -833,8 +842,9 @@ void agent_dispatch(struct agent *a, struct group_event event)
     for (size_t i = 0; i < actions.n_items; i++)
         perform(a, &actions.items[i]);
     if (a->start_failed) {
-        a->start_failed = false;
-        agent_dispatch_kind(a, GROUP_START_FAILED);
+        int r = a->start_failed;
+        a->start_failed = 0;
+        agent_dispatch_start_failed(a, r);
     }
     if (a->replace_failed) {
         a->replace_failed = false;

@@ -183,6 +183,9 @@ static void set_reason(const struct failures_source *source, const struct report
                        strerror(g->workers[g->cause_worker].status));
     if (g->cause == GROUP_CAUSE_GUARDIAN)
         (void)snprintf(out, out_size, "the guardian was killed from outside");
+    if (g->cause == GROUP_CAUSE_START)
+        (void)snprintf(out, out_size, "the workers could not be started%s%s", g->start_error ? ": " : "",
+                       g->start_error ? strerror(g->start_error) : "");
     if (g->cause != GROUP_CAUSE_WORKER || !f)
         return;
     report_describe_end(f, end, sizeof(end));

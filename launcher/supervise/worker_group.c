@@ -419,12 +419,39 @@ static void step_start(struct worker_group *g, const struct group_event *event, 
         add_action(out, GROUP_DO_REPORT_FAILED, g->cause_worker);
 }
 
+/* A lack of processes, memory or descriptors, which may pass. */
+static bool is_lack(int error)
+{
+    return error == EAGAIN || error == ENOMEM || error == EMFILE || error == ENFILE || error == ENOBUFS;
+}
+
+static void step_empty(struct worker_group *g, const struct group_event *event, struct group_actions *out);
+
+/* The generation ends as one in which a worker has failed, and the next one comes after a pause. */
+static void fail_start(struct worker_group *g, const struct group_event *event, struct group_actions *out)
+{
+    if (g->state == GROUP_IDLE) /* several nodes: before there was anything to spawn */
+        g->started_ns = event->now_ns;
+    g->state = GROUP_RUNNING;
+    g->start_error = event->value;
+    if (g->n_short == 0)
+        g->n_short = 1;
+    if (g->config.has_rank_assignment)
+        add_action(out, GROUP_DO_REPORT_FAILED, -1);
+    step_empty(g, event, out);
+}
+
 static void step_start_failed(struct worker_group *g, const struct group_event *event,
                               struct group_actions *out)
 {
     if (g->state == GROUP_DONE)
         return;
     set_cause(g, GROUP_CAUSE_START, -1, event->now_ns);
+    if (is_lack(event->value) && (g->state == GROUP_IDLE || g->state == GROUP_RUNNING)) {
+        fail_start(g, event, out);
+        return;
+    }
+    g->start_error = 0;
     if (g->config.has_rank_assignment)
         add_action(out, GROUP_DO_LEAVE, 0);
     disarm_deadline(g, out);
@@ -509,6 +536,8 @@ static bool is_restartable(const struct worker_group *g)
         return true;
     case GROUP_CAUSE_EXEC:
         return !group_exec_is_final(g->workers[g->cause_worker].status);
+    case GROUP_CAUSE_START:
+        return g->start_error != 0;
     default:
         return false;
     }

@@ -49,7 +49,7 @@ enum group_state {
 
 enum group_event_kind {
     GROUP_START, /* begin with generation 0, or the next one; several nodes: generation, restarts, is_needed */
-    GROUP_START_FAILED,  /* a generation could not be started at all */
+    GROUP_START_FAILED,  /* a generation could not be started at all; value: errno, 0: other reasons */
     GROUP_STARTED,       /* worker, pid */
     GROUP_EXEC_FAILED,   /* worker; value: errno */
     GROUP_EXITED,        /* worker, pid; value: wait status */
@@ -107,7 +107,7 @@ enum group_action_kind {
     GROUP_DO_REPLACE,        /* open the next generation for the running workers; start the others in it */
     GROUP_DO_KILL_NEWCOMERS, /* SIGKILL to the workers with to_kill set, and to no others */
     /* Placed: report to the rendezvous */
-    GROUP_DO_REPORT_FAILED, /* worker `value` failed (-1: the guardian was killed, so all have ended) */
+    GROUP_DO_REPORT_FAILED, /* worker `value` failed (-1: none of them, see cause) */
     GROUP_DO_REPORT_DONE,   /* all workers of this node ended with success */
     GROUP_DO_REPORT_READY,  /* no process is left, this node can take part in the next generation */
     GROUP_DO_REQUEST_DRAIN, /* this node has to go away, and the job needs it: all should stop at a common point */
@@ -191,6 +191,7 @@ struct worker_group {
     /* The next GROUP_START begins another generation, charged to the budget; several nodes: it may, and the rendezvous
      * keeps the budget. */
     bool will_restart;
+    int start_error;      /* GROUP_CAUSE_START: errno of a start that is tried again; 0: it is not */
     bool is_final;        /* GROUP_FINAL: the cause of this generation's end */
     bool will_replace;    /* the same, with the workers that are there */
     bool forming;         /* replacing: the new ones are ordered, all have to get ready */

@@ -126,6 +126,19 @@ def test_lost_node_is_named_when_too_few_are_left(tmp_path, number, words):
         assert nodes[0].wait(60) == 1
 
 
+def test_node_that_lacks_processes_for_a_moment_stays(tmp_path):
+    """A start that failed for that is charged as a restart, and no node leaves."""
+    port = lib.free_port()
+    with lib.Nodes(tmp_path) as nodes:
+        for i in range(2):
+            nodes.crun(*options(port, "--max-restarts=2", "--restart-pause=0", nnodes=2), "--no-python", "sh", "-c", SHOW + "sleep 0.5",
+                       env=jobs.preload("scarce_machine", SCARCE="_Fork", SCARCE_AT=1) if i else None)
+        assert nodes.codes() == [0, 0], nodes.texts()
+        assert "its workers could not be started: Resource temporarily unavailable" in nodes[0].text(), nodes.texts()
+        assert "killed from outside" not in nodes[0].text() and " left" not in nodes[0].text(), nodes.texts()
+        assert [line[:2] for line in shown(nodes)[0]][-2:] == [(1, 1), (1, 1)], nodes.texts()
+
+
 def check_announcement(tmp_path, environment):
     port = lib.free_port()
     saves = f"trap 'sleep 3; echo SAVED; exit 0' TERM; touch {tmp_path}/up; while :; do sleep 0.05; done"

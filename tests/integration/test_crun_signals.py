@@ -372,6 +372,31 @@ def test_start_failure_that_passes_is_restarted(tmp_path):
     assert "Text file busy" in err and "attempts left" in err
 
 
+@pytest.mark.parametrize("options", [[], ["--warm"]], ids=["cold", "warm"])
+@pytest.mark.parametrize("call, at", [("_Fork", 1), ("_Fork", 2), ("socketpair", 1), ("socketpair", 2), ("socketpair", 4), ("open", 1), ("open", 3)])
+def test_lack_at_a_start_is_a_restart(tmp_path, call, at, options):
+    """Whichever part of crun lacks something: the guardian's fork, sockets for workers, their files."""
+    script = tmp_path / "script.py"
+    script.write_text(f"import os, sys\nprint(os.environ['CRUN_GENERATION'])\nsys.exit(os.environ['CRUN_GENERATION'] == '0' and {at} > 1)")
+    p = subprocess.run([jobs.crun(), "--standalone", "--max-restarts=2", "--restart-pause=0", "-t3", f"--log-dir={tmp_path}", *options, script],
+                       capture_output=True, text=True, timeout=60,
+                       env={**os.environ, **jobs.preload("scarce_machine", SCARCE=call, SCARCE_AT=at)})
+    assert p.returncode == 0, p.stderr
+    lack = "Resource temporarily unavailable" if call == "_Fork" else "Too many open files"
+    if not options or call == "open":
+        assert p.stderr.count(lack) == 1 and p.stderr.count("attempts left; will restart worker group") >= 1, p.stderr
+
+
+def test_lack_at_a_start_that_stays(tmp_path):
+    """The start comes again after a pause, as often as --max-restarts allows."""
+    p = subprocess.run([jobs.crun(), "--standalone", "--max-restarts=1", "--no-python", "true"], capture_output=True, text=True, timeout=60,
+                       env={**os.environ, "OMP_NUM_THREADS": "1", **jobs.preload("scarce_machine", SCARCE="_Fork", SCARCE_AT=0)})
+    assert p.returncode == 1, p.stderr
+    lines = [line[6:] for line in p.stderr.splitlines()]
+    assert lines.count("the workers could not be started; the next start is in 1 s (--restart-pause)") == 1, p.stderr
+    assert lines[-1] == "the only restart is used; the job has failed", p.stderr
+
+
 def test_pause_between_restarts(tmp_path):
     """The first restart at once, the second after 1 s, the third after 2 s."""
     begin = time.monotonic()

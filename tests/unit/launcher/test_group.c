@@ -339,6 +339,37 @@ static void test_start_failed(void **state)
     group_finish(&g);
 }
 
+/* Charged as a restart, and always after a pause. */
+static void test_start_failed_for_lack_of_something(void **state)
+{
+    static const struct line lines[] = {
+        {0, GROUP_START, -1, 0, "spawn"},
+        {10, GROUP_START_FAILED, -1, EAGAIN, "print-report, print-pause 1000, arm +1000"},
+        {1010, GROUP_TIMER, -1, 0, "start-again"},
+        {1010, GROUP_START, -1, 0, "spawn"},
+        {1020, GROUP_START_FAILED, -1, EMFILE, "print-report, print-pause 2000, arm +2000"},
+        {3020, GROUP_TIMER, -1, 0, "start-again"},
+        {3020, GROUP_START, -1, 0, "spawn"},
+        {3030, GROUP_START_FAILED, -1, ENOMEM, "print-report, finish 1"},
+        {0},
+    };
+    static const struct line stopped[] = {
+        {0, GROUP_START, -1, 0, "spawn"},
+        {10, GROUP_START_FAILED, -1, EAGAIN, "print-report, print-pause 1000, arm +1000"},
+        {500, GROUP_SIGNAL, -1, SIGTERM, "disarm, print-report, finish 1"},
+        {0},
+    };
+    const struct group_config config = {
+        .n_workers = 2, .max_restarts = 2, .grace_ns = 30000 * MS, .pause_max_ns = 10000 * MS};
+    struct worker_group g;
+
+    converse_as(&g, &config, lines);
+    assert_int_equal(g.restarts, 2);
+    group_finish(&g);
+    converse_as(&g, &config, stopped);
+    group_finish(&g);
+}
+
 static void test_placed_failure_and_next_generation(void **state)
 {
     static const struct line lines[] = {
@@ -503,6 +534,28 @@ static void test_placed_cannot_start(void **state)
     struct worker_group g;
 
     converse_with_assignment(&g, lines);
+    group_finish(&g);
+}
+
+/* The node stays: the others learn of it, and the rendezvous keeps the budget. */
+static void test_placed_lack_at_the_start(void **state)
+{
+    static const struct line lines[] = {
+        {0, GROUP_START, -1, 0, "spawn"},
+        {10, GROUP_START_FAILED, -1, EAGAIN, "report-failed -1, print-report, print-pause 1000, arm +1000"},
+        {20, GROUP_PEER_FAILED, -1, 0, ""},
+        {1010, GROUP_TIMER, -1, 0, "report-ready"},
+        {1020, GROUP_START_FAILED, -1, EMFILE, "report-failed -1, print-report, print-pause 2000, arm +2000"},
+        {3020, GROUP_TIMER, -1, 0, "report-ready"},
+        {3030, GROUP_START, -1, 2, "spawn"},
+        {0},
+    };
+    const struct group_config config = {
+        .n_workers = 2, .grace_ns = 30000 * MS, .pause_max_ns = 10000 * MS, .has_rank_assignment = true};
+    struct worker_group g;
+
+    converse_as(&g, &config, lines);
+    assert_int_equal(g.generation, 2);
     group_finish(&g);
 }
 
@@ -935,6 +988,7 @@ int main(void)
         cmocka_unit_test(test_exec_failure_is_final),
         cmocka_unit_test(test_lost_guardian),
         cmocka_unit_test(test_start_failed),
+        cmocka_unit_test(test_start_failed_for_lack_of_something),
         cmocka_unit_test(test_placed_failure_and_next_generation),
         cmocka_unit_test(test_placed_stopped_for_another_node),
         cmocka_unit_test(test_placed_stopped_when_done),
@@ -942,6 +996,7 @@ int main(void)
         cmocka_unit_test(test_placed_signal),
         cmocka_unit_test(test_placed_drain),
         cmocka_unit_test(test_placed_cannot_start),
+        cmocka_unit_test(test_placed_lack_at_the_start),
         cmocka_unit_test(test_signals_within_a_second_are_one_request),
         cmocka_unit_test(test_signal_after_a_drain_in_vain),
         cmocka_unit_test(test_request_of_a_drain),
