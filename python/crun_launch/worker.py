@@ -53,6 +53,7 @@ import random
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -744,10 +745,41 @@ def _on_stop(signum, frame):
     _stop_seen = True
 
 
+class _Limit:
+    """The end of the job's time in Slurm. The variable has it as it was at the start (seconds since 1970); `scontrol update
+    TimeLimit=` moves it, so that a thread asks Slurm once it is near, in rank 0 alone: each question is one to the controller."""
+
+    def __init__(self):
+        end = os.environ.get("SLURM_JOB_END_TIME", "")
+        self.end = int(end) if end.isdigit() else 0
+        self.is_asking = self.is_near = False
+
+    def ask(self):
+        end = 0
+        with contextlib.suppress(OSError, subprocess.SubprocessError, LookupError, ValueError):
+            job = subprocess.run(["scontrol", "show", "job", "-o", os.environ["SLURM_JOB_ID"]], capture_output=True, text=True, timeout=10,
+                                 env={**os.environ, "SLURM_TIME_FORMAT": "standard"}).stdout
+            end = int(time.mktime(time.strptime(job.partition(" EndTime=")[2].split()[0], "%Y-%m-%dT%H:%M:%S")))
+        self.is_near = end <= self.end  # also without an answer
+        self.end = max(end, self.end)
+        self.is_asking = False
+
+    def look(self):
+        rank = dist.get_rank() if "torch.distributed" in sys.modules and dist.is_initialized() else int(os.environ.get("RANK", 0))
+        if self.end and rank == 0 and not self.is_asking and not self.is_near and time.time() > self.end - _BEFORE_LIMIT_S:
+            self.is_asking = True
+            threading.Thread(target=self.ask, daemon=True).start()
+        return self.is_near
+
+
+_limit = None
+
+
 def _is_limit_near():
-    """Whether the job's time in Slurm ends soon; the variable has the seconds since 1970."""
-    end = os.environ.get("SLURM_JOB_END_TIME", "")
-    return end.isdigit() and time.time() > int(end) - _BEFORE_LIMIT_S
+    """Whether the job's time in Slurm ends soon."""
+    global _limit
+    _limit = _limit or _Limit()
+    return _limit.look()
 
 
 def _wants_stop():

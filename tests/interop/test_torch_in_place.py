@@ -142,6 +142,36 @@ def test_all_ranks_stop_at_one_step(python215, monkeypatch, how, code):
         assert "SIGKILL" not in job.errors.read_text()
 
 
+LIMIT = r"""
+import sys, time
+from crun_launch import worker
+
+def within(seconds, wanted):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and worker._is_limit_near() != wanted:
+        time.sleep(0.02)
+    return worker._is_limit_near() == wanted
+
+assert not within(1, True), "the end has moved, and the job stops before the old one"
+open(sys.argv[1], "w").write(str(int(time.time()) + 40))
+worker._limit.end = int(time.time()) + 30  # the later end is near as well, by now
+assert within(10, True) == (sys.argv[2] == "0"), "rank 0 alone asks"
+"""
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_end_of_time_that_was_moved(tmp_path, rank):
+    """scontrol update TimeLimit= after the start, of which the environment does not know."""
+    (tmp_path / "scontrol").write_text("#!/bin/sh\n[ \"$*\" = 'show job -o 7' ] || exit 1\n"
+                                       f"echo JobId=7 StartTime=2001-01-01T00:00:00 EndTime=$(date -d @$(cat {tmp_path}/end) +%Y-%m-%dT%H:%M:%S) Deadline=N/A\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    (tmp_path / "end").write_text(str(int(time.time()) + 3600))
+    p = jobs.run([sys.executable, "-c", LIMIT if rank == "0" else LIMIT.replace("within(10", "within(1"), tmp_path / "end", rank],
+                 env={**os.environ, "PYTHONPATH": str(jobs.ROOT / "python"), "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7",
+                      "RANK": rank, "SLURM_JOB_END_TIME": str(int(time.time()) + 30)})
+    assert p.returncode == 0, p.stderr
+
+
 def test_a_mistake_of_the_script_is_not_a_peer_s_failure(python215, tmp_path):
     """The error is that of the script, and it is there at once."""
     script = tmp_path / "mistake.py"
