@@ -31,6 +31,7 @@
 #include "launcher/host/machine_os.h"
 #include "launcher/host/node_check_os.h"
 #include "launcher/host/numa_os.h"
+#include "launcher/cli/oci_call.h"
 #include "launcher/cli/options.h"
 #include "launcher/cli/plan.h"
 #include "launcher/host/program_os.h"
@@ -523,6 +524,10 @@ int main(int argc, char **argv)
     guardian_set_command_line(argv);
     if (open_missing_stdio() < 0)
         return 1; /* there is no stderr to report it on */
+    if (argc > 1 && oci_call_is(argv + 1, access(argv[1], F_OK) == 0)) {
+        log_line("%s", oci_call_answer);
+        return 2;
+    }
     switch (options_parse(argv + (argc > 0), environ, &options, error)) {
     case 0:
         return is_kernel_new_enough() && has_descriptors() ? run_options(&options, &before)

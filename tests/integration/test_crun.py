@@ -204,6 +204,20 @@ def test_python_is_the_one_that_the_shell_takes(tmp_path, shell):
     assert [f"workers run {tmp_path}/{runs}/bin/python3" in line for line in p.stderr.splitlines()] == [True] * is_named, p.stderr
 
 
+@pytest.mark.parametrize("args", [["list"], ["--root", "/run/crun", "list"], ["--systemd-cgroup", "delete", "--force", "id"], ["--log=x", "create", "id"]])
+def test_call_of_the_oci_runtime(tmp_path, args):
+    p = crun(*args, cwd=tmp_path)
+    jobs.assert_one_sentence(p, 2, "not the OCI runtime", "containers.conf", "-Dshort_names=false")
+
+
+def test_scripts_that_are_called_like_commands_of_the_oci_runtime(tmp_path):
+    script(tmp_path, "#!/bin/sh\necho ran $1\n", "run")
+    for args in (["run", "x"], ["./run", "x"], ["--standalone", "run", "x"]):
+        assert crun(*args, cwd=tmp_path).stdout == "ran x\n"
+    assert "not the OCI runtime" in crun("start", cwd=tmp_path).stderr
+    assert crun("--no-python", "start", cwd=tmp_path).stderr == "crun: start: No such file or directory on PATH\n"
+
+
 def opens(pid, path):
     try:
         return any(os.readlink(f"/proc/{pid}/fd/{fd}") == path for fd in os.listdir(f"/proc/{pid}/fd"))

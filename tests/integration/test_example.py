@@ -1,5 +1,6 @@
 """worker-runtime/example as a user has it: libcrw installed to a prefix, the example built outside the tree."""
 
+import json
 import os
 import pathlib
 import re
@@ -24,11 +25,23 @@ def installed(tmp_path_factory):
 
 
 def test_crun_has_a_second_name(installed):
-    """The first one is that of an OCI runtime."""
-    crun = next(path for path in installed.rglob("bin/crun-launch"))
-    assert os.readlink(crun) == "crun"
+    """The first one is that of an OCI runtime, and left out beside podman."""
+    crun, page = (next(installed.rglob(f"{name}")) for name in ("bin/crun-launch", "man1/crun-launch.1"))
     assert jobs.run([str(crun), "--version"]).stdout.startswith("crun ")
-    assert os.readlink(next(installed.rglob("man1/crun-launch.1"))) == "crun.1"
+    has_first = any(installed.rglob("bin/crun"))
+    assert (crun.is_symlink(), page.is_symlink()) == (has_first, has_first)
+    assert not has_first or (os.readlink(crun), os.readlink(page)) == ("crun", "crun.1")
+
+
+def test_first_name_is_left_out_beside_tools_for_containers(tmp_path):
+    (tmp_path / "podman").write_text("#!/bin/sh\n")
+    (tmp_path / "podman").chmod(0o755)
+    p = jobs.run(["meson", "setup", str(tmp_path / "build"), str(jobs.ROOT), "-Druntime=false"],
+                 env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert p.returncode == 0 and "This machine has podman" in p.stdout and "crun is installed as crun-launch alone" in p.stdout, p.stdout
+    places = json.loads(jobs.run(["meson", "introspect", "--installed", str(tmp_path / "build")]).stdout).values()
+    names = {name.rpartition("/")[2] for name in places}
+    assert {"crun-launch", "crun-launch.1", "crund"} <= names and not {"crun", "crun.1", "_crun", "crun.fish"} & names, names
 
 
 def environment(root):
@@ -67,7 +80,7 @@ def test_alone_and_with_own_workers(installed, average):
 
 
 def test_under_the_installed_crun(installed, average):
-    crun = next(installed.rglob("bin/crun"))
+    crun = next(installed.rglob("bin/crun-launch"))
     assert_trained(jobs.run([str(crun), "--standalone", "--nproc-per-node=2", average], env=environment(installed)))
 
 
@@ -77,7 +90,7 @@ EPOCH = re.compile(r"epoch (\d+): (\d+) of 1000 correct, parameters ([0-9a-f]{8}
 def test_a_whole_training_program(installed, average, tmp_path):
     """It learns, the same at every start; a run that is stopped goes on from its snapshot, with other ranks."""
     classify = str(pathlib.Path(average).parent / "classify")
-    crun = str(next(installed.rglob("bin/crun")))
+    crun = str(next(installed.rglob("bin/crun-launch")))
     command = [crun, "--standalone", "--nproc-per-node=2", classify]
     runs = [jobs.run(command, env=environment(installed)) for _ in range(2)]
     assert runs[0].returncode == 0, runs[0].stderr

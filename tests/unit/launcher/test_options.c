@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "launcher/cli/oci_call.h"
 #include "launcher/cli/options.h"
 #include "base/err.h"
 
@@ -261,13 +262,55 @@ static void test_help_names_every_option(void **state)
     free(help);
 }
 
+static void test_oci_calls(void **state)
+{
+    static const struct {
+        const char *words[4];
+        bool exists, answer;
+    } cases[] = {
+        {{"--root", "/run/crun", "state"}, false, true},
+        {{"--root=/run/crun", "create"}, false, true},
+        {{"--log", "/x"}, false, true},
+        {{"--log-format=json"}, false, true},
+        {{"--systemd-cgroup", "create"}, false, true},
+        {{"--debug", "--root", "x"}, false, true},
+        {{"delete", "--force", "id"}, false, true},
+        {{"features"}, false, true},
+        {{"run"}, false, true},
+        {{"run", "x"}, true, false}, /* a script called run */
+        {{"run.py"}, false, false},
+        {{"./run"}, false, false},
+        {{"--standalone", "run"}, false, false},
+        {{"--no-python", "start"}, false, false},
+        {{"--log-dir", "x", "run"}, false, false},
+        {{"--log-dir=x"}, false, false},
+        {{"--debug", "run"}, false, false},
+        {{"--debug"}, false, false},
+        {{"--nproc-per-node=2", "--log", "x"},
+         false,
+         false}, /* a prefix of two options: the error names them */
+        {{"--rootless"}, false, false},
+        {{"--"}, false, false},
+        {{"-"}, false, false},
+        {{NULL}, false, false},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        char *words[4];
+
+        memcpy(words, cases[i].words, sizeof(words));
+        if (oci_call_is(words, cases[i].exists) != cases[i].answer)
+            fail_msg("case %zu: %s", i, words[0] ? words[0] : "");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_accepted),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_int),
-        cmocka_unit_test(test_help_names_every_option),
+        cmocka_unit_test(test_accepted),  cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_int),       cmocka_unit_test(test_help_names_every_option),
+        cmocka_unit_test(test_oci_calls),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
