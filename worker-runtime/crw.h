@@ -101,7 +101,8 @@ CRW_EXPORT void crw_group_destroy(struct crw_group *group);
 /*
  * The short way in and out. address NULL: crw_env_read() and crw_group_create(); rank and world_size are
  * not looked at. "tcp://HOST:PORT": the worker store at that address, for example crund's, with all ranks
- * on this host; without a launcher, none is restarted. CRW_E_ARGUMENT for anything else.
+ * on this host; without a launcher, none is restarted. The store has to be there: CRW_E_TIMEOUT after five seconds.
+ * CRW_E_ARGUMENT for anything else.
  */
 CRW_EXPORT int crw_init(const char *address, int rank, int world_size, struct crw_group **ret_group);
 /* Waits for all ranks, so that none is missed, and destroys the group in any case. The barrier's result. */
@@ -502,7 +503,7 @@ CRW_EXPORT size_t crw_model_correct(const struct crw_model *model, const int64_t
 /*
  * Gradients of the loss computed last, written (not added) to the gradient arena. CRW_E_ARGUMENT unless
  * the last forward had training set and a loss of its output has succeeded; else the result of the
- * gradient hook.
+ * gradient hook. A second call writes the same gradients again.
  */
 CRW_EXPORT int crw_model_backward(struct crw_model *model);
 /*

@@ -35,6 +35,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+enum { GIVEN_STORE_MS = 5000 }; /* a store that no launcher starts is there, or its address is wrong */
+
 /* Groups made by this process so far. All ranks make theirs in the same order. */
 static atomic_int n_groups;
 
@@ -142,6 +144,8 @@ struct crw_group *group_new(const struct crw_env *env, int timeout_ms)
     group->detected_group.shm = &group->shm;
     async_queue_init(&group->collectives, group);
     store_conn_init(&group->store, group->env.master_addr, env->master_port, timeout_ms);
+    if (!env->launched && timeout_ms > GIVEN_STORE_MS)
+        group->store.connect_ms = GIVEN_STORE_MS;
     return group;
 }
 

@@ -12,7 +12,7 @@
 
 void store_conn_init(struct store_conn *s, const char *host, uint16_t port, int timeout_ms)
 {
-    *s = (struct store_conn){.host = host, .port = port, .timeout_ms = timeout_ms};
+    *s = (struct store_conn){.host = host, .port = port, .timeout_ms = timeout_ms, .connect_ms = timeout_ms};
     client_sock_init(&s->client);
     s->client.timeout_ms = timeout_ms;
 }
@@ -59,7 +59,7 @@ static int store_conn_connect(struct store_conn *s)
         return crw_fail(CRW_E_ENVIRONMENT,
                         "MASTER_ADDR is not set, so there is no worker store; start the program "
                         "by crun or torchrun");
-    r = store_conn_result(s, client_sock_connect(&s->client, s->host, s->port, s->timeout_ms));
+    r = store_conn_result(s, client_sock_connect(&s->client, s->host, s->port, s->connect_ms));
     s->connected = r == 0;
     return r;
 }

@@ -13,6 +13,7 @@ struct store_conn {
     const char *host; /* the caller's */
     uint16_t port;
     int timeout_ms;
+    int connect_ms; /* how long connecting is tried; as timeout_ms by default */
     bool connected;
 };
 

@@ -294,6 +294,8 @@ static void make_sparse_file(void)
       crw_init("tcp://host:wrong", 0, 1, OUT(struct crw_group *)))                                           \
     X("an address without a store", CRW_E_TIMEOUT, "127.0.0.1",                                              \
       crw_init("tcp://127.0.0.1:1", 0, 2, OUT(struct crw_group *)))                                          \
+    X("an address without a store, by default", CRW_E_TIMEOUT, "127.0.0.1",                                  \
+      (unsetenv("CRW_TIMEOUT_MS"), crw_init("tcp://127.0.0.1:1", 0, 2, OUT(struct crw_group *))))            \
     X("rank 3 of 2", CRW_E_ARGUMENT, "rank 3", crw_init("tcp://h:1", 3, 2, OUT(struct crw_group *)))         \
     X("launch of nothing", CRW_E_ARGUMENT, "function", crw_launch(NULL, NULL, 1))                            \
     X("launch of -1", CRW_E_ARGUMENT, "-1 workers", crw_launch(no_worker, NULL, -1))                         \
