@@ -311,7 +311,8 @@ static int set_data(struct crw_trainer *t, enum backend_data which, const struct
 int crw_trainer_set_data(struct crw_trainer *t, const struct crw_samples *training,
                          const struct crw_samples *test)
 {
-    NEED(t && training, CRW_E_ARGUMENT);
+    NEED(t && training && training->inputs && training->targets, CRW_E_ARGUMENT);
+    NEED(!test || (test->inputs && test->targets), CRW_E_ARGUMENT);
     int r = set_data(t, BACKEND_TRAIN, training);
 
     return r == 0 && test ? set_data(t, BACKEND_EVALUATE, test) : r;

@@ -134,7 +134,7 @@ int shm_create_memory(int world_size, int *ret_fd)
     assert(world_size >= 1 && world_size <= SHM_WORLD_MAX);
     if (fd < 0)
         return crw_fail_errno(-errno, "cannot make shared memory for %d ranks", world_size);
-    r = allocate_range(fd, 0, bounce_at(world_size));
+    r = memory_has_room(head_size(world_size), 1) ? allocate_range(fd, 0, bounce_at(world_size)) : -ENOMEM;
     if (r == 0)
         r = file_limit_resize(fd, head_size(world_size));
     if (r < 0)
