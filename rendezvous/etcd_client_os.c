@@ -160,10 +160,12 @@ static bool log_in(struct lane *l, uint64_t until_ns)
     return l->reply.outcome == ETCD_OK;
 }
 
+/* Also one of an older revision of the users and roles: any change of these makes all tokens (JWT) that old. */
 static bool is_token_refused(const struct etcd_reply *reply)
 {
     return reply->outcome == ETCD_REFUSED &&
-           (reply->code == ETCD_CODE_UNAUTHENTICATED || strstr(reply->error, "auth token"));
+           (reply->code == ETCD_CODE_UNAUTHENTICATED || strstr(reply->error, "auth token") ||
+            strstr(reply->error, "revision of auth store"));
 }
 
 /* To one member, with a login where that is needed. */

@@ -21,7 +21,7 @@
 enum { TEXT_MAX = 8192, CONNECTIONS_MAX = 8 };
 
 /* What a member does with a request. */
-enum manner { ANSWER, HANG_UP, ANSWER_ONCE, STAY_SILENT, WANT_LOGIN, NEVER_END };
+enum manner { ANSWER, HANG_UP, ANSWER_ONCE, STAY_SILENT, WANT_LOGIN, NEVER_END, WANT_NEW_LOGIN };
 
 struct member {
     pthread_t thread, threads[CONNECTIONS_MAX];
@@ -62,12 +62,16 @@ static void answer(struct member *m, int fd)
         send_answer(fd, 200, HEADER ",\"token\":\"token.1\"}");
     } else if (m->manner == WANT_LOGIN && !strstr(m->last, "Authorization: token.1")) {
         send_answer(fd, 401, "{\"error\":\"etcdserver: invalid auth token\",\"code\":16}");
+    } else if (m->manner == WANT_NEW_LOGIN && is_login) {
+        send_answer(fd, 200, m->n_logins > 1 ? HEADER ",\"token\":\"new\"}" : HEADER ",\"token\":\"old\"}");
+    } else if (m->manner == WANT_NEW_LOGIN && !strstr(m->last, "Authorization: new")) {
+        send_answer(fd, 400, "{\"error\":\"etcdserver: revision of auth store is old\",\"code\":3}");
     } else if (m->manner == NEVER_END) {
         send_text(fd, "HTTP/1.1 200 OK\r\n\r\n{");
         for (int i = 0; i < 4000 && !m->is_closing && send(fd, m->last, sizeof(m->last), MSG_NOSIGNAL) > 0;
              i++)
             ;
-    } else if (m->manner == ANSWER || m->manner == WANT_LOGIN ||
+    } else if (m->manner == ANSWER || m->manner == WANT_LOGIN || m->manner == WANT_NEW_LOGIN ||
                (m->manner == ANSWER_ONCE && m->n_requests == 1)) {
         send_answer(fd, 200, m->answer);
     }
@@ -326,6 +330,19 @@ static void test_login(void **state)
     world_close(&w, 1);
 }
 
+/* A user or role was changed after the login. */
+static void test_a_login_of_an_older_revision(void **state)
+{
+    const struct etcd_access access = {.user = "crund", .password = "secret"};
+    struct world w = {0};
+
+    member_open(&w.members[0], WANT_NEW_LOGIN, HEADER "}");
+    world_open(&w, 1, &access);
+    assert_int_equal(ask(&w, ETCD_TXN), ETCD_OK);
+    assert_int_equal(w.members[0].n_logins, 2);
+    world_close(&w, 1);
+}
+
 static void test_login_is_missing(void **state)
 {
     struct world w = {0};
@@ -347,6 +364,7 @@ int main(void)
         cmocka_unit_test(test_no_member_is_there),
         cmocka_unit_test(test_an_answer_has_a_bound),
         cmocka_unit_test(test_login),
+        cmocka_unit_test(test_a_login_of_an_older_revision),
         cmocka_unit_test(test_login_is_missing),
     };
 
