@@ -8,6 +8,7 @@
 
 #include "base/decimal.h"
 #include "base/random_os.h"
+#include "base/time.h"
 #include "proto/frame.h"
 #include "proto/wire.h"
 #include "rendezvous/etcd_client_os.h"
@@ -91,7 +92,7 @@ static void close_watch(struct rounds_etcd *e)
 static void note_watch_end(struct rounds_etcd *e, int error)
 {
     if (leader_silence_ended(&e->silence, error))
-        etcd_leader_suspect(&e->leader, e->watch->address, uv_hrtime());
+        etcd_leader_suspect(&e->leader, e->watch->address, boot_ns());
 }
 
 /* It has ended, or could not be made. */
@@ -220,7 +221,7 @@ static void replace_leader(struct rounds_etcd *e)
 {
     const char *address = etcd_leader_address(&e->leader);
 
-    if (etcd_leader_presume_lost(&e->leader, address, uv_hrtime()))
+    if (etcd_leader_presume_lost(&e->leader, address, boot_ns()))
         rounds_log(e->state.shell, "the crund at %s, which leads, answers nothing: this one takes its place",
                    address);
 }
@@ -315,14 +316,14 @@ static void take_replies(struct rounds_etcd *e)
 
     if (etcd_client_take(e->client, ETCD_LANE_WORK, &reply)) {
         is_answer = reply.outcome == ETCD_OK;
-        etcd_leader_take_work(&e->leader, &reply, uv_hrtime());
+        etcd_leader_take_work(&e->leader, &reply, boot_ns());
         etcd_reply_finish(&reply);
         if (is_answer)
             note_etcd_answer(e);
         log_trouble(e);
     }
     if (etcd_client_take(e->client, ETCD_LANE_LEASE, &reply)) {
-        etcd_leader_take_lease(&e->leader, &reply, uv_hrtime());
+        etcd_leader_take_lease(&e->leader, &reply, boot_ns());
         etcd_reply_finish(&reply);
     }
 }
@@ -331,9 +332,9 @@ static void send_requests(struct rounds_etcd *e)
 {
     struct etcd_request request;
 
-    if (etcd_leader_next_work(&e->leader, uv_hrtime(), &request))
+    if (etcd_leader_next_work(&e->leader, boot_ns(), &request))
         etcd_client_send(e->client, ETCD_LANE_WORK, &request);
-    if (etcd_leader_next_lease(&e->leader, uv_hrtime(), &request))
+    if (etcd_leader_next_lease(&e->leader, boot_ns(), &request))
         etcd_client_send(e->client, ETCD_LANE_LEASE, &request);
 }
 
@@ -344,7 +345,7 @@ static void on_etcd_timer(uv_timer_t *timer)
 
 static void arm_etcd_timer(struct rounds_etcd *e)
 {
-    uint64_t deadline_ns = etcd_leader_deadline(&e->leader), now_ns = uv_hrtime();
+    uint64_t deadline_ns = etcd_leader_deadline(&e->leader), now_ns = boot_ns();
     uint64_t ms = deadline_ns > now_ns ? (deadline_ns - now_ns + NS_PER_MS - 1) / NS_PER_MS : 0;
     uint64_t watch_ms = e->watch ? e->tick_ms : e->watch_due_ms, now_ms;
 
@@ -365,7 +366,7 @@ static void run_etcd(struct rounds_etcd *e)
     etcd_leader_defer(&e->leader, replica_shell_defers(e->state.shell->server->replicas));
     take_replies(e);
     log_disproved(e);
-    etcd_leader_tick(&e->leader, uv_hrtime());
+    etcd_leader_tick(&e->leader, boot_ns());
     take_change(e);
     if (e->leader.done != done && e->leader.role == ETCD_LEADING)
         rounds_shell_saved(e->state.shell);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/own_user_os.h"
+#include "base/time.h"
 #include "proto/tls_openssl.h"
 #include "rendezvous/look_json.h"
 #include "rendezvous/rounds_uv.h"
@@ -125,7 +126,7 @@ static bool has_status(const struct server *s, const struct agent_conn *a)
 static int put_node_facts(const struct server *s, const struct rounds_node *n, const struct agent_conn *a,
                           struct buf *out)
 {
-    uint64_t now_ns = uv_hrtime();
+    uint64_t now_ns = boot_ns();
     struct look_node node = {.group_rank = n->group_rank, .n_workers = n->n_workers, .status_ms = -1};
 
     session_copy_text(node.host, sizeof(node.host), n->host);

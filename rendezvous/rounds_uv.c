@@ -32,6 +32,7 @@
 #include "rendezvous/server_impl_uv.h"
 #include "rendezvous/session_json.h"
 #include "base/random_os.h"
+#include "base/time.h"
 
 enum { LOG_LINES_PER_S = 50, LOG_BURST = 200, NS_PER_MS = 1000000, OVERDUE_MAX = 64 };
 
@@ -42,7 +43,7 @@ static void rounds_log_line(struct rounds_shell *r, const char *line)
 {
     char left_out[64];
 
-    if (!r->log || !log_tokens_take(&r->log_tokens, uv_hrtime(), LOG_LINES_PER_S, LOG_BURST))
+    if (!r->log || !log_tokens_take(&r->log_tokens, boot_ns(), LOG_LINES_PER_S, LOG_BURST))
         return;
     if (r->log_tokens.suppressed > 0) {
         (void)snprintf(left_out, sizeof(left_out), "%llu lines about jobs were left out",
@@ -160,7 +161,7 @@ static void on_rounds_timer(uv_timer_t *timer);
 
 static void arm_rounds_timer(struct rounds_shell *r)
 {
-    uint64_t deadline_ns = rounds_deadline(&r->core), now_ns = uv_hrtime();
+    uint64_t deadline_ns = rounds_deadline(&r->core), now_ns = boot_ns();
     uint64_t ms = deadline_ns > now_ns ? (deadline_ns - now_ns + NS_PER_MS - 1) / NS_PER_MS : 0;
 
     if (deadline_ns == UINT64_MAX || uv_is_active((uv_handle_t *)&r->check))
@@ -208,7 +209,7 @@ static void drop_event(struct rounds_shell *r, const struct rounds_event *event)
 
 void rounds_shell_step(struct rounds_shell *r, struct rounds_event *event)
 {
-    event->now_ns = uv_hrtime();
+    event->now_ns = boot_ns();
     rounds_debug_event(r, event);
     if (r->over || !r->leads || !rounds_state_holds(r->state, event->now_ns)) {
         drop_event(r, event);
@@ -245,7 +246,7 @@ static void extend_slow_sessions(struct rounds_shell *r)
 {
     struct rounds_conn *overdue[OVERDUE_MAX];
     size_t n =
-        rounds_overdue(&r->core, uv_hrtime() + NS_PER_MS, overdue, OVERDUE_MAX); /* until we have looked */
+        rounds_overdue(&r->core, boot_ns() + NS_PER_MS, overdue, OVERDUE_MAX); /* until we have looked */
 
     for (size_t i = 0; n < OVERDUE_MAX && i < n; i++)
         rounds_shell_step(r, &(struct rounds_event){.kind = ROUNDS_SLOW,
@@ -262,7 +263,7 @@ static void on_rounds_check(uv_check_t *check)
     (void)uv_idle_stop(&r->idle);
     if (!r->over && r->leads)
         extend_slow_sessions(r);
-    if (rounds_deadline(&r->core) <= uv_hrtime())
+    if (rounds_deadline(&r->core) <= boot_ns())
         rounds_shell_step(r, &(struct rounds_event){.kind = ROUNDS_TIMER});
     else if (!r->over)
         arm_rounds_timer(r);
@@ -291,7 +292,7 @@ bool rounds_shell_share_id(const struct rounds_shell *r, uint64_t *ret)
 
 void rounds_shell_lead(struct rounds_shell *r)
 {
-    if (r->over || rounds_state_load(r->state, &r->core, uv_hrtime()) < 0)
+    if (r->over || rounds_state_load(r->state, &r->core, boot_ns()) < 0)
         return;
     r->leads = true;
     rounds_keys_lead(r);
@@ -325,7 +326,7 @@ static int open_state(struct rounds_shell *r, const struct server_rounds *config
     else if (config->state)
         error = rounds_disk_open(&r->state, r, config->state, config->disk_limit_ms);
     r->leads = !rounds_state_is_shared(r->state);
-    return error < 0 || !r->leads ? error : rounds_state_load(r->state, &r->core, uv_hrtime());
+    return error < 0 || !r->leads ? error : rounds_state_load(r->state, &r->core, boot_ns());
 }
 
 int rounds_shell_create(struct server *s, const struct server_rounds *config)

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/time.h"
 #include "rendezvous/job_stores_uv.h"
 #include "rendezvous/metrics_text.h"
 #include "rendezvous/rounds_uv.h"
@@ -70,7 +71,7 @@ static void write_jobs(const struct rounds *r, struct metrics_text *m)
         [JOB_SILENCE] = {"crun_job_silence_seconds",
                          "Since the last frame of its node that was silent longest."},
     };
-    uint64_t now_ns = uv_hrtime();
+    uint64_t now_ns = boot_ns();
 
     for (enum job_metric f = 0; f < JOB_METRIC_COUNT; f++) {
         metrics_family(m, families[f].name, METRIC_GAUGE, families[f].help);
@@ -158,7 +159,7 @@ static void write_job_generations(const struct rounds_job *job, struct metrics_t
 static void write_job_age(const struct rounds_job *job, struct metrics_text *m)
 {
     const struct metric_label labels[] = {{"job_id", job->id}, {NULL, NULL}};
-    uint64_t now_ns = uv_hrtime();
+    uint64_t now_ns = boot_ns();
 
     if (job->state != ROUNDS_RUNNING || job->formed_ns > 0)
         metrics_sample(m, "crun_generation_seconds", "", labels,

@@ -1,9 +1,10 @@
 /*
- * LD_PRELOAD: a wall clock that is wrong by as many seconds as the file CRUN_TEST_SKEW_FILE says now, so that it can
- * also jump. The other clocks are as they were.
+ * LD_PRELOAD: a wall clock that is wrong by as many seconds as the file CRUN_TEST_SKEW_FILE has now, so that the clock can
+ * also jump. With CRUN_TEST_SKEW_BOOTTIME the clock that counts suspensions of the machine jumps instead. The other clocks are as they were.
  */
 
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -27,7 +28,11 @@ int clock_gettime(clockid_t clock, struct timespec *t)
 {
     int r = (int)syscall(SYS_clock_gettime, clock, t);
 
-    if (r == 0 && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE))
+    bool is_skewed = getenv("CRUN_TEST_SKEW_BOOTTIME")
+                         ? clock == CLOCK_BOOTTIME
+                         : clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE;
+
+    if (r == 0 && is_skewed)
         t->tv_sec += skew();
     return r;
 }

@@ -290,6 +290,20 @@ def test_a_crund_that_leads_again_gives_no_instance_twice(member):
         assert len({*older, *kept, *newer}) == 10, crund.log()
 
 
+def test_a_machine_that_was_suspended_leads_no_more(member, tmp_path):
+    """The lease in etcd has ended meanwhile: the clock of the leader goes on during a suspension."""
+    member.start()
+    skew = tmp_path / "skew"
+    skew.write_text("0")
+    preload = jobs.preload("skewed_clock", CRUN_TEST_SKEW_FILE=skew, CRUN_TEST_SKEW_BOOTTIME=1)
+    with Crund(BUILD, "--state", f"etcd://127.0.0.1:{member.client}/x", "--sandbox=off", listen=("127.0.0.1:0",),
+               env=preload) as crund:
+        assert wait_until(lambda: "leads, with term" in crund.log(), 60), crund.log()
+        skew.write_text("10")
+        assert wait_until(lambda: "leads no more: its lease in etcd has run out" in crund.log(), 60), crund.log()
+        assert wait_until(lambda: crund.log().count("leads, with term") == 2, 60), crund.log()
+
+
 def test_user_and_password(member, tmp_path):
     member.start()
     assert wait_until(member.leads, 60)
