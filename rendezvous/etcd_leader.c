@@ -622,9 +622,10 @@ static void begin_writing(struct etcd_leader *l, struct etcd_job *job)
         job->version_writing = ((uint64_t)l->term << 24) + ++l->n_versions;
 }
 
-static void begin_batch(struct etcd_leader *l)
+static void begin_batch(struct etcd_leader *l, uint64_t now_ns)
 {
     l->is_batch = true;
+    l->batch_ns = now_ns;
     l->wants_check = false;
     l->mark++;
     list_for_each(i, &l->jobs)
@@ -826,7 +827,7 @@ static enum etcd_work choose_work(struct etcd_leader *l, uint64_t now_ns)
         return ETCD_WORK_LOAD;
     case ETCD_LEADING:
         if (!l->is_batch)
-            begin_batch(l);
+            begin_batch(l, now_ns);
         return is_writing(l) ? ETCD_WORK_SAVE : ETCD_WORK_CHECK;
     default:
         return ETCD_WORK_NONE;

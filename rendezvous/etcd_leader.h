@@ -137,6 +137,7 @@ struct etcd_leader {
     struct list jobs;     /* LEADING */
     bool is_batch, wants_check;
     uint64_t mark, done; /* of the last batch that was begun, or is complete */
+    uint64_t batch_ns;   /* when that was begun */
     uint64_t n_versions;
 
     /* LOADING */
@@ -209,6 +210,12 @@ uint64_t etcd_leader_want_mark(struct etcd_leader *l);
 static inline uint64_t etcd_leader_done(const struct etcd_leader *l)
 {
     return l->done;
+}
+
+/* Since when a batch is under way, which etcd may refuse for as long as it likes; 0: none is. */
+static inline uint64_t etcd_leader_unsaved(const struct etcd_leader *l)
+{
+    return l->is_batch ? l->batch_ns : 0;
 }
 
 /* After ETCD_ELECTED: calls with the text of each job, head and nodes in one piece, or NULL for one that is not whole. Once;

@@ -16,6 +16,8 @@
 
 /* A failure cannot have been longer ago than this; a peer's number is not to be trusted. */
 static const uint64_t AGE_MAX_NS = UINT64_C(3600000000000);
+/* A save that takes longer is a wait, which jobs are not charged with. */
+static const uint64_t UNSAVED_MAX_NS = UINT64_C(1000000000);
 
 static const char *const state_names[ROUNDS_JOB_STATE_COUNT] = {
     [ROUNDS_GATHERING] = "gathering",
@@ -642,6 +644,16 @@ void rounds_step(struct rounds *r, const struct rounds_event *event)
         break;
     }
     rounds_check(r);
+}
+
+void rounds_postpone(struct rounds *r, uint64_t unsaved_ns, uint64_t now_ns)
+{
+    uint64_t from_ns = unsaved_ns > r->postponed_ns ? unsaved_ns : r->postponed_ns;
+
+    if (unsaved_ns == 0 || now_ns < unsaved_ns + UNSAVED_MAX_NS)
+        return;
+    list_for_each(i, &r->jobs) job_postpone(list_entry(i, struct rounds_job, in_rounds), now_ns - from_ns);
+    r->postponed_ns = now_ns;
 }
 
 size_t rounds_overdue(const struct rounds *r, uint64_t now_ns, struct rounds_conn **ret, size_t max)

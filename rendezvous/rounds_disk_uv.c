@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/time.h"
 #include "rendezvous/rounds_file_os.h"
 #include "rendezvous/rounds_json.h"
 #include "rendezvous/rounds_state_uv.h"
@@ -149,7 +150,7 @@ static void on_disk_timer(uv_timer_t *timer)
 {
     struct rounds_disk *d = timer->data;
     struct rounds_shell *r = d->state.shell;
-    uint64_t took_ms = (uv_hrtime() - d->started_ns) / 1000000;
+    uint64_t took_ms = (boot_ns() - d->started_ns) / 1000000;
 
     if (!d->busy || d->given_up)
         return;
@@ -162,6 +163,7 @@ static void on_disk_timer(uv_timer_t *timer)
                              0); /* cannot fail: has a callback */
         return;
     }
+    rounds_shell_postpone(r);
     d->given_up = true;
     rounds_log(
         r,
@@ -173,7 +175,7 @@ static void on_disk_timer(uv_timer_t *timer)
 
 static void watch_batch(struct rounds_disk *d)
 {
-    d->started_ns = uv_hrtime();
+    d->started_ns = boot_ns();
     /* Cannot fail unless it is being closed: has a callback. */
     if (!uv_is_closing((uv_handle_t *)&d->timer))
         (void)uv_timer_start(&d->timer, on_disk_timer, d->limit_ms / DISK_WARNING_PART, 0);
@@ -187,6 +189,7 @@ static void on_written(uv_work_t *work, int status)
     struct server *s = d->state.shell->server;
 
     assert(status == 0); /* it is never cancelled */
+    rounds_shell_postpone(d->state.shell);
     d->busy = false;
     if (d->given_up)
         rounds_log(d->state.shell, "the state of jobs is written again");
@@ -298,6 +301,13 @@ static uint64_t disk_done(const struct rounds_state *s)
     const struct rounds_disk *d = (const struct rounds_disk *)s; /* its first member */
 
     return d->given_up ? d->mark : d->done;
+}
+
+static uint64_t disk_unsaved(const struct rounds_state *s)
+{
+    const struct rounds_disk *d = (const struct rounds_disk *)s; /* its first member */
+
+    return d->busy && !d->given_up ? d->started_ns : 0;
 }
 
 /* ---- reading ---- */
@@ -510,6 +520,7 @@ static const struct rounds_state_kind disk_kind = {
     .write = disk_write,
     .mark = disk_mark,
     .done = disk_done,
+    .unsaved = disk_unsaved,
 };
 
 int rounds_disk_open(struct rounds_state **ret, struct rounds_shell *shell, const char *dir,

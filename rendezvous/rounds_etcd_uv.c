@@ -364,6 +364,7 @@ static void run_etcd(struct rounds_etcd *e)
     if (e->is_stopping || !e->advertised)
         return;
     etcd_leader_defer(&e->leader, replica_shell_defers(e->state.shell->server->replicas));
+    rounds_shell_postpone(e->state.shell);
     take_replies(e);
     log_disproved(e);
     etcd_leader_tick(&e->leader, boot_ns());
@@ -541,6 +542,11 @@ static uint64_t etcd_done(const struct rounds_state *s)
     return etcd_leader_done(&((const struct rounds_etcd *)s)->leader); /* its first member */
 }
 
+static uint64_t etcd_unsaved(const struct rounds_state *s)
+{
+    return etcd_leader_unsaved(&((const struct rounds_etcd *)s)->leader); /* its first member */
+}
+
 static uint64_t etcd_term(const struct rounds_state *s)
 {
     return (uint64_t)((const struct rounds_etcd *)s)->leader.term;
@@ -571,6 +577,7 @@ static const struct rounds_state_kind etcd_kind = {
     .write = etcd_write,
     .mark = etcd_mark,
     .done = etcd_done,
+    .unsaved = etcd_unsaved,
     .advertise = etcd_advertise,
     .term = etcd_term,
     .leader = etcd_leader_at,

@@ -165,6 +165,10 @@ void job_watch_stalls(struct rounds_job *job, uint64_t now_ns);
 /* Time has passed; late_ns: how much longer than it should have been. */
 void job_tick(struct rounds_job *job, uint64_t now_ns, uint64_t late_ns);
 
+/* Moves the ends of waits for agents. Not the silence of nodes, as signs of life are answered meanwhile, nor the last call: that waits for
+ * newcomers, which come without a view. */
+void job_postpone(struct rounds_job *job, uint64_t by_ns);
+
 uint64_t job_deadline(const struct rounds_job *job);
 
 /* The nodes that job_tick() would take for dead, see rounds_overdue(). */

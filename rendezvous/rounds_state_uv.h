@@ -31,6 +31,7 @@ struct rounds_state_kind {
     void (*write)(struct rounds_state *s);
     uint64_t (*mark)(struct rounds_state *s, const struct rounds_job *job);
     uint64_t (*done)(const struct rounds_state *s);
+    uint64_t (*unsaved)(const struct rounds_state *s);
     /* Of a state that several crunds share; NULL: it is this one's alone, and these are not called. */
     int (*advertise)(struct rounds_state *s, const char *address);
     uint64_t (*term)(const struct rounds_state *s);
@@ -129,6 +130,12 @@ static inline const char *rounds_state_leader(const struct rounds_state *s)
 static inline uint64_t rounds_state_id(const struct rounds_state *s)
 {
     return rounds_state_is_shared(s) ? s->kind->id(s) : 0;
+}
+
+/* Since when (boot_ns()) a batch is being written; 0: none is. */
+static inline uint64_t rounds_state_unsaved(const struct rounds_state *s)
+{
+    return s ? s->kind->unsaved(s) : 0;
 }
 
 static inline uint64_t rounds_state_done(const struct rounds_state *s)

@@ -215,8 +215,15 @@ void rounds_shell_step(struct rounds_shell *r, struct rounds_event *event)
         drop_event(r, event);
         return;
     }
+    rounds_shell_postpone(r);
     rounds_step(&r->core, event);
     run_actions(r);
+}
+
+void rounds_shell_postpone(struct rounds_shell *r)
+{
+    if (r->leads)
+        rounds_postpone(&r->core, rounds_state_unsaved(r->state), boot_ns());
 }
 
 void rounds_shell_saved(struct rounds_shell *r)

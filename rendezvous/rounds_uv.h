@@ -124,6 +124,9 @@ void rounds_log(struct rounds_shell *r, const char *format, ...) __attribute__((
 /* Everything up to this mark is on disk, or cannot be. */
 void rounds_shell_saved(struct rounds_shell *r);
 
+/* Before the state takes note that a batch is complete, or given up: the time that it took is not the jobs' (rounds_postpone()). */
+void rounds_shell_postpone(struct rounds_shell *r);
+
 /* Of a state that several crunds share (rounds_state_uv.h): this one leads from now on, with what was saved; or does not lead
  * any more: all agents are closed, and nothing that was held back for them is sent. Not from within a step. */
 void rounds_shell_lead(struct rounds_shell *r);

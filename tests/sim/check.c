@@ -358,12 +358,30 @@ static void note_closing(struct sim *sim, uint64_t instance)
         sim->closings[sim->n_closings++] = (struct sim_closing){instance, sim->now_ns};
 }
 
+/* No agent learns of anything while etcd refuses what its job has become, so a job must not end by time meanwhile. */
+static void check_end_by_time(struct sim *sim, const struct rounds_job *job)
+{
+    for (unsigned i = 0; i < sim->scenario.n_daemons; i++) {
+        const struct sim_daemon *d = &sim->daemons[i];
+        uint64_t waited_ns;
+
+        if (&d->rounds != job->rounds || etcd_leader_unsaved(&d->leader) == 0 || !sim->etcd.is_full)
+            continue;
+        waited_ns = daemon_clock(sim, d) - etcd_leader_unsaved(&d->leader);
+        if (waited_ns > 3 * SIM_S)
+            violated(sim, "job %s ends by time, and etcd has refused its saves for %.1f s: %s", job->id,
+                     (double)waited_ns / 1e9, job->cause.text);
+    }
+}
+
 void check_log(struct sim *sim, const struct rounds_job *job, unsigned log_kinds)
 {
     if (is_out_of_date(sim, job))
         return;
     if (job->state == ROUNDS_CLOSED)
         note_closing(sim, job->instance);
+    if (log_kinds & ROUNDS_LOG_CLOSED && job->cause.kind == SESSION_CAUSE_CLOSED && sim->scenario.has_etcd)
+        check_end_by_time(sim, job);
     if (sim->trace) {
         char cause[300];
 
@@ -527,6 +545,8 @@ static void check_job_progress(struct sim *sim, const struct sim_daemon *d, stru
         violated(sim, "job %s has all nodes for its next generation, and does not form it", job->id);
     host_cut_check_return(sim, d, job);
     extend(&since_ns, d->paused_until_ns);
+    if (d->rounds.postponed_ns > 0)
+        extend(&since_ns, sim_clock_when(&d->clock, d->rounds.postponed_ns));
     if (situation != SITUATION_NONE && sim->now_ns > since_ns + limit_ns + limit_ns / 50)
         violated(sim, "job %s waits for its next generation (%d) for %.3f s, which is too long", job->id,
                  (int)situation, (double)(sim->now_ns - since_ns) / 1e9);
@@ -897,6 +917,7 @@ void check_noticed(struct sim *sim, const struct sim_daemon *d, uint64_t limit_n
 
     extend(&since_ns, d->watch.etcd_steady_ns);
     extend(&since_ns, d->paused_until_ns);
+    extend(&since_ns, sim->rendezvous.etcd_full_until_ns); /* it refuses a campaign */
     extend(&since_ns, sim->daemons[d->watch.peer].elected_ns);
     if (etcd_leader_address(&d->leader)[0] && d->leader.answered_id == d->leader.seen_id &&
         !d->leader.wants_campaign && sim->now_ns > since_ns + limit_ns)

@@ -327,6 +327,16 @@ static void drop_event(struct sim_daemon *d, const struct rounds_event *event)
         ;
 }
 
+void daemon_postpone(struct sim *sim, struct sim_daemon *d)
+{
+    uint64_t since_ns = sim->scenario.has_etcd ? etcd_leader_unsaved(&d->leader)
+                        : d->disk_busy         ? d->disk_since_ns
+                                               : 0;
+
+    if (d->leads)
+        rounds_postpone(&d->rounds, since_ns, daemon_clock(sim, d));
+}
+
 static void step_daemon(struct sim *sim, struct sim_daemon *d, struct rounds_event *event)
 {
     struct rounds_action action;
@@ -336,6 +346,7 @@ static void step_daemon(struct sim *sim, struct sim_daemon *d, struct rounds_eve
         drop_event(d, event);
         return;
     }
+    daemon_postpone(sim, d);
     rounds_step(&d->rounds, event);
     while (rounds_next(&d->rounds, &action)) {
         if (d->crash_after > 0 && --d->crash_after == 0) {

@@ -33,6 +33,7 @@ static void start_batch(struct sim *sim, struct sim_daemon *d)
         d->disk_busy = d->files[i].waiting.pending;
     if (!d->disk_busy)
         return;
+    d->disk_since_ns = daemon_clock(sim, d);
     for (size_t i = 0; i < d->n_files; i++) {
         struct sim_write free_one = d->files[i].writing;
 
@@ -82,6 +83,7 @@ void daemon_disk_written(struct sim *sim, struct sim_daemon *d)
 {
     uint64_t done = 0;
 
+    daemon_postpone(sim, d);
     for (size_t i = 0; i < d->n_files; i++) {
         struct sim_file *f = &d->files[i];
 

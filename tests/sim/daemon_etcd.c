@@ -173,6 +173,8 @@ static void take_answer(struct sim *sim, struct sim_daemon *d, size_t number)
     bool is_work = sim->etcd.flights[number]->lane == ETCD_LINK_WORK;
     bool is_answer = etcd_link_has_answer(&sim->etcd, number);
 
+    if (d->alive)
+        daemon_postpone(sim, d);
     if (!etcd_link_answer(&sim->etcd, number, d->alive ? &d->leader : NULL, d->life, daemon_clock(sim, d)))
         return;
     if (is_work)
@@ -183,6 +185,7 @@ static void take_answer(struct sim *sim, struct sim_daemon *d, size_t number)
 static void expire_leases(struct sim *sim)
 {
     sim->etcd.is_down = sim->now_ns < sim->rendezvous.etcd_down_until_ns;
+    sim->etcd.is_full = sim->now_ns < sim->rendezvous.etcd_full_until_ns;
     if (sim->now_ns >= sim->rendezvous.etcd_slow_until_ns)
         sim->etcd.fault_percent = 0;
     if (!sim->etcd.is_down)

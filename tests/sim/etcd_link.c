@@ -4,6 +4,8 @@
 
 #define MS UINT64_C(1000000)
 
+enum { CODE_EXHAUSTED = 8 };
+
 void etcd_link_init(struct etcd_link *l, struct random *random, struct schedule *schedule,
                     uint32_t apply_moment, uint32_t answer_moment)
 {
@@ -103,6 +105,15 @@ uint64_t etcd_link_send(struct etcd_link *l, uint64_t now_ns, unsigned sender, u
     return now_ns + there_ns + 3 * MS;
 }
 
+/* As in etcd: deletions and renewals take no space. */
+static bool writes(const struct etcd_request *r)
+{
+    for (size_t i = 0; i < r->n_ops; i++)
+        if (r->ops[i].kind == ETCD_PUT)
+            return true;
+    return r->kind == ETCD_GRANT;
+}
+
 void etcd_link_apply(struct etcd_link *l, uint64_t now_ns, size_t number)
 {
     struct etcd_flight *f = l->flights[number];
@@ -112,7 +123,12 @@ void etcd_link_apply(struct etcd_link *l, uint64_t now_ns, size_t number)
         return;
     }
     f->is_applied = true;
-    etcd_model_apply(&l->model, &f->request, now_ns, &f->reply);
+    if (l->is_full && writes(&f->request))
+        f->reply = (struct etcd_reply){.outcome = ETCD_REFUSED,
+                                       .code = CODE_EXHAUSTED,
+                                       .error = "etcdserver: mvcc: database space exceeded"};
+    else
+        etcd_model_apply(&l->model, &f->request, now_ns, &f->reply);
     if (!f->is_unknown)
         schedule_flight(l, now_ns + random_between(l->random, 100, 3000) * 1000, l->answer_moment, f, number);
 }

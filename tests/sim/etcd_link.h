@@ -33,6 +33,7 @@ struct etcd_link {
     struct etcd_flight **flights;
     size_t n_flights, capacity;
     bool is_down;           /* no majority */
+    bool is_full;           /* what writes is refused, and leases are renewed */
     unsigned fault_percent; /* of requests that are lost or late */
     struct random *random;
     struct schedule *schedule;

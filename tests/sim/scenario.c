@@ -27,18 +27,20 @@ static const char *const fault_names[FAULT_COUNT] = {
     [FAULT_ETCD_CUT] = "partitions of one daemon from etcd",
     [FAULT_ETCD_DOWN] = "losses of etcd's majority",
     [FAULT_ETCD_SLOW] = "times of bad answers from etcd",
+    [FAULT_ETCD_FULL] = "times with a full etcd",
     [FAULT_HOST_CUT] = "cuts between two hosts",
 };
 
 /* How often a kind takes part in a seed. */
 static const unsigned fault_chances[FAULT_COUNT] = {
-    [FAULT_WORKER] = 70,   [FAULT_AGENT_KILL] = 60,   [FAULT_NODE_LOSS] = 40,
-    [FAULT_LEAVE] = 25,    [FAULT_AGENT_PAUSE] = 40,  [FAULT_DAEMON_PAUSE] = 30,
-    [FAULT_CUT] = 60,      [FAULT_PARTITION] = 50,    [FAULT_PARTITION_MANY] = 30,
-    [FAULT_SLOW] = 20,     [FAULT_DAEMON_CRASH] = 40, [FAULT_DAEMON_AMNESIA] = 12,
-    [FAULT_BOOT] = 50,     [FAULT_DRAIN] = 6,         [FAULT_ROLLBACK] = 8,
-    [FAULT_HOSTILE] = 10,  [FAULT_PAIR] = 50,         [FAULT_DAEMON_ISOLATED] = 40,
-    [FAULT_ETCD_CUT] = 50, [FAULT_ETCD_DOWN] = 25,    [FAULT_ETCD_SLOW] = 50,
+    [FAULT_WORKER] = 70,    [FAULT_AGENT_KILL] = 60,   [FAULT_NODE_LOSS] = 40,
+    [FAULT_LEAVE] = 25,     [FAULT_AGENT_PAUSE] = 40,  [FAULT_DAEMON_PAUSE] = 30,
+    [FAULT_CUT] = 60,       [FAULT_PARTITION] = 50,    [FAULT_PARTITION_MANY] = 30,
+    [FAULT_SLOW] = 20,      [FAULT_DAEMON_CRASH] = 40, [FAULT_DAEMON_AMNESIA] = 12,
+    [FAULT_BOOT] = 50,      [FAULT_DRAIN] = 6,         [FAULT_ROLLBACK] = 8,
+    [FAULT_HOSTILE] = 10,   [FAULT_PAIR] = 50,         [FAULT_DAEMON_ISOLATED] = 40,
+    [FAULT_ETCD_CUT] = 50,  [FAULT_ETCD_DOWN] = 25,    [FAULT_ETCD_SLOW] = 50,
+    [FAULT_ETCD_FULL] = 40,
 };
 
 const char *sim_fault_name(unsigned fault)
@@ -382,8 +384,14 @@ static void disturb_etcd(struct sim *sim, enum sim_fault fault)
     struct sim_daemon *d = choose_daemon(sim);
     uint64_t until_ns = fault_end_ns(sim);
 
+    if (fault == FAULT_ETCD_FULL && random_percent(&sim->random, 60)) /* for longer than most join timeouts */
+        until_ns = sim->now_ns + random_between(&sim->random, 40, 100) * SIM_S;
     disturb_daemon(sim, until_ns + 10 * SIM_S);
-    if (fault == FAULT_ETCD_CUT) {
+    if (fault == FAULT_ETCD_FULL) {
+        sim->etcd.is_full = true;
+        r->etcd_full_until_ns = until_ns;
+        sim_trace(sim, "etcd is full until %.3f s", (double)until_ns / 1e9);
+    } else if (fault == FAULT_ETCD_CUT) {
         d->etcd_cut_until_ns = until_ns;
         if (random_percent(&sim->random, 50)) /* from the other daemons, too, and not from agents */
             d->peers_cut_until_ns = until_ns;
@@ -504,6 +512,7 @@ static void inflict(struct sim *sim, enum sim_fault fault)
     case FAULT_ETCD_CUT:
     case FAULT_ETCD_DOWN:
     case FAULT_ETCD_SLOW:
+    case FAULT_ETCD_FULL:
         disturb_etcd(sim, fault);
         break;
     case FAULT_HOST_CUT:

@@ -101,6 +101,7 @@ enum sim_fault {
     FAULT_ETCD_CUT,        /* one daemon does not reach etcd */
     FAULT_ETCD_DOWN,       /* etcd has no majority */
     FAULT_ETCD_SLOW,       /* a part of all requests is lost or late, for a while */
+    FAULT_ETCD_FULL,       /* etcd refuses to write, and renews leases */
     FAULT_COUNT_DRAWN,
     FAULT_HOST_CUT = FAULT_COUNT_DRAWN, /* planned: host_cut.c */
     FAULT_COUNT,
@@ -401,6 +402,7 @@ struct sim_daemon {
     size_t n_files, files_capacity;
     uint64_t mark; /* of the last save */
     bool disk_busy;
+    uint64_t disk_since_ns; /* by its clock */
     /* Its etcd. */
     struct etcd_leader leader;
     struct sim_watch watch;
@@ -422,7 +424,7 @@ struct sim_rendezvous {
     struct sim_told told[SIM_TOLD_MAX];
     size_t n_told;
     int64_t told_term; /* the highest */
-    uint64_t etcd_down_until_ns, etcd_slow_until_ns;
+    uint64_t etcd_down_until_ns, etcd_slow_until_ns, etcd_full_until_ns;
 };
 
 struct sim {
@@ -505,6 +507,8 @@ void network_finish(struct sim *sim);
 void daemon_boot(struct sim *sim, struct sim_daemon *d);
 void daemon_crash(struct sim *sim, struct sim_daemon *d, bool keeps_state);
 void daemon_roll_back(struct sim *sim, struct sim_daemon *d);
+/* As rounds_shell_postpone(). */
+void daemon_postpone(struct sim *sim, struct sim_daemon *d);
 void daemon_timer(struct sim *sim, struct sim_daemon *d);
 unsigned daemon_number(const struct sim *sim, const struct sim_daemon *d);
 uint64_t daemon_clock(const struct sim *sim, const struct sim_daemon *d);

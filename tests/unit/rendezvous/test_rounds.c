@@ -1655,6 +1655,50 @@ static void quiet_members_learn_whether_all_can_relay(void **state)
     }
 }
 
+/* ---- saves that take long ---- */
+
+/* The node waits for STOP, which is held: it cannot be ready in time. */
+static void no_job_ends_while_its_decisions_wait_to_be_saved(void **state)
+{
+    struct table *t = *state;
+    uint64_t since_ns;
+
+    t->params.max_restarts = 3;
+    t->params.join_timeout_ms = 20000;
+    run(t, 1, 1, 1);
+    fail_worker(t, 0, 0);
+    since_ns = t->now_ns;
+    for (unsigned ms = 0; ms < 10 * t->params.join_timeout_ms; ms += 250) {
+        alive(t, 0);
+        pass(t, 125); /* deadlines move ahead of each step */
+        rounds_postpone(&t->rounds, since_ns, t->now_ns + 125 * MS);
+        pass(t, 125);
+    }
+    assert_int_equal(t->agents[0].view.kind, SESSION_VIEW_STOP);
+    pass_alive(t, t->params.join_timeout_ms - 1000, 1);
+    say(t, 0, SESSION_READY);
+    assert_view(t, 0, SESSION_VIEW_START);
+}
+
+/* Of a job that no save delays, and one whose saves take less than a second. */
+static void short_waits_for_saves_move_no_deadline(void **state)
+{
+    struct table *t = *state;
+
+    t->params.max_restarts = 3;
+    t->params.join_timeout_ms = 20000;
+    run(t, 1, 1, 1);
+    fail_worker(t, 0, 0);
+    for (unsigned ms = 0; ms < t->params.join_timeout_ms + 1000; ms += 250) {
+        assert_int_equal(t->agents[0].view.kind,
+                         ms < t->params.join_timeout_ms ? SESSION_VIEW_STOP : SESSION_VIEW_END);
+        alive(t, 0);
+        rounds_postpone(&t->rounds, ms % 500 ? 0 : t->now_ns - 900 * MS, t->now_ns);
+        pass(t, 250);
+    }
+    assert_view(t, 0, SESSION_VIEW_END);
+}
+
 /* ---- jobs of the largest size ---- */
 
 enum { CROWD = SESSION_NODES_MAX };
@@ -3020,6 +3064,8 @@ int main(void)
         TEST(members_learn_at_the_start_whether_all_can_relay),
         TEST(quiet_members_learn_whether_all_can_relay),
         TEST(the_largest_job_costs_a_view_for_each_node),
+        TEST(no_job_ends_while_its_decisions_wait_to_be_saved),
+        TEST(short_waits_for_saves_move_no_deadline),
         TEST(keys_are_kept_for_workers_that_remain),
         TEST(keys_are_kept_where_they_are_wanted),
         TEST(a_job_with_a_store_at_node_0_has_no_keys_here),
