@@ -46,6 +46,7 @@ applies them, the rank waits for its stream and looks whether the group was whol
 import collections
 import contextlib
 import importlib
+import inspect
 import json
 import mmap
 import os
@@ -58,6 +59,7 @@ import sys
 import threading
 import time
 import types
+import weakref
 from datetime import timedelta
 
 
@@ -693,42 +695,54 @@ def _unpack(data):
 
 # ---- samples
 
+# Arguments of a DataLoader that _Samples has values of its own for; all others are the user's.
+_OWN_ARGUMENTS = {"batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "generator"}
+_inner_loaders = weakref.WeakKeyDictionary()  # the user's loader: the one that loads in its place
+
+
 class _Samples:
-    """The samples of an epoch, dealt to the ranks as DistributedSampler does, from a position on that all ranks share."""
+    """The samples of an epoch, dealt to the ranks as DistributedSampler and DataLoader do, from a position on that all ranks share."""
 
     def __init__(self, loader, epoch, position):
-        s = loader.sampler
-        if not isinstance(s, torch.utils.data.distributed.DistributedSampler) or loader.batch_size is None:
-            raise ValueError("batches() needs a DataLoader with batch_size=... and sampler=DistributedSampler(...)")
+        b = loader.batch_sampler
+        s = getattr(b, "sampler", None)
+        plain = torch.utils.data.distributed.DistributedSampler
+        if type(b) is not torch.utils.data.BatchSampler or getattr(type(s), "__iter__", None) is not plain.__iter__:
+            raise ValueError("batches() needs a DataLoader with sampler=DistributedSampler(...), and batch_size=... or a BatchSampler; it "
+                             f"has a {type(b).__name__} of a {type(s).__name__}, which deals samples in a way of its own")
         self.loader, self.position, self.seed = loader, position, s.seed + epoch
-        self.n_samples, self.shuffle, self.drop_last = len(loader.dataset), s.shuffle, s.drop_last
+        self.n_samples, self.shuffle, self.drop_last = len(s.dataset), s.shuffle, s.drop_last
+        self.batch_size, self.drop_batch = b.batch_size, b.drop_last
 
-    def left(self):
-        """How many samples of the epoch are still to be used."""
-        n, together = self.n_samples - self.position, dist.get_world_size() * self.loader.batch_size
-        return n - n % together if self.drop_last else n
+    def each(self):
+        """How many samples of the epoch each rank still gets."""
+        left, world_size = self.n_samples - self.position, dist.get_world_size()
+        n = left // world_size if self.drop_last else -(-left // world_size)
+        return n - n % self.batch_size if self.drop_batch else n
 
     def own(self):
-        """Those of them that this rank uses. All ranks have as many batches; the last one may be a sample shorter on some. Where one would
-        have no sample in it, samples from the beginning of the list are used again."""
+        """Those of them that this rank uses: as many on all ranks, so samples from the beginning of the list may be used again."""
         g = torch.Generator().manual_seed(self.seed)
         order = torch.randperm(self.n_samples, generator=g).tolist() if self.shuffle else list(range(self.n_samples))
-        world_size, left = dist.get_world_size(), order[self.position:self.position + self.left()]
-        if len(left) // world_size % self.loader.batch_size == 0:
-            more = -len(left) % world_size
-            left += (order * (more // self.n_samples + 1))[:more]
-        return left[dist.get_rank()::world_size]
+        world_size = dist.get_world_size()
+        n = self.each() * world_size
+        own = order[self.position:] + order * (n // self.n_samples + 1)
+        return own[dist.get_rank():n:world_size]
 
     def batches(self):
-        """(batch, how many samples all ranks use with it). The random generators of the process are left alone."""
+        """(batch, how many samples all ranks use with it). Unless the loader has a generator, those of the process are left alone. One inner
+        loader for each of the user's: its processes may be persistent."""
         old, position = self.loader, self.position
-        together = dist.get_world_size() * old.batch_size
-        more = {"prefetch_factor": old.prefetch_factor} if old.num_workers else {}
-        new = torch.utils.data.DataLoader(
-            old.dataset, old.batch_size, sampler=self.own(), num_workers=old.num_workers, collate_fn=old.collate_fn,
-            pin_memory=old.pin_memory, timeout=old.timeout, worker_init_fn=old.worker_init_fn,
-            multiprocessing_context=old.multiprocessing_context,
-            generator=torch.Generator().manual_seed(self.seed + position), **more)
+        if old not in _inner_loaders:
+            names = inspect.signature(torch.utils.data.DataLoader.__init__).parameters
+            kept = {name: getattr(old, name) for name in names if name not in _OWN_ARGUMENTS and hasattr(old, name)}
+            _inner_loaders[old] = torch.utils.data.DataLoader(batch_size=self.batch_size, sampler=[],
+                                                              generator=old.generator or torch.Generator(), **kept)
+        new = _inner_loaders[old]
+        new.sampler[:] = self.own()
+        if old.generator is None:
+            new.generator.manual_seed(self.seed + position)
+        together = dist.get_world_size() * self.batch_size
         for batch in new:
             n = min(together, self.n_samples - position)
             position += n
@@ -1014,15 +1028,16 @@ class Training:
     def batches(self, loader):
         """The batches of this epoch that are left. After a change of the group it goes on from the position that the ranks share."""
         if not _group:
-            if hasattr(loader.sampler, "set_epoch"):
-                loader.sampler.set_epoch(self.epoch)
+            sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(self.epoch)
             yield from loader
             return
         epoch, before = self.epoch, None
         while self.epoch == epoch and self.n_regroups != before:
             before = self.n_regroups
             samples = _Samples(loader, epoch, self.position)
-            if samples.left() <= 0:
+            if samples.each() <= 0:
                 return
             for batch, self.taken in samples.batches():
                 yield batch

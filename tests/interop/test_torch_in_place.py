@@ -495,16 +495,102 @@ for _ in range(300):
             together = [x for batches in own for x in batches[step][0]]
             taken, = {batches[step][1] for batches in own}
             assert all(batches[step][0] for batches in own) and len(set(together)) >= taken
-            used += together if len(together) == taken else []
+            used += together
             repeats = len(together) - taken
-            assert repeats < place[0]
+            assert repeats < place[0] and (not repeats or position + taken == n)
             position += taken
-            if repeats:
-                used = None
-                break
-        if used is None:
-            break
-    if used is not None:
-        assert sorted(used) == list(range(n)), (n, batch)
+    assert set(used) == set(range(n)) and len(used) == n + repeats, (n, batch)
+""")
+    assert p.returncode == 0, p.stderr
+
+
+SAMPLES = """
+import inspect, os, torch
+from crun_launch import worker
+from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data.distributed import DistributedSampler
+
+def batches(loader, epoch, position=0):
+    return list(worker._Samples(loader, epoch, position).batches())
+
+def set_world(size, rank):
+    worker.dist.get_world_size, worker.dist.get_rank = lambda: size, lambda: rank
+"""
+
+
+def test_samples_are_those_of_a_plain_loader(run_part):
+    """Order, sizes and number of batches, whichever of the two drops what is left over."""
+    p = run_part(SAMPLES + """
+import itertools
+for n, size, batch, shuffle, drop_sample, drop_batch, as_batches in itertools.product(
+        (3, 47, 48, 50), (1, 2, 5), (8,), *4 * [(False, True)]):
+    for rank in range(size):
+        set_world(size, rank)
+        data = torch.arange(n)
+        sampler = DistributedSampler(data, size, rank, shuffle=shuffle, seed=3, drop_last=drop_sample)
+        loader = DataLoader(data, batch_sampler=BatchSampler(sampler, batch, drop_batch)) if as_batches else DataLoader(
+            data, batch, sampler=sampler, drop_last=drop_batch)
+        for epoch in 0, 1:
+            sampler.set_epoch(epoch)
+            want = [b.tolist() for b in loader]
+            assert [b.tolist() for b, _ in batches(loader, epoch)] == want and len(want) == len(loader), (
+                n, size, rank, batch, shuffle, drop_sample, drop_batch, as_batches)
+""")
+    assert p.returncode == 0, p.stderr
+
+
+def test_a_loader_keeps_its_arguments(run_part):
+    """All that this PyTorch has: a new one fails here until it has a value."""
+    p = run_part(SAMPLES + """
+set_world(1, 0)
+collate, begin, generator = lambda b: b, lambda i: None, torch.Generator().manual_seed(7)
+values = {"dataset": list(range(24)), "batch_size": 4, "sampler": None, "num_workers": 2, "collate_fn": collate, "pin_memory": True,
+          "drop_last": True, "timeout": 60, "worker_init_fn": begin, "multiprocessing_context": "fork", "generator": generator,
+          "prefetch_factor": 3, "persistent_workers": True, "pin_memory_device": "x", "in_order": False}
+values["sampler"] = DistributedSampler(values["dataset"], 1, 0)
+names = set(inspect.signature(DataLoader.__init__).parameters) - {"self"}
+assert names == {*values, "shuffle", "batch_sampler"}, names ^ set(values)
+loader = DataLoader(**values)
+worker.torch.utils.data.DataLoader.__iter__ = lambda self: iter([])
+batches(loader, 0)
+inner = worker._inner_loaders[loader]
+for name in names - {"shuffle", "sampler", "batch_sampler", "drop_last"}:
+    assert getattr(inner, name) == getattr(loader, name), name
+assert inner.generator is generator
+""")
+    assert p.returncode == 0, p.stderr
+
+
+def test_processes_of_a_loader_may_be_persistent(run_part):
+    p = run_part(SAMPLES + """
+class Data(torch.utils.data.Dataset):
+    __len__ = lambda self: 16
+    __getitem__ = lambda self, i: (i, os.getpid())
+set_world(1, 0)
+for persistent in False, True:
+    loader = DataLoader(Data(), 4, sampler=DistributedSampler(Data(), 1, 0), num_workers=1, persistent_workers=persistent)
+    seen = [batches(loader, epoch, position) for epoch, position in ((0, 0), (0, 8), (1, 0))]
+    assert [len(b) for b in seen] == [4, 2, 4]
+    assert len({pid.item() for b in seen for (_, pids), _ in b for pid in pids}) == (1 if persistent else 3)
+    part = worker._Samples(loader, 2, 0).batches()
+    first = next(part)[0][0].tolist()  # the group changes: the others are left
+    assert [b[0].tolist() for b, _ in batches(loader, 2)][0] == first
+""")
+    assert p.returncode == 0, p.stderr
+
+
+def test_samples_of_another_kind_are_refused(run_part):
+    p = run_part(SAMPLES + """
+class Own(DistributedSampler):
+    def __iter__(self):
+        return iter([0, 1])
+data = torch.arange(8)
+for how in {"sampler": Own(data, 1, 0)}, {"sampler": None}, {"batch_size": None}, {"batch_size": 1, "batch_sampler": [[1, 2]]}:
+    try:
+        worker._Samples(DataLoader(data, **how), 0, 0)
+    except ValueError as e:
+        assert "needs a DataLoader with sampler=DistributedSampler" in str(e), e
+    else:
+        raise AssertionError(how)
 """)
     assert p.returncode == 0, p.stderr
