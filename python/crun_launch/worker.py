@@ -22,6 +22,7 @@ Rules for such a script:
 - Collectives of its own belong into `with ddp.step()`, in front of optimizer.step(). An error elsewhere ends the process, and crun
   starts a new one in its place.
 - Between init_process_group() and Training() it calls no collective: a new process does, and the others do not.
+- A snapshot is loaded in front of Training(), in which a new process takes the state over. After that all ranks compare.
 - Groups made with new_group() are made again in the callback `on_regroup`.
 - A rank that was replaced continues the random numbers of its predecessor, where that ran on the same node; elsewhere those of the rank
   that its state comes from.
@@ -45,6 +46,7 @@ applies them, the rank waits for its stream and looks whether the group was whol
 
 import collections
 import contextlib
+import hashlib
 import importlib
 import inspect
 import json
@@ -496,6 +498,11 @@ class _Group:
         steps = [member["step"] for member in self.members]
         return None if min(steps) == max(steps) else steps.index(max(steps))
 
+    def behind(self):
+        """The ranks that take the state over."""
+        newest = max(member["step"] for member in self.members)
+        return [rank for rank, member in enumerate(self.members) if member["step"] < newest]
+
     def next_generation(self):
         """Waits for crun's decision and takes on what it names."""
         n = self.notices
@@ -650,6 +657,19 @@ def _broadcast_piece(piece, dtype, source, device, is_source):
         for t in piece:
             t.copy_(flat[at:at + t.numel()].view(t.shape))
             at += t.numel()
+
+
+def _outline(value):
+    """The same for equal state, in whatever order dictionaries were filled: tensors are types, shapes and sums of bits."""
+    if isinstance(value, torch.Tensor):
+        t = (torch.view_as_real(value) if value.is_complex() else value).detach().reshape(-1).contiguous()
+        bits = t.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[t.element_size()])
+        return [str(value.dtype), list(value.shape), bits.sum(dtype=torch.int64).item()]
+    if isinstance(value, dict):
+        return sorted(([str(k), _outline(v)] for k, v in value.items()), key=lambda item: item[0])
+    if isinstance(value, (list, tuple)):
+        return [_outline(v) for v in value]
+    return float(value).hex() if isinstance(value, float) else str(value)
 
 
 # ---- random generators
@@ -856,6 +876,7 @@ class Training:
         self.order_hooks = []
         self.pending_stop = None
         self.taken = 0
+        self.taken_from = None    # since the last change of the group: the rank that the others' state is from
         optimizer.register_step_pre_hook(self._before_applied)
         optimizer.register_step_post_hook(self._on_applied)
         self._keep()
@@ -889,6 +910,34 @@ class Training:
         if memory:
             memory.keep(self.steps, _pack(self.kept_random))
         beat(self.steps)
+
+    def _digest(self):
+        """A text for each part of the state that is the same on all ranks: all but buffers and random generators."""
+        parts = {name: part.state_dict() for name, part in self.parts.items()}
+        parts["model"] = list(self.module.parameters())
+        parts["progress"] = [self.steps, self.epoch, self.position]
+        return {name: hashlib.sha256(json.dumps(_outline(value)).encode()).hexdigest()[:16] for name, value in parts.items()}
+
+    def _are_replicas_equal(self):
+        """After a take-over: whether the ranks that took the state over still have it. False: the group has changed meanwhile."""
+        source, self.taken_from = self.taken_from, None
+        if source is None:
+            return True
+        mine = self._digest() if dist.get_rank() in (source, *_group.behind()) else {}
+        try:
+            digests = [json.loads(text) for text in _group._exchange("digest", json.dumps(mine))]
+        except RuntimeError as error:
+            if not _group.is_peer_failure(error):
+                raise
+            self._recover()
+            return False
+        for rank in _group.behind():
+            wrong = [name for name in digests[source] if digests[rank].get(name) != digests[source][name]]
+            if wrong:
+                raise ValueError(f"rank {rank} has changed its {' and '.join(wrong)} since it took the state of the job over from rank {source}: "
+                                 "load a snapshot in front of Training(), not behind it, and change what Training() was given in "
+                                 "`with step()` only")
+        return True
 
     def _roll_back(self):
         with torch.no_grad():
@@ -942,7 +991,7 @@ class Training:
 
     def _take_over(self):
         self.ports_before = _listening_ports() if self.on_regroup else set()
-        source = _group.source()
+        source = self.taken_from = _group.source()
         if source is None:
             return
         state = {}
@@ -1036,6 +1085,8 @@ class Training:
         epoch, before = self.epoch, None
         while self.epoch == epoch and self.n_regroups != before:
             before = self.n_regroups
+            if not self._are_replicas_equal():
+                continue
             samples = _Samples(loader, epoch, self.position)
             if samples.each() <= 0:
                 return

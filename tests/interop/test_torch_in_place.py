@@ -172,6 +172,54 @@ def test_end_of_time_that_was_moved(tmp_path, rank):
     assert p.returncode == 0, p.stderr
 
 
+LOADS_SNAPSHOT = """
+import os, signal, sys, time, torch
+import torch.nn.functional as F
+from crun_launch import worker
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+path = sys.argv[1]
+worker.init_process_group("gloo")
+torch.manual_seed(0)
+data = TensorDataset(torch.rand(96, 2))
+loader = DataLoader(data, 4, sampler=DistributedSampler(data))
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+ddp = worker.Training(model, optimizer)
+if os.path.exists(path):
+    snapshot = torch.load(path)
+    model.load_state_dict(snapshot["model"])
+    optimizer.load_state_dict(snapshot["optimizer"])
+for epoch in ddp.epochs(0, 2):
+    for x, in ddp.batches(loader):
+        if (os.environ["RANK"], os.environ["CRUN_GENERATION"], ddp.steps) == ("1", "0", 8):
+            while not os.path.exists(path):
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGKILL)
+        with ddp.step():
+            optimizer.zero_grad()
+            F.mse_loss(ddp(x), x).backward()
+            optimizer.step()
+        if os.environ["RANK"] == "0" and ddp.steps == 4:
+            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path + ".new")
+            os.replace(path + ".new", path)
+os.write(1, f"{ddp.steps} {[p.tolist() for p in model.parameters()]}\\n".encode())
+"""
+
+
+def test_replicas_that_differ_after_a_take_over(python215, tmp_path):
+    """A snapshot that is loaded behind Training() replaces the state that the new process has just taken over."""
+    (tmp_path / "script.py").write_text(LOADS_SNAPSHOT)
+    p = jobs.run([jobs.crun(), "--standalone", "--nproc-per-node=2", "--max-restarts=1", "--restart-policy=replace",
+                  "--replace-timeout=100", str(tmp_path / "script.py"), str(tmp_path / "snapshot")],
+                 env={**torch_in_place.environment(python215), "PYTHONPATH": str(jobs.ROOT / "python")}, timeout=200)
+    assert p.returncode == 1, f"the ranks ended with {set(p.stdout.splitlines())}"
+    assert ("ValueError: rank 1 has changed its model and optimizer since it took the state of the job over from rank 0: load a "
+            "snapshot in front of Training(), not behind it") in p.stderr, p.stderr
+
+
 def test_a_mistake_of_the_script_is_not_a_peer_s_failure(python215, tmp_path):
     """The error is that of the script, and it is there at once."""
     script = tmp_path / "mistake.py"
@@ -466,6 +514,45 @@ except TypeError as e:
     assert "state['x']['y'] is a object" in str(e), e
 else:
     raise AssertionError("an object was taken")
+""")
+    assert p.returncode == 0, p.stderr
+
+
+def test_a_digest_of_the_state(run_part):
+    """Each part by itself, and the same for the same state in another order or of another type of number."""
+    p = run_part("""
+import torch
+from crun_launch import worker
+def training():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    t = worker.Training(model, optimizer, scheduler=scheduler)
+    with t.step():
+        model(torch.ones(4, 3) * torch.arange(4).reshape(4, 1)).square().sum().backward()
+        optimizer.step()
+    return t
+want, t = training()._digest(), training()
+t.module[1].running_mean += 1
+assert t._digest() == want
+def differs(change, *names):
+    t = training()
+    with torch.no_grad():
+        change(t)
+    assert [name for name, text in t._digest().items() if text != want[name]] == list(names), names
+differs(lambda t: t.module[0].bias[1].add_(1e-6), "model")
+differs(lambda t: t.optimizer.param_groups[0].update(lr=0.05), "optimizer")
+differs(lambda t: t.optimizer.state[t.module[0].bias]["exp_avg"].mul_(2), "optimizer")
+differs(lambda t: t.parts["scheduler"].__dict__.update(last_epoch=5), "scheduler")
+differs(lambda t: setattr(t, "position", 4), "progress")
+for a, b in (({"a": 1, "b": [torch.zeros(2)]}, {"b": (torch.zeros(2),), "a": 1}), ({1: None}, {1: None})):
+    assert worker._outline(a) == worker._outline(b)
+import numpy
+assert worker._outline(numpy.float64(0.1)) == worker._outline(0.1)
+for dtype in torch.bool, torch.bfloat16, torch.complex128, torch.int8:
+    assert worker._outline(torch.ones(3).to(dtype)[1:]) != worker._outline(torch.zeros(2).to(dtype)), dtype
+assert worker._outline(torch.tensor(1.0)) != worker._outline(torch.tensor(2.0))
 """)
     assert p.returncode == 0, p.stderr
 
