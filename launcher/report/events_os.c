@@ -42,12 +42,13 @@ struct events {
 
 /* ---- --event-log ---- */
 
-/* What a program prints does not push other jobs out of the history, which is bounded. */
+/* Neither what a program prints nor the nodes of a large job, with one file in a home that they share, push other jobs out of the
+ * history, which is bounded. */
 static bool is_for_history(struct events *e, enum event_kind kind)
 {
     if (kind == EVENT_MARK && ++e->n_marks > HISTORY_MARKS_MAX)
         return false;
-    return e->history && kind != EVENT_READY && kind != EVENT_EXIT;
+    return e->history && e->job.group_rank == 0 && kind != EVENT_READY && kind != EVENT_EXIT;
 }
 
 static void write_event(struct events *e, const struct worker_group *g, struct event event, uint64_t at_ns)

@@ -218,6 +218,19 @@ def test_history_of_a_job_that_starts_late(folders):
             first.terminate()
 
 
+def test_history_of_several_nodes_is_that_of_the_first(folders):
+    """A home that all nodes share has one file: a large job does not push the user's others out of it."""
+    several = ["--nnodes=3", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{nodes.free_port()}", "--rdzv-conf=node_timeout_ms=10000",
+               "--no-python", "sleep", "0.5"]
+    started = [start(folders, *several) for _ in range(3)]
+    for p in started:
+        p.communicate(timeout=60)
+    assert [p.returncode for p in started] == [0, 0, 0]
+    lines = jobs.whole_lines(pathlib.Path(folders["XDG_STATE_HOME"]) / "crun" / "history.jsonl")
+    assert {line["event"] for line in lines} >= {"start", "end"} and len({line["run"] for line in lines}) == 1, lines
+    assert all(line["group_rank"] == 0 for line in lines if "group_rank" in line), lines
+
+
 def test_history_goes_on_when_its_file_is_removed(folders, tmp_path):
     """As by two renamings while a long job runs."""
     path = f"{folders['XDG_STATE_HOME']}/crun/history.jsonl"
