@@ -8,7 +8,10 @@
 
 #include "launcher/report/events.h"
 #include "launcher/util/signal_name.h"
+#include "base/cleanup.h"
 #include "base/utf8.h"
+
+enum { EVENT_LINE_MAX = 4096 }; /* bytes of one line of a report; a longer one is cut */
 
 static const char *const names[EVENT_KIND_COUNT] = {
     [EVENT_START] = "start",     [EVENT_READY] = "ready",   [EVENT_EXIT] = "exit",
@@ -47,10 +50,10 @@ static void add_signal(cJSON *line, const char *name, int signal)
     (void)cJSON_AddStringToObject(line, name, text);
 }
 
-/* Bytes that are no UTF-8 (in a program's name, at the end of a cut sentence) would make the line no JSON. */
-void events_add_text(cJSON *object, const char *name, const char *text)
+/* Bytes that are no UTF-8 (in a program's name, at the end of a cut sentence) would make the line no JSON. Malloc'ed or NULL. */
+static char *clean_copy(const char *text, size_t n_max)
 {
-    char *copy = strdup(text);
+    char *copy = strndup(text, n_max);
 
     for (unsigned char *s = (unsigned char *)copy; s && *s;) {
         size_t n = utf8_sequence(s);
@@ -58,9 +61,15 @@ void events_add_text(cJSON *object, const char *name, const char *text)
             *s = '?';
         s += n ? n : 1;
     }
+    return copy;
+}
+
+void events_add_text(cJSON *object, const char *name, const char *text)
+{
+    _cleanup_free_ char *copy = clean_copy(text, strlen(text));
+
     (void)cJSON_AddStringToObject(object, name,
                                   copy ? copy : ""); /* a field that finds no memory is left out */
-    free(copy);
 }
 
 static void add_ending(cJSON *line, const struct event_job *job, const struct event_ending *e)
@@ -117,10 +126,10 @@ void events_add_lines(cJSON *object, const char *name, const char *lines)
 
     for (const char *at = lines; list && at && *at;) {
         size_t n = strcspn(at, "\n"), indent = strspn(at, " ");
-        char text[512];
+        size_t shown = n - indent < EVENT_LINE_MAX ? n - indent : EVENT_LINE_MAX;
+        _cleanup_free_ char *text = clean_copy(at + indent, shown);
 
-        (void)snprintf(text, sizeof(text), "%.*s", (int)(n - indent), at + indent); /* cut when long */
-        (void)cJSON_AddItemToArray(list, cJSON_CreateString(text));
+        (void)cJSON_AddItemToArray(list, cJSON_CreateString(text ? text : ""));
         at += n + (at[n] == '\n');
     }
 }

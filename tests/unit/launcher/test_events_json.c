@@ -8,6 +8,7 @@
 
 #include "launcher/report/events.h"
 #include "base/err.h"
+#include "base/utf8.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 
@@ -129,6 +130,25 @@ static void test_text_of_any_origin(void **state)
     }
 }
 
+/* The lines of a report on a hang, whose ends are no reason for a line that is no JSON. */
+static void test_lines_of_any_origin(void **state)
+{
+    cJSON *object = cJSON_CreateObject();
+    char text[16384] = "  a\xC3\n";
+
+    for (int i = 0; i < 3000; i++)
+        (void)strcat(text, "\xE2\x82\xAC");
+    events_add_lines(object, "l", text);
+    const cJSON *list = cJSON_GetObjectItem(object, "l");
+    assert_int_equal(cJSON_GetArraySize(list), 2);
+    assert_string_equal(cJSON_GetArrayItem(list, 0)->valuestring, "a?");
+    const char *second = cJSON_GetArrayItem(list, 1)->valuestring;
+    assert_in_range(strlen(second), 1000, 4096);
+    for (const unsigned char *s = (const unsigned char *)second; *s; s += utf8_sequence(s))
+        assert_int_not_equal(utf8_sequence(s), 0);
+    cJSON_Delete(object);
+}
+
 static void test_torch_lines(void **state)
 {
     const struct event_ending ending = {.local_rank = 1, .pid = 7, .code = 3};
@@ -163,6 +183,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_kind),
         cmocka_unit_test(test_text_of_any_origin),
+        cmocka_unit_test(test_lines_of_any_origin),
         cmocka_unit_test(test_torch_lines),
     };
 
