@@ -42,7 +42,9 @@
 #include "rendezvous/server_uv.h"
 #include "rendezvous/session_message.h"
 
-enum { GUARDIAN_END_MS = 3000 }; /* for the zygote to write its list of modules, and both to end */
+enum {
+    GUARDIAN_END_MS = 3000
+}; /* for the zygote to write its list of modules, and both to end; and after SIGKILL */
 
 /* ---- what workers are started with ---- */
 
@@ -546,14 +548,15 @@ static void keep_guardian(struct generation *g)
 
 static bool await_guardian(pid_t pid)
 {
-    const struct timespec pause = {.tv_nsec = 1000000};
+    const struct timespec pause = {.tv_nsec = 50000};
 
-    for (int i = 0; i < GUARDIAN_END_MS; i++) {
+    for (uint64_t end_ns = now_ns() + GUARDIAN_END_MS * UINT64_C(1000000);;) {
         if (waitpid(pid, NULL, WNOHANG) != 0)
             return true;
-        (void)nanosleep(&pause, NULL); /* a signal shortens it */
+        if (now_ns() >= end_ns)
+            return false;
+        (void)nanosleep(&pause, NULL);
     }
-    return false;
 }
 
 void generation_end_guardian(struct generation *g)
@@ -564,7 +567,9 @@ void generation_end_guardian(struct generation *g)
         generation_order(g, &order);
     if (!g->host->warm || !await_guardian(g->guardian)) {
         (void)kill(g->guardian, SIGKILL); /* it has no child left but a zygote, which dies by that */
-        (void)waitpid(g->guardian, NULL, 0);
+        if (!await_guardian(g->guardian)) /* in the kernel, at a disk that hangs */
+            log_line("the guardian (process %d) does not end on SIGKILL; crun ends without it",
+                     (int)g->guardian);
     }
     g->guardian = 0;
 }

@@ -1,6 +1,6 @@
 /*
  * A machine that lacks something for a moment, for LD_PRELOAD: in crun, the call number SCARCE_AT (from 1; 0: every one) of the function SCARCE
- * fails: "_Fork" and "socketpair" by errno EAGAIN and EMFILE, "open" of a worker's stdout.log by EMFILE.
+ * fails ("waitpid": a child never ends, not even by SIGKILL): "_Fork" and "socketpair" by errno EAGAIN and EMFILE, "open" of a worker's stdout.log by EMFILE.
  */
 
 #include <dlfcn.h>
@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static bool lacks(const char *what)
@@ -34,6 +35,20 @@ pid_t _Fork(void)
         return real();
     errno = EAGAIN;
     return -1;
+}
+
+/* A process in state D. What crun adopts is waited for as usual. */
+pid_t waitpid(pid_t pid, int *status, int options)
+{
+    static pid_t (*real)(pid_t, int *, int);
+
+    if (!real)
+        real = (pid_t(*)(pid_t, int *, int))dlsym(RTLD_NEXT, "waitpid");
+    if (pid <= 0 || !lacks("waitpid"))
+        return real(pid, status, options);
+    while (!(options & WNOHANG))
+        (void)pause();
+    return 0;
 }
 
 int socketpair(int domain, int type, int protocol, int pair[2])

@@ -397,6 +397,17 @@ def test_lack_at_a_start_that_stays(tmp_path):
     assert lines[-1] == "the only restart is used; the job has failed", p.stderr
 
 
+@pytest.mark.parametrize("options", [[], ["--warm"]], ids=["cold", "warm"])
+def test_guardian_that_does_not_end(tmp_path, options):
+    """In state D, as at a network disk that is gone: crun's end waits some seconds for it."""
+    script = tmp_path / "script.py"
+    script.write_text("print('ran')")
+    p = subprocess.run([jobs.crun(), "--standalone", *options, script], capture_output=True, text=True, timeout=20,
+                       env={**os.environ, "OMP_NUM_THREADS": "1", **jobs.preload("scarce_machine", SCARCE="waitpid", SCARCE_AT=0)})
+    assert p.returncode == 0 and p.stdout == "ran\n", p.stderr
+    assert re.search(r"^crun: the guardian \(process \d+\) does not end on SIGKILL; crun ends without it$", p.stderr, re.MULTILINE), p.stderr
+
+
 def test_pause_between_restarts(tmp_path):
     """The first restart at once, the second after 1 s, the third after 2 s."""
     begin = time.monotonic()
