@@ -232,13 +232,15 @@ bool watch_has_worked(const struct watch *w)
 /* Whether the thread has ended. */
 static bool end_thread(struct watch *w)
 {
-    struct timespec limit;
+    const struct timespec pause = {.tv_nsec = 1000000};
+    const uint64_t end_ns = now_ns() + JOIN_S * UINT64_C(1000000000);
 
-    if (!w->has_thread)
-        return true;
-    (void)clock_gettime(CLOCK_REALTIME, &limit); /* cannot fail */
-    limit.tv_sec += JOIN_S;
-    return pthread_timedjoin_np(w->thread, NULL, &limit) == 0;
+    while (w->has_thread && pthread_tryjoin_np(w->thread, NULL) != 0) {
+        if (now_ns() >= end_ns)
+            return false;
+        (void)nanosleep(&pause, NULL);
+    }
+    return true;
 }
 
 bool watch_destroy(struct watch *w)

@@ -26,6 +26,16 @@ def test_no_core_reads_a_clock():
         assert not used & CLOCKS, core
 
 
+def test_nothing_waits_by_the_wall_clock():
+    """Functions of libc that take a deadline of CLOCK_REALTIME: one that is set back holds them up."""
+    by_wall_clock = {"pthread_timedjoin_np", "sem_timedwait", "pthread_mutex_timedlock", "pthread_rwlock_timedrdlock",
+                     "pthread_rwlock_timedwrlock", "mtx_timedlock", "cnd_timedwait", "thrd_sleep", "mq_timedreceive", "mq_timedsend"}
+    for program in ("launcher/crun", "launcher/crunctl", "rendezvous/crund", "worker-runtime/train"):
+        p = subprocess.run(["nm", "-D", "--undefined-only", jobs.build_folder() / program], capture_output=True, text=True)
+        used = {line.split()[-1].split("@")[0] for line in p.stdout.splitlines()}
+        assert p.returncode == 0 and used and not used & by_wall_clock, (program, used & by_wall_clock, p.stderr)
+
+
 class Skew:
     """A wall clock for one node that is wrong by .set(seconds)."""
 
