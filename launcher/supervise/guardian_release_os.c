@@ -37,6 +37,8 @@ void guardian_release_on_signals(const sigset_t *except)
     const struct sigaction release = {.sa_handler = on_fatal_signal, .sa_flags = (int)SA_RESETHAND};
     struct sigaction was;
 
+    if (getpid() == 1)
+        return; /* of a container: the kernel ignores a signal with the default action there */
     for (int s = 1; s <= SIGRTMAX; s++)
         if (ends_a_process(s) && sigismember(except, s) == 0 && sigaction(s, &release, &was) == 0 &&
             was.sa_handler != SIG_DFL)

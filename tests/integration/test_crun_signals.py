@@ -408,6 +408,20 @@ def test_guardian_that_does_not_end(tmp_path, options):
     assert re.search(r"^crun: the guardian \(process \d+\) does not end on SIGKILL; crun ends without it$", p.stderr, re.MULTILINE), p.stderr
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="a PID namespace needs root")
+@pytest.mark.parametrize("number", [signal.SIGPWR, signal.SIGXCPU, signal.SIGRTMIN + 3])
+def test_signals_that_process_1_does_not_take(tmp_path, number):
+    """docker kill -s, STOPSIGNAL of images with systemd: the kernel ignores them for process 1, and its workers go on."""
+    p = subprocess.Popen(["unshare", "--pid", "--fork", "--mount-proc", jobs.crun(), "--standalone", write_worker(tmp_path, SUSPENDED)],
+                         cwd=tmp_path, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    wait_until_up(tmp_path, 1)
+    os.kill(jobs.children(p.pid)[0], number)
+    time.sleep(0.3)
+    (tmp_path / "end").touch()
+    _, err = p.communicate(timeout=60)
+    assert p.returncode == 0, err
+
+
 def test_pause_between_restarts(tmp_path):
     """The first restart at once, the second after 1 s, the third after 2 s."""
     begin = time.monotonic()
