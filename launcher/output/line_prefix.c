@@ -57,6 +57,37 @@ static int show_line(const struct line_prefix *l, const char *line, size_t n, st
     return 0;
 }
 
+static void look_at_line(const struct line_prefix *l, const char *line, size_t n)
+{
+    size_t n_more = n < LINES_SEAM ? n : LINES_SEAM;
+
+    if (l->seam && l->seam->n > 0) {
+        memcpy(l->seam->bytes + l->seam->n, line, n_more);
+        l->on_line(l->data, l->seam->bytes, l->seam->n + n_more);
+    }
+    l->on_line(l->data, line, n);
+}
+
+static void begin_seam(const struct line_prefix *l, const char *end, size_t n)
+{
+    if (!l->seam)
+        return;
+    l->seam->n = n < LINES_SEAM ? n : LINES_SEAM;
+    memcpy(l->seam->bytes, end - l->seam->n, l->seam->n);
+}
+
+/* The bytes before a character that is not complete. */
+static size_t whole_characters(const char *data, size_t n)
+{
+    size_t lead = n;
+
+    while (lead > 0 && n - lead < 3 && ((unsigned char)data[lead - 1] & 0xC0) == 0x80)
+        lead--;
+    unsigned char first = lead > 0 ? (unsigned char)data[lead - 1] : 0;
+    size_t wanted = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : first >= 0xC0 ? 2 : 1;
+    return wanted > n - lead + 1 ? lead - 1 : n;
+}
+
 /* console: NULL when the line is not for it. */
 static int append_shown_line(const struct line_prefix *l, const char *line, size_t n, struct buf *console,
                              struct buf *filtered)
@@ -64,7 +95,7 @@ static int append_shown_line(const struct line_prefix *l, const char *line, size
     int r = console ? show_line(l, line, n, console) : 0;
 
     if (!r && console && l->on_line)
-        l->on_line(l->data, line, n);
+        look_at_line(l, line, n);
     if (!r && filtered && matches_filter(l->filter, line, n))
         r = append_line(filtered, l->prefix_plain, line, n);
     return r;
@@ -94,11 +125,14 @@ ptrdiff_t line_prefix_take(const struct line_prefix *lines, const char *data, si
         bool is_last = final && taken + next == n_bytes;
         struct buf *shown = is_redraw && skips_redraw(lines, length, is_last) ? NULL : console;
         r = append_shown_line(lines, data + taken, length, shown, filtered);
+        begin_seam(lines, data, 0);
         taken += next;
     }
     size_t rest = n_bytes - taken;
     if (!r && rest > 0 && (final || rest >= LINES_PIECE)) {
+        rest = final ? rest : whole_characters(data + taken, rest);
         r = append_shown_line(lines, data + taken, rest, console, filtered);
+        begin_seam(lines, data + taken + rest, final ? 0 : rest);
         taken += rest;
     }
     if (r) {

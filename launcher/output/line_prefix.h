@@ -18,7 +18,15 @@ struct fold_line;
 struct strlist;
 
 enum {
-    LINES_PIECE = 64 << 10, /* a line that is longer is broken into lines of this many bytes */
+    LINES_PIECE =
+        64 << 10, /* a line that is longer is broken into lines of this many bytes, not within a character */
+    LINES_SEAM = 256,
+};
+
+/* The end of a line that was broken: on_line sees it once more, with the beginning of the rest. */
+struct line_seam {
+    size_t n;
+    char bytes[2 * LINES_SEAM];
 };
 
 struct line_prefix {
@@ -30,6 +38,7 @@ struct line_prefix {
         redraw_due_ns; /* of the stream, first 0: when the next line that ends with CR is shown; NULL: all are */
     void (*on_line)(void *data, const char *line, size_t n_bytes); /* each line that is shown; or NULL */
     void *data;
+    struct line_seam *seam;         /* of the stream, first empty; NULL: on_line does not see across breaks */
     struct fold *fold;              /* lines for the console go through it; NULL: straight there */
     const struct fold_line *folded; /* its member, rank and source */
 };

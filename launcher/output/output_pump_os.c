@@ -365,6 +365,7 @@ static bool show_lines(struct output_pump *p, struct output_stream *s)
                                       .redraw_due_ns = &s->redraw_due_ns,
                                       .on_line = s->rules ? look_for_rules : NULL,
                                       .data = &reader,
+                                      .seam = &s->seam,
                                       .fold = fold_of(p, s),
                                       .folded = &folded};
     ptrdiff_t taken = line_prefix_take(&lines, data, n, final, &console_of(p, s)->pending,

@@ -10,6 +10,7 @@
 
 #include "base/buf.h"
 #include "base/list.h"
+#include "launcher/output/line_prefix.h"
 
 struct job;
 struct line_rules;
@@ -35,6 +36,7 @@ struct output_stream {
     char *prefix_plain;
     const struct strlist *filter;   /* borrowed from the job */
     const struct line_rules *rules; /* borrowed from the job; or NULL */
+    struct line_seam seam;          /* for them */
     uint64_t rules_due_ns;          /* when a match is reported again */
     bool is_replaced;               /* another worker has taken the place of this one */
     bool has_lost_filtered;         /* a write to `filtered` has failed, which was reported */

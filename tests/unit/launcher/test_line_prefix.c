@@ -50,6 +50,66 @@ static void test_take(void **state)
     }
 }
 
+/* A line that is too long is broken between characters. */
+static void test_break_between_characters(void **state)
+{
+    static const struct {
+        const char *end; /* of the first LINES_PIECE bytes */
+        size_t n_left;   /* for the next piece */
+    } cases[] = {
+        {"a", 0},
+        {"\xC3\xA9", 0},
+        {"\xC3", 1},
+        {"\xE2\x82\xAC", 0},
+        {"\xE2\x82", 2},
+        {"a\xE2", 1},
+        {"\xF0\x9F\x98\x80", 0},
+        {"\xF0\x9F\x98", 3},
+        {"\x80\x80\x80\x80\x80", 0}, /* no text */
+    };
+    const struct line_prefix lines = {.prefix = ""};
+    char *data = malloc(LINES_PIECE);
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct buf console = {0};
+        memset(data, 'x', LINES_PIECE);
+        memcpy(data + LINES_PIECE - strlen(cases[i].end), cases[i].end, strlen(cases[i].end));
+        assert_int_equal(line_prefix_take(&lines, data, LINES_PIECE, false, &console, NULL),
+                         LINES_PIECE - cases[i].n_left);
+        buf_reset(&console);
+        assert_int_equal(line_prefix_take(&lines, data, LINES_PIECE, true, &console, NULL), LINES_PIECE);
+        buf_finish(&console);
+    }
+    free(data);
+}
+
+static void count_match(void *data, const char *line, size_t n)
+{
+    *(int *)data += memmem(line, n, "CUDA error", 10) != NULL;
+}
+
+/* A rule finds its text where a long line was broken, and not where a line ended. */
+static void test_rules_see_across_a_break(void **state)
+{
+    int n_matches = 0;
+    struct line_seam seam = {0};
+    struct line_prefix lines = {.prefix = "", .on_line = count_match, .data = &n_matches, .seam = &seam};
+    char *data = malloc(LINES_PIECE);
+    struct buf console = {0};
+
+    memset(data, 'x', LINES_PIECE);
+    memcpy(data + LINES_PIECE - 6, "CUDA e", 6);
+    assert_int_equal(line_prefix_take(&lines, data, LINES_PIECE, false, &console, NULL), LINES_PIECE);
+    assert_int_equal(n_matches, 0);
+    assert_int_equal(line_prefix_take(&lines, "rror: here\n", 11, false, &console, NULL), 11);
+    assert_int_equal(n_matches, 1);
+    assert_int_equal(line_prefix_take(&lines, "CUDA e\n", 7, false, &console, NULL), 7);
+    assert_int_equal(line_prefix_take(&lines, "rror\n", 5, false, &console, NULL), 5);
+    assert_int_equal(n_matches, 1);
+    buf_finish(&console);
+    free(data);
+}
+
 struct bar {
     struct line_prefix lines;
     struct buf waiting, console, filtered;
@@ -169,6 +229,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_take),
+        cmocka_unit_test(test_break_between_characters),
+        cmocka_unit_test(test_rules_see_across_a_break),
         cmocka_unit_test(test_progress_bar_is_shown_once_a_second),
         cmocka_unit_test(test_long_line_is_broken),
         cmocka_unit_test(test_filter),
