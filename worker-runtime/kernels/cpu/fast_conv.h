@@ -53,8 +53,8 @@ static void conv_pack_backward(const struct conv_shape *s, const float *weights,
 
 /*
  * The order of the sums is that of PyTorch's convolution (oneDNN's, for vectors of 16 or 8 floats): a block of input
- * channels after the other, in each row, column and channel of the kernel; the bias after the first block. So the
- * outputs are the same bits, and relu and pooling decide as they do there.
+ * channels after the other, in each row, column and channel of the kernel; the bias after the first block. So most
+ * outputs are the same bits (docs/numerics.md), and relu and pooling decide as they do there.
  */
 /* Where CPU_LANES is 8 both are. NOLINTNEXTLINE(bugprone-branch-clone) */
 enum { CONV_BLOCK = CPU_LANES > 8 ? CPU_LANES : 8 };
