@@ -57,7 +57,6 @@ const char train_options_help[] =
     "                            that hosts do not share\n"
     "      --save-model FILE     write the parameters alone at the end\n"
     "      --metrics FILE        append one JSON line per epoch and per resume\n"
-    "      --plot FILE.svg       draw loss and accuracy\n"
     "      --log-every N         print every Nth step (classifier 1, others 0: none)\n"
     "      --fault rank=R,step=S,kind=kill|exit|hang|nan|kill-early\n"
     "                            fail on purpose, before the first restart\n"
@@ -106,6 +105,7 @@ enum train_option_kind {
     OPTION_SCHEDULE,
     OPTION_FAULT,
     OPTION_FLAG, /* bool */
+    OPTION_GONE, /* refused; names[0]: what there is instead */
 };
 
 /* A multi-word option has a spelling with underscores, too: torchrun's users expect that. */
@@ -120,6 +120,8 @@ struct train_option_spec {
 
 #define FIELD(field) .offset = offsetof(struct train_options, field)
 #define NAMES(array) .names = array, .n_names = (int)(sizeof(array) / sizeof((array)[0]))
+
+static const char *const instead_of_plot[] = {"python/examples/plot_metrics.py draws the file of --metrics"};
 
 static const struct train_option_spec specs[] = {
     {"data", NULL, OPTION_TEXT, FIELD(data)},
@@ -145,7 +147,7 @@ static const struct train_option_spec specs[] = {
     {"save-on-every-host", "save_on_every_host", OPTION_FLAG, FIELD(save_on_every_host)},
     {"save-model", "save_model", OPTION_TEXT, FIELD(save_model)},
     {"metrics", NULL, OPTION_TEXT, FIELD(metrics)},
-    {"plot", NULL, OPTION_TEXT, FIELD(plot)},
+    {"plot", NULL, OPTION_GONE, NAMES(instead_of_plot)},
     {"log-every", "log_every", OPTION_COUNT, FIELD(log_every), 0, UINT64_MAX - 1},
     {"fault", NULL, OPTION_FAULT, FIELD(fault)},
     {"help", NULL, OPTION_FLAG, FIELD(help)},
@@ -238,6 +240,9 @@ static int parse_train_option(struct train_options *o, const struct train_option
     case OPTION_FLAG:
         *(bool *)field = true;
         break;
+    case OPTION_GONE:
+        snprintf(error, n, "--%s is gone: %s", spec->name, spec->names[0]);
+        return -1;
     }
     if (!expected)
         return 0;
@@ -259,15 +264,6 @@ static int parse_program(const char *name, enum train_program *ret, char *error,
     return -1;
 }
 
-/* Another suffix would promise another format. */
-static bool is_svg_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    const char *dot = strrchr(slash ? slash + 1 : path, '.');
-
-    return !dot || strcasecmp(dot, ".svg") == 0;
-}
-
 static int parse_arguments(int argc, char **argv, struct train_options *o, char *error, size_t n)
 {
     if (optind < argc && parse_program(argv[optind++], &o->program, error, n) < 0)
@@ -278,10 +274,6 @@ static int parse_arguments(int argc, char **argv, struct train_options *o, char 
     }
     if (o->program != TRAIN_MNIST && o->data) {
         snprintf(error, n, "--data is for mnist; %s makes up its samples", program_names[o->program]);
-        return -1;
-    }
-    if (o->plot && !is_svg_name(o->plot)) {
-        snprintf(error, n, "--plot %s: the drawing is SVG; give a name that ends in .svg", o->plot);
         return -1;
     }
     if (o->program != TRAIN_TOY && o->shape != TRAIN_SHAPE_UNSAID) {

@@ -48,7 +48,6 @@ struct train_options {
     bool save_on_every_host; /* not only rank 0 saves, but the first rank of each host */
     const char *save_model;
     const char *metrics;
-    const char *plot;
     uint64_t log_every; /* a line every so many steps; 0: none */
 
     struct fault fault;

@@ -80,7 +80,6 @@ static void report_progress_of(struct trainer *t, const struct epoch *e, const s
 
     if (!t->primary)
         return;
-    plot_step(&t->plot, p->step, s->loss_all);
     if (t->recovering)
         report_recommit(&t->report, p->step);
     t->recovering = false;
@@ -120,7 +119,6 @@ static int end_epoch(struct trainer *t, const struct epoch *running)
     /* The line first, then the snapshot: killed in between, the epoch's last steps and its line come
      * again, but no epoch is ever without a line. */
     report_epoch(&t->report, &e);
-    plot_epoch(&t->plot, p->step, e.test_accuracy);
     p->epoch++;
     p->consumed = 0;
     p->batches = 0;
@@ -260,19 +258,6 @@ static int train(struct trainer *t)
     return leave_done(t);
 }
 
-/* However the training ended. A missing drawing is no reason to call it failed. */
-static void write_plot(struct trainer *t)
-{
-    char title[96];
-    int r;
-
-    snprintf(title, sizeof(title), "%s, %s, workers: %d", t->program->name,
-             optimizer_names[t->options->optimizer], crw_world_size(t->group));
-    r = plot_write(&t->plot, title);
-    if (r < 0)
-        report_warn(&t->report, "--plot %s: cannot write it: %s", t->options->plot, strerror(-r));
-}
-
 /*
  * Launchers blame the rank that ends first. One that only follows another's failure waits until it is asked to
  * stop, so that it cannot overtake the rank that failed; a moment only, because not every launcher asks.
@@ -298,10 +283,8 @@ int trainer_run(const struct program *program, const struct train_options *optio
     };
     int exit_code = TRAIN_FAILED;
 
-    if (trainer_set_up(&t) == 0) {
+    if (trainer_set_up(&t) == 0)
         exit_code = train(&t);
-        write_plot(&t);
-    }
     trainer_tear_down(&t);
     if (exit_code != TRAIN_DONE && t.follows)
         follow(&t);

@@ -20,7 +20,6 @@
 #include "worker-runtime/programs/device.h"
 #include "worker-runtime/programs/memory_checkpoint.h"
 #include "worker-runtime/programs/options.h"
-#include "worker-runtime/programs/plot_os.h"
 #include "worker-runtime/programs/report_os.h"
 #include "worker-runtime/programs/state.h"
 
@@ -75,7 +74,6 @@ struct trainer {
     bool on_device; /* this rank has a GPU to train on, and may */
 
     struct train_report report;
-    struct plot plot;
     struct crw_model *model;
     struct crw_optimizer *optimizer;
     struct crw_sampler *sampler;

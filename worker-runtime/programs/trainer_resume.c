@@ -96,13 +96,10 @@ static int choose(struct trainer *t, const struct recovery_offer *mine, struct r
     return r;
 }
 
-/* went_on: this process has drawn what was before. */
-static void report_where_from(struct trainer *t, const char *from, const char *key, bool went_on)
+static void report_where_from(struct trainer *t, const char *from, const char *key)
 {
     const struct train_position *p = &t->state.position;
 
-    if (!went_on)
-        (void)plot_recall(&t->plot, t->options->metrics, p->step); /* it is appended to already */
     report_resume(&t->report, from, key, p->step, p->epoch, p->consumed, crw_group_restart_count(t->group));
 }
 
@@ -116,9 +113,9 @@ static int restore(struct trainer *t, const struct recovery_choice *choice, cons
     if (choice->number == 0)
         return 0; /* there is nothing to speak of */
     if (choice->kind == RECOVERY_ALIVE)
-        report_where_from(t, "the ranks that went on, of the state", "peers", mine->alive != RECOVERY_NONE);
+        report_where_from(t, "the ranks that went on, of the state", "peers");
     else
-        report_where_from(t, "memory, of the state", "memory", false);
+        report_where_from(t, "memory, of the state", "memory");
     if (t->state.position.consumed == 0)
         trainer_save_epoch(t); /* what failed may have been writing it */
     return 0;
@@ -145,6 +142,6 @@ int trainer_resume(struct trainer *t)
         return trainer_agree(t, trainer_fail(t, "%s", crw_error_message()));
     t->alive = true;
     if (newest.any)
-        report_where_from(t, "the snapshot", "snapshot", false);
+        report_where_from(t, "the snapshot", "snapshot");
     return 0;
 }

@@ -187,9 +187,8 @@ static int open_outputs(struct trainer *t)
 
     if (r < 0)
         return trainer_fail(t, "--metrics %s: cannot append to it: %s", o->metrics, strerror(-r));
-    if (check_output(t, "--save-model", o->save_model) < 0 || check_output(t, "--plot", o->plot) < 0)
+    if (check_output(t, "--save-model", o->save_model) < 0)
         return -1;
-    plot_open(&t->plot, t->primary ? o->plot : NULL);
     if ((t->primary || (o->save_on_every_host && trainer_is_first_of_host(t))) && o->snapshot_dir &&
         crw_snapshots_create(o->snapshot_dir, (int)o->keep, &t->snapshots) != 0)
         return trainer_fail(t, "%s", crw_error_message());
