@@ -18,10 +18,8 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "worker-runtime/base/error.h"
-#include "worker-runtime/base/memory.h"
 #include "worker-runtime/checkpoint/safetensors.h"
 #include "worker-runtime/checkpoint/snapshot_file_os.h"
-#include "worker-runtime/model/model.h"
 
 /* The metadata of PyTorch's own files; transformers refuses a file without it. */
 static const struct crw_pair format = {"format", "pt"};
@@ -33,7 +31,7 @@ static int encode(const struct crw_model *model, const char *path, struct buf *o
     const char *why = "";
     int r = -ENOMEM;
 
-    if (tensors && memory_has_room(model->n_parameters, sizeof(float))) {
+    if (tensors) {
         for (size_t i = 0; i < n_parameters; i++)
             tensors[i] = crw_model_tensor(model, i);
         for (size_t i = 0; i < n_buffers; i++)

@@ -5,6 +5,7 @@
 
 #include "worker-runtime/checkpoint/safetensors.h"
 #include "worker-runtime/base/error.h"
+#include "worker-runtime/base/memory.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -200,7 +201,8 @@ int safetensors_encode(const struct crw_tensor *tensors, size_t n_tensors, const
         *ret_why = "the names and strings are too long";
         r = SAFETENSORS_E_BAD;
     }
-    if (r == 0 && !buf_reserve(out, 8 + buf_size(&header) + (size_t)data_size))
+    if (r == 0 && ((out->capacity < data_size && !memory_has_room(data_size, 1)) ||
+                   !buf_reserve(out, 8 + buf_size(&header) + (size_t)data_size)))
         r = -ENOMEM;
     if (r == 0) {
         /* None of these can fail: the room is there. */

@@ -18,7 +18,6 @@
 #include "base/cond_os.h"
 #include "base/time.h"
 #include "worker-runtime/base/error.h"
-#include "worker-runtime/base/memory.h"
 #include "worker-runtime/base/run_identity_os.h"
 #include "worker-runtime/checkpoint/snapshot.h"
 #include "worker-runtime/checkpoint/snapshot_image.h"
@@ -327,19 +326,6 @@ void crw_snapshots_wait(struct crw_snapshots *s)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* The copy of an earlier save is kept, and its memory with it. What is no tensor is refused later. */
-static bool has_room(const struct buf *image, const struct crw_tensor *tensors, size_t n_tensors)
-{
-    uint64_t all = 0, n;
-
-    for (size_t i = 0; i < n_tensors; i++)
-        if ((unsigned)tensors[i].dtype < CRW_DTYPE_COUNT &&
-            safetensors_count_bytes(tensors[i].dtype, tensors[i].n_dims, tensors[i].dims, &n) &&
-            __builtin_add_overflow(all, n, &all))
-            return true;
-    return all <= image->capacity || memory_has_room(all, 1);
-}
-
 int crw_snapshots_save(struct crw_snapshots *s, uint64_t step, const struct crw_tensor *tensors,
                        size_t n_tensors, const struct crw_pair *meta, size_t n_meta)
 {
@@ -356,9 +342,7 @@ int crw_snapshots_save(struct crw_snapshots *s, uint64_t step, const struct crw_
     s->superseded = false;
     pthread_mutex_unlock(&s->lock);
     buf_consume(&s->image, buf_size(&s->image)); /* keeps the memory */
-    r = -ENOMEM;
-    if (has_room(&s->image, tensors, n_tensors))
-        r = snapshot_image_stage(step, tensors, n_tensors, meta, n_meta, &s->image, why);
+    r = snapshot_image_stage(step, tensors, n_tensors, meta, n_meta, &s->image, why);
     if (r == SNAPSHOT_IMAGE_E_BAD)
         return crw_fail(CRW_E_ARGUMENT, "step %" PRIu64 " cannot be saved: %s", step, why);
     if (r < 0)
