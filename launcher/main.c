@@ -36,7 +36,7 @@
 #include "launcher/cli/plan.h"
 #include "launcher/host/program_os.h"
 #include "launcher/rdzv/job_keys_os.h"
-#include "launcher/report/own_error_os.h"
+#include "launcher/report/failures_os.h"
 #include "launcher/util/bounded_os.h"
 #include "launcher/util/log_os.h"
 #include "launcher/util/trace_os.h"
@@ -338,7 +338,7 @@ static int look_up(struct lookup *l, void (*find)(void *data))
 /* The reason was logged. */
 static int fail_to_start(int code)
 {
-    own_error_write(environ, 0, NULL);
+    failures_record_own(environ, 0, NULL);
     return code;
 }
 

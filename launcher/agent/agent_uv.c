@@ -36,7 +36,6 @@
 #include "launcher/report/events.h"
 #include "launcher/report/events_os.h"
 #include "launcher/report/final_error.h"
-#include "launcher/report/own_error_os.h"
 #include "launcher/report/report.h"
 #include "launcher/supervise/guardian_os.h"
 #include "launcher/supervise/suspend_os.h"
@@ -999,8 +998,8 @@ static void record_own_error(const struct agent *a)
     bool is_workers = cause == GROUP_CAUSE_WORKER || cause == GROUP_CAUSE_GUARDIAN;
 
     if (a->group.interrupt || (a->exit_code != 0 && !is_workers))
-        own_error_write(a->config->environment, a->group.interrupt,
-                        cause == GROUP_CAUSE_EXEC ? a->outcome.reason : NULL);
+        failures_record_own(a->config->environment, a->group.interrupt,
+                            cause == GROUP_CAUSE_EXEC ? a->outcome.reason : NULL);
 }
 
 int agent_run(const struct agent_config *config)
@@ -1010,7 +1009,7 @@ int agent_run(const struct agent_config *config)
     int r = agent_init(&a, config);
     if (r) { /* the process is about to exit, which frees what was opened */
         log_line("cannot start: %s", strerror(-r));
-        own_error_write(config->environment, 0, NULL);
+        failures_record_own(config->environment, 0, NULL);
         return 1;
     }
     a.events = events_create(config->job, config->file, config->environment);

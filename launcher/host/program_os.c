@@ -210,30 +210,37 @@ static enum file_kind file_kind_of(const char *path, struct file_head *head)
 
 /* ---- commands ---- */
 
+/* Malloc'ed or NULL. */
+static char *python_in_folder_of(const char *file)
+{
+    char *python = NULL;
+    int n_folder = (int)(base_name(file) - file);
+
+    if (n_folder == 0 || asprintf(&python, "%.*spython3", n_folder, file) < 0)
+        return NULL;
+    if (access(python, X_OK) == 0)
+        return python;
+    free(python);
+    return NULL;
+}
+
 /* The interpreter in the folder of the link ".../torchrun" that we were called by; malloc'ed or NULL. */
 static char *python_beside_torchrun(void)
 {
     const char *called = program_invocation_name;
-    char *file = NULL;
 
-    if (strcmp(base_name(called), "torchrun") != 0 || !strchr(called, '/'))
-        return NULL;
-    if (asprintf(&file, "%.*spython3", (int)(base_name(called) - called), called) < 0)
-        return NULL;
-    if (access(file, X_OK) == 0)
-        return file;
-    free(file);
-    return NULL;
+    return strcmp(base_name(called), "torchrun") == 0 ? python_in_folder_of(called) : NULL;
 }
 
-/* Whether folder, which ends in "/", is the bin folder of an environment of venv or conda. */
-static bool is_in_environment(const char *folder)
+/* Whether the file is in the bin folder of an environment of venv or conda. */
+static bool is_in_environment(const char *file)
 {
     static const char *const marks[] = {"../pyvenv.cfg", "../conda-meta"};
     char mark[PATH_MAX + 16];
 
     for (size_t i = 0; i < ARRAY_SIZE(marks); i++) {
-        (void)snprintf(mark, sizeof(mark), "%s%s", folder, marks[i]); /* a cut path exists nowhere */
+        (void)snprintf(mark, sizeof(mark), "%.*s%s", (int)(base_name(file) - file), file,
+                       marks[i]); /* a cut path exists nowhere */
         if (access(mark, F_OK) == 0)
             return true;
     }
@@ -282,21 +289,14 @@ static bool is_called_by_path(const char *program, char *const *environment)
 static char *python_beside_crun(char *const *environment, const char *of_shell)
 {
     char program[PATH_MAX];
-    char *file = NULL;
 
     ssize_t n = readlink("/proc/self/exe", program, sizeof(program) - 1);
     program[n > 0 ? n : 0] = '\0';
-    int n_folder = (int)(base_name(program) - program);
-    if (n_folder == 0 || asprintf(&file, "%.*spython3", n_folder, program) < 0)
-        return NULL;
-    bool is_tool = of_shell && !is_called_by_path(program, environment) &&
-                   (is_python_of("VIRTUAL_ENV", environment, of_shell) ||
-                    is_python_of("CONDA_PREFIX", environment, of_shell));
-    program[n_folder] = '\0';
-    if (!is_tool && is_in_environment(program) && access(file, X_OK) == 0)
-        return file;
-    free(file);
-    return NULL;
+    if (of_shell && !is_called_by_path(program, environment) &&
+        (is_python_of("VIRTUAL_ENV", environment, of_shell) ||
+         is_python_of("CONDA_PREFIX", environment, of_shell)))
+        return NULL; /* crun is a tool, and another environment is active */
+    return is_in_environment(program) ? python_in_folder_of(program) : NULL;
 }
 
 /* Without PYTHON_EXEC. Malloc'ed, or NULL. */
@@ -310,16 +310,14 @@ static char *choose_python(char *const *environment, const char *home)
     char *of_shell = find_on_path("python3", environment, &why);
     if (!of_shell)
         of_shell = find_on_path("python", environment, &why);
-    file = python_beside_crun(environment, of_shell);
-    if (file)
+    char *of_crun = python_beside_crun(environment, of_shell);
+    file = of_crun ? of_crun : of_shell;
+    if (of_crun)
         free(of_shell);
-    else
-        file = of_shell;
     const char *venv = envp_get(environment, "VIRTUAL_ENV");
     if (file && venv && *venv && !is_python_of("VIRTUAL_ENV", environment, file))
         log_line("VIRTUAL_ENV is %s, but the workers run %s, %s; set PYTHON_EXEC for another one", venv, file,
-                 of_shell == file ? "the first Python on PATH"
-                                  : "of the environment that crun is installed in");
+                 of_crun ? "of the environment that crun is installed in" : "the first Python on PATH");
     return file;
 }
 
@@ -406,19 +404,12 @@ static int check_script(const struct job *job, int local_rank, char *error)
 static char *python_beside_script(const char *script, const struct file_head *head)
 {
     _cleanup_free_ char *real = realpath(script, NULL); /* pipx installs links */
-    char *python = NULL;
 
-    if (!real)
-        return NULL;
-    if (!head->is_beside_script && strchr(head->interpreter, '/') &&
-        are_in_one_folder(head->interpreter, real))
-        python = strdup(head->interpreter);
-    if (head->is_beside_script && asprintf(&python, "%.*spython3", (int)(base_name(real) - real), real) < 0)
-        return NULL;
-    if (python && access(python, X_OK) == 0)
-        return python;
-    free(python);
-    return NULL;
+    if (real && head->is_beside_script)
+        return python_in_folder_of(real);
+    bool is_tied = real && strchr(head->interpreter, '/') && are_in_one_folder(head->interpreter, real) &&
+                   access(head->interpreter, X_OK) == 0;
+    return is_tied ? strdup(head->interpreter) : NULL;
 }
 
 static int use_file(const struct job *job, char *const *environment, struct plan_command *command,

@@ -27,6 +27,8 @@ enum {
     ERROR_FILE_MAX = 1 << 20,
     LAST_LINES = 4,
     LAST_BYTES = 1024,
+    LOOP_LIMIT_MS = 250, /* for a file that is written while the event loop waits */
+    END_LIMIT_MS = 5000, /* for one that is written when the loop has ended */
 };
 
 /* What report_failure borrows. */
@@ -131,19 +133,46 @@ static size_t collect_failures(const struct failures_source *source, struct repo
     return n;
 }
 
+static const char *own_error_file(char *const *environment)
+{
+    const char *path = envp_get(environment, "TORCHELASTIC_ERROR_FILE");
+
+    return path && *path ? path : NULL;
+}
+
+static void write_own_error_file(const char *path, const char *text, unsigned limit_ms)
+{
+    int r = text ? write_disk_file(path, text, limit_ms) : 0;
+
+    if (r)
+        log_line("cannot write the error file %s: %s", path, strerror(-r));
+}
+
 /* torchrun's nesting: a launcher that was itself started with an error file copies the root cause there. */
 static void copy_error_file(const struct failures_source *source, const struct strings *s, int exit_code)
 {
-    const char *to = envp_get(source->environment, "TORCHELASTIC_ERROR_FILE");
+    const char *path = own_error_file(source->environment);
+    _cleanup_free_ char *text =
+        path && s->bytes ? report_json_with_code(s->bytes, s->n_bytes, exit_code) : NULL;
 
-    if (!to || !*to || !s->bytes)
+    write_own_error_file(path, text, LOOP_LIMIT_MS);
+}
+
+void failures_record_own(char *const *environment, int signal, const char *text)
+{
+    const char *path = own_error_file(environment);
+    char message[LOG_LINE_SIZE];
+
+    if (!path)
         return;
-    _cleanup_free_ char *text = report_json_with_code(s->bytes, s->n_bytes, exit_code);
-    if (!text)
-        return;
-    int r = write_disk_file(to, text);
-    if (r)
-        log_line("cannot write the error file %s: %s", to, strerror(-r));
+    log_copy_last(message);
+    if (signal) /* the words of torchrun */
+        (void)snprintf(message, sizeof(message), "SignalException: Process %d got signal: %d", getpid(),
+                       signal);
+    else if (text)
+        (void)snprintf(message, sizeof(message), "%s", text); /* may be cut */
+    _cleanup_free_ char *file = report_json_of_launcher(message, time(NULL));
+    write_own_error_file(path, file, END_LIMIT_MS);
 }
 
 /* ENOENT and EACCES of an exec mean the file itself or what its first line names. Malloc'ed; NULL: the file. */

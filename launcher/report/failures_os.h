@@ -42,3 +42,7 @@ void failures_tell(const struct failures_source *source, struct failures_outcome
 
 /* The last line of the message in the error file of a worker (of a traceback: the exception); "" without one (NULL, too). */
 void failures_read_message(const char *error_file, char *ret, size_t size);
+
+/* The end of crun by a signal (else 0), or by what text names (NULL: the last line that crun logged), for the file that
+ * TORCHELASTIC_ERROR_FILE names in its environment. */
+void failures_record_own(char *const *environment, int signal, const char *text);

@@ -106,14 +106,14 @@ static void drop_text(void *data)
     free(file);
 }
 
-int write_disk_file(const char *path, const char *text)
+int write_disk_file(const char *path, const char *text, unsigned limit_ms)
 {
     struct file_text *file = calloc(1, sizeof(*file));
 
     if (!file)
         return -ENOMEM;
     *file = (struct file_text){.path = strdup(path), .text = strdup(text)};
-    int r = file->path && file->text ? bounded_call(write_text, drop_text, file, DISK_LIMIT_MS) : -ENOMEM;
+    int r = file->path && file->text ? bounded_call(write_text, drop_text, file, limit_ms) : -ENOMEM;
     if (r == -ETIMEDOUT)
         return r; /* the thread has it */
     if (!r)

@@ -16,4 +16,4 @@ char *read_disk_start(const char *path, size_t n_max, size_t *ret_n_bytes);
 char *read_disk_end(const char *path, size_t n_max, size_t *ret_n_bytes);
 
 /* Makes a file of this text, in place of one that is there. 0 or -errno; -ETIMEDOUT: it may still be written. */
-int write_disk_file(const char *path, const char *text);
+int write_disk_file(const char *path, const char *text, unsigned limit_ms);

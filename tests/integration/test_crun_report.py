@@ -265,7 +265,9 @@ def ending(tmp_path, *args, signal_when=None):
         jobs.wait_for(lambda: signal_when(tmp_path))
         p.send_signal(signal.SIGTERM)
     err = p.communicate(timeout=60)[1]
-    content = json.loads(file.read_text())["message"] if file.exists() else None
+    text = file.read_text() if file.exists() else None
+    assert text is None or text.endswith("}"), (args, text, err)
+    content = json.loads(text)["message"] if text else None
     assert content is None or (set(content) == {"message", "extraInfo"} and content["extraInfo"]["py_callstack"]
                                and abs(int(content["extraInfo"]["timestamp"]) - time.time()) < 60), content
     return p.returncode, content and content["message"].replace(f"Process {p.pid}", "Process N"), err
