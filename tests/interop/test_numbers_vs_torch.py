@@ -12,8 +12,8 @@ from number_chains import chain_case
 from number_steps import optimizer_case, sampler_case
 
 
-@pytest.mark.parametrize("make, seconds, least", [(chain_case, 24, 100), (optimizer_case, 4, 20), (sampler_case, 3, 100)])
-def test_random_cases(build, make, seconds, least, capsys):
+@pytest.mark.parametrize("make, seconds", [(chain_case, 26), (optimizer_case, 4), (sampler_case, 3)])
+def test_random_cases(build, make, seconds, capsys):
     torch.set_num_threads(1)
     commands = number_cases.commands(str(build / "tests/interop/crw-number-cases"))
     campaign = number_cases.Campaign(make, number_cases.seed_of_run())
@@ -21,4 +21,4 @@ def test_random_cases(build, make, seconds, least, capsys):
     with capsys.disabled():
         print(f"\n{campaign}")
     assert not campaign.failures, "\n".join([str(campaign), *campaign.failures[:20]])
-    assert min(campaign.done.values()) >= (1 if campaign.BATCH == 1 else least)
+    assert min(campaign.done.values()) >= campaign.BATCH
