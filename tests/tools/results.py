@@ -209,6 +209,8 @@ def pytest(folder, paths, at_once, env=None, markers=None, timeout=1800):
     print(f"{folder.name}: {len(results)} cases of {' '.join(paths)} in {time.monotonic() - started:.1f} s", flush=True)
     seconds = sorted(((sum(r.seconds for r in part), file) for (part, _), file in zip(parts, files)), reverse=True)
     print("    " + ", ".join(f"{pathlib.Path(file).stem} {total:.0f} s" for total, file in seconds[:12]))
+    for line in re.findall(r"^.*\bseed \d+: .*$", out, re.M):
+        print("   ", line)
     slowest = [line for line in out.splitlines() if re.match(r"^\d+\.\d+s (call|setup)", line)]
     for line in sorted(slowest, key=lambda line: -float(line.split("s ")[0]))[:10]:
         print("   ", line)
