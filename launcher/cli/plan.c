@@ -158,6 +158,6 @@ int plan_environment(const struct plan *plan, int local_rank, struct strlist *ou
     size_t n_ours = out->n_items; /* the inherited values of these are left out */
     for (char *const *e = plan->environment; *e; e++)
         if (!is_set_already(out, n_ours, *e) && !is_of_outer_crun(*e))
-            strlist_add_copy(out, *e);
+            strlist_add_borrowed(out, *e);
     return 0;
 }

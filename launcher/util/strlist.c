@@ -1,5 +1,6 @@
 #include "launcher/util/strlist.h"
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,11 +21,23 @@ static bool strlist_make_room(struct strlist *list)
 
 void strlist_add_owned(struct strlist *list, char *string)
 {
+    assert(list->n_borrowed == 0);
     if (!string || !strlist_make_room(list)) {
         free(string);
         list->failed = true;
         return;
     }
+    list->items[list->n_items++] = string;
+    list->items[list->n_items] = NULL;
+}
+
+void strlist_add_borrowed(struct strlist *list, char *string)
+{
+    if (!strlist_make_room(list)) {
+        list->failed = true;
+        return;
+    }
+    list->n_borrowed++;
     list->items[list->n_items++] = string;
     list->items[list->n_items] = NULL;
 }
@@ -48,7 +61,7 @@ void strlist_add(struct strlist *list, const char *format, ...)
 
 void strlist_finish(struct strlist *list)
 {
-    for (size_t i = 0; i < list->n_items; i++)
+    for (size_t i = 0; i < list->n_items - list->n_borrowed; i++)
         free(list->items[i]);
     free(list->items);
     *list = (struct strlist){0};

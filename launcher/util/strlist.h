@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * A NULL-terminated array of strings that owns them: argument vectors and environments. Like struct strbuf it
+ * A NULL-terminated array of strings that owns them, but for a borrowed end: argument vectors and environments. Like struct strbuf it
  * remembers a failed allocation, so that a caller builds the whole list and asks once (list->failed).
  */
 
@@ -12,6 +12,7 @@ struct strlist {
     char **items; /* NULL while nothing was added */
     size_t n_items;
     size_t capacity;
+    size_t n_borrowed; /* of the last items: another owner keeps them until the list is finished */
     bool failed;
 };
 
@@ -22,5 +23,8 @@ void strlist_add_copy(struct strlist *list, const char *string);
 
 /* Takes over a malloc'ed string; NULL counts as a failed allocation. */
 void strlist_add_owned(struct strlist *list, char *string);
+
+/* Not copied. Nothing but borrowed strings can be added behind it. */
+void strlist_add_borrowed(struct strlist *list, char *string);
 
 void strlist_finish(struct strlist *list);

@@ -136,6 +136,8 @@ static void test_environment(void **state)
 
     plan.environment = ENVIRONMENT("HOME=/root", "RANK=77", "PET_NNODES=1", "RANKS", "MASTER_PORT=1");
     assert_int_equal(plan_environment(&plan, 1, &out), 0);
+    assert_ptr_equal(out.items[out.n_items - 1],
+                     plan.environment[3]); /* not copied for each worker: it may be large */
     for (size_t i = 0; i < ARRAY_SIZE(expected); i++)
         expect_variable(&out, expected[i]);
     assert_int_equal(out.n_items, ARRAY_SIZE(expected) + 1); /* "RANKS" is passed on as it is */
