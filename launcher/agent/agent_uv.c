@@ -1008,7 +1008,7 @@ int agent_run(const struct agent_config *config)
 
     int r = agent_init(&a, config);
     if (r) { /* the process is about to exit, which frees what was opened */
-        log_line("cannot start: %s", strerror(-r));
+        log_line("cannot start: %s%s", strerror(-r), log_remedy(r));
         failures_record_own(config->environment, 0, NULL);
         return 1;
     }

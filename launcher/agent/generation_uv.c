@@ -677,7 +677,7 @@ static void log_cannot_start(const struct generation *g, int r)
 {
     if (r && r != -EINVAL)
         log_line("cannot start %d worker%s: %s%s", g->n_workers, g->n_workers == 1 ? "" : "s", strerror(-r),
-                 r == -EMFILE || r == -ENFILE ? "; raise the limit of open files (ulimit -n)" : "");
+                 log_remedy(r));
 }
 
 static int start_generation(struct generation *g, const struct rank_assignment *assignment, int restarts,

@@ -114,11 +114,6 @@ static int open_all_files(struct attempt_work *w)
     return r;
 }
 
-static const char *remedy(int r)
-{
-    return r == -EMFILE || r == -ENFILE ? "; raise the limit of open files (ulimit -n)" : "";
-}
-
 /* Whether the job is worth more than its files: a restart is, and a start for which no output in files was asked for. A lack of
  * descriptors or memory stops workers without files, too. */
 static bool can_do_without(const struct attempt_work *w, int r)
@@ -231,7 +226,7 @@ static void log_failure(const struct attempt_work *w, int r)
     if (*w->error)
         log_line("%s", w->error);
     else
-        log_line("cannot prepare the output of the workers: %s%s", strerror(-r), remedy(r));
+        log_line("cannot prepare the output of the workers: %s%s", strerror(-r), log_remedy(r));
 }
 
 static void on_made(uv_async_t *async)

@@ -23,6 +23,7 @@
 #include "launcher/host/proc_info_os.h"
 #include "launcher/output/line_prefix.h"
 #include "launcher/util/envp.h"
+#include "launcher/util/log_os.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 
@@ -119,8 +120,7 @@ static int open_log(const char *path, int flags, const struct error_text *error)
         return fd;
     int r = -errno;
     (void)snprintf(error->text, error->size, "cannot open the log file %s: %s%s", path, strerror(-r),
-                   r == -EMFILE || r == -ENFILE ? "; raise the limit of open files (ulimit -n)"
-                                                : ""); /* cut if long */
+                   log_remedy(r)); /* cut if long */
     return r;
 }
 

@@ -175,6 +175,11 @@ void log_copy_last(char line[LOG_LINE_SIZE])
     (void)pthread_mutex_unlock(&last_lock);
 }
 
+const char *log_remedy(int r)
+{
+    return r == -EMFILE || r == -ENFILE ? "; raise the limit of open files (ulimit -n)" : "";
+}
+
 char *log_prepare(const char *format, ...)
 {
     char line[LOG_LINE_SIZE];

@@ -15,6 +15,9 @@ void log_copy_last(char line[LOG_LINE_SIZE]);
 __attribute__((format(printf, 1, 2))) char *log_prepare(const char *format, ...);
 void log_write_prepared(const char *line);
 
+/* What to do about the error -errno, behind a message; "": nothing is known. */
+const char *log_remedy(int r);
+
 /* Text that already consists of whole lines. */
 void log_lines(const char *lines);
 

@@ -397,6 +397,15 @@ def test_lack_at_a_start_that_stays(tmp_path):
     assert lines[-1] == "the only restart is used; the job has failed", p.stderr
 
 
+@pytest.mark.parametrize("limit, workers", [(64, 60), (64, 20), (128, 60)])
+def test_few_descriptors_name_the_remedy(limit, workers):
+    """Wherever in a start the hard limit is met."""
+    p = subprocess.run([jobs.crun(), "--standalone", f"--nproc-per-node={workers}", "--no-python", "true"], capture_output=True, text=True,
+                       timeout=60, env={**os.environ, "OMP_NUM_THREADS": "1"},
+                       preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)))
+    jobs.assert_one_sentence(p, 1, "Too many open files; raise the limit of open files (ulimit -n)")
+
+
 @pytest.mark.parametrize("options", [[], ["--warm"]], ids=["cold", "warm"])
 def test_guardian_that_does_not_end(tmp_path, options):
     """In state D, as at a network disk that is gone: crun's end waits some seconds for it."""
