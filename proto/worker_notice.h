@@ -23,7 +23,7 @@
  * The worker's own generation is in CRUN_GENERATION; where that is not set (an older crun), it is
  * TORCHELASTIC_RESTART_COUNT, which does not count changes of membership. NOTICE_GENERATION takes it on.
  *
- * The worker sends NOTICE_READY the other way, if it can follow NOTICE_GENERATION; crun ignores all else.
+ * The worker sends NOTICE_JOINING and NOTICE_READY the other way, if it can follow NOTICE_GENERATION; crun ignores all else.
  *
  * All numbers are little-endian. End of file means that crun itself has ended; the worker's own end follows.
  *
@@ -57,6 +57,9 @@ enum worker_notice_kind {
     /* From the worker: it is in that generation with its state in order, and when a peer fails it will keep that
      * state and wait for NOTICE_GENERATION. rank: its own; detail: enum worker_ready_detail. */
     NOTICE_READY = 4,
+    /* From the worker: its imports are done, or it has left the generation before, and it begins to meet the others of that
+     * generation. crun's patience with a replacement counts from here on. rank: its own or -1; detail: 0. */
+    NOTICE_JOINING = 5,
 };
 
 enum worker_ready_detail {

@@ -142,12 +142,14 @@ static void on_report(void *data, const struct guardian_report *report)
         agent_take_report(data, report);
 }
 
-static void on_worker_ready(void *data, int worker, uint32_t generation)
+static void on_worker_notice(void *data, int worker, const struct worker_notice *notice)
 {
-    agent_dispatch(data, (struct group_event){.kind = GROUP_WORKER_READY,
-                                              .now_ns = now_ns(),
-                                              .worker = worker,
-                                              .value = (int)generation});
+    if (notice->kind == NOTICE_READY || notice->kind == NOTICE_JOINING)
+        agent_dispatch(data, (struct group_event){.kind = notice->kind == NOTICE_READY ? GROUP_WORKER_READY
+                                                                                       : GROUP_WORKER_JOINING,
+                                                  .now_ns = now_ns(),
+                                                  .worker = worker,
+                                                  .value = (int)notice->generation});
 }
 
 static void on_guardian_lost(void *data)
@@ -959,7 +961,7 @@ static int agent_init(struct agent *a, const struct agent_config *config)
                                        .warm = is_warm(config),
                                        .on_report = on_report,
                                        .on_lost = on_guardian_lost,
-                                       .on_ready = on_worker_ready,
+                                       .on_notice = on_worker_notice,
                                        .data = a};
     a->host.guardians.logs = &a->logs;
     a->host.guardians.grace_ms = (uint32_t)job->shutdown_timeout_s * 1000u;

@@ -232,9 +232,10 @@ static void on_notice(uv_poll_t *poll, int status, int events)
     ssize_t n;
 
     while ((n = recv(g->notice_fds[listener->worker], record, sizeof(record), MSG_DONTWAIT)) > 0)
-        if (worker_notice_decode(record, (size_t)n, &notice) && notice.kind == NOTICE_READY) {
-            g->keeps_store[listener->worker] = notice.detail == READY_KEEPS_STORE;
-            g->host->on_ready(g->host->data, listener->worker, notice.generation);
+        if (worker_notice_decode(record, (size_t)n, &notice)) {
+            if (notice.kind == NOTICE_READY)
+                g->keeps_store[listener->worker] = notice.detail == READY_KEEPS_STORE;
+            g->host->on_notice(g->host->data, listener->worker, &notice);
         }
     if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
         (void)uv_poll_stop(poll); /* the worker has closed it, or has ended */

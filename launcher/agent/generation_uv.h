@@ -43,7 +43,7 @@ struct generation_host {
     struct kept_guardian *kept; /* warm: for the next generation to take */
     void (*on_report)(void *data, const struct guardian_report *report);
     void (*on_lost)(void *data); /* once, if the link ends before GUARDIAN_EMPTY */
-    void (*on_ready)(void *data, int worker, uint32_t generation); /* NOTICE_READY of a worker */
+    void (*on_notice)(void *data, int worker, const struct worker_notice *notice); /* from a worker */
     void *data;
 };
 

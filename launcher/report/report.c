@@ -138,7 +138,7 @@ static void add_root_cause(struct strbuf *out, const struct report *r)
         strbuf_add(
             out,
             "crun: after a failed worker had been replaced, %d of %d workers were not ready within %.0f s\n",
-            count_unready(g), g->config.n_workers, seconds(g->config.rejoin_ns));
+            count_unready(g), g->config.n_workers, seconds(g->cause_ns - g->started_ns));
         break;
     case GROUP_CAUSE_GUARDIAN:
         strbuf_add(out,

@@ -15,6 +15,7 @@
 #define KILL_PATIENCE_NS UINT64_C(5000000000)
 /* Workers with the same cause of failure fail at nearly the same time: one restart for all of them. */
 #define COLLECT_NS UINT64_C(2000000)
+#define REJOIN_LIMIT 5u
 /* Signals to stop within this time of the first one are one request: systemd sends SIGTERM and SIGHUP together,
  * wrappers turn a SIGINT into a SIGTERM, a terminal and a batch system may both signal. */
 #define SAME_REQUEST_NS UINT64_C(1000000000)
@@ -311,6 +312,23 @@ static void replace_or_stop(struct worker_group *g, const struct group_event *ev
     arm_deadline(g, out, event->now_ns + COLLECT_NS);
 }
 
+/* The time for all workers to be ready begins when the new ones have joined: a restart of all would repeat their imports.
+ * When all workers of this node have joined, new ones of other nodes may still import. REJOIN_LIMIT times the time is the bound. */
+static void arm_rejoin(struct worker_group *g, uint64_t now_ns, struct group_actions *out)
+{
+    uint64_t limit_ns = g->started_ns + REJOIN_LIMIT * g->config.rejoin_ns, deadline_ns = limit_ns;
+    bool is_importing = false, is_silent = false;
+
+    for (int i = 0; i < g->config.n_workers; i++) {
+        bool is_new = g->workers[i].generation == g->generation;
+        is_importing = is_importing || (is_new && !g->workers[i].joining);
+        is_silent = is_silent || (!is_new && !g->workers[i].joining);
+    }
+    if (!is_importing && (is_silent || !g->config.has_rank_assignment))
+        deadline_ns = now_ns + g->config.rejoin_ns;
+    arm_deadline(g, out, deadline_ns < limit_ns ? deadline_ns : limit_ns);
+}
+
 /* Opens the next generation for the remaining workers. */
 static void open_replacement(struct worker_group *g, const struct group_event *event,
                              struct group_actions *out)
@@ -324,12 +342,12 @@ static void open_replacement(struct worker_group *g, const struct group_event *e
     g->n_ended = 0;
     for (int i = 0; i < g->config.n_workers; i++) {
         struct group_worker *w = &g->workers[i];
-        w->ready = false;
+        w->ready = w->joining = false;
         if (!is_remaining(w))
             *w = (struct group_worker){.generation = g->generation};
     }
     add_action(out, GROUP_DO_REPLACE, 0);
-    arm_deadline(g, out, now_ns + g->config.rejoin_ns);
+    arm_rejoin(g, now_ns, out);
 }
 
 /* All workers that failed at once are known; those that were killed with them have to end first. */
@@ -378,6 +396,18 @@ static void check_formed(struct worker_group *g, struct group_actions *out)
     disarm_deadline(g, out);
 }
 
+static void step_worker_joining(struct worker_group *g, const struct group_event *event,
+                                struct group_actions *out)
+{
+    struct group_worker *w = &g->workers[event->worker];
+
+    if ((uint32_t)event->value != g->generation || w->joining)
+        return;
+    w->joining = true;
+    if (g->state == GROUP_REPLACING && g->forming)
+        arm_rejoin(g, event->now_ns, out);
+}
+
 static void step_worker_ready(struct worker_group *g, const struct group_event *event,
                               struct group_actions *out)
 {
@@ -385,7 +415,7 @@ static void step_worker_ready(struct worker_group *g, const struct group_event *
 
     if ((uint32_t)event->value != g->generation)
         return; /* late: it was ready in an earlier generation */
-    w->ready = w->can_stay = true;
+    w->ready = w->can_stay = w->joining = true;
     check_formed(g, out);
 }
 
@@ -952,6 +982,7 @@ void group_step(struct worker_group *g, const struct group_event *event, struct 
         [GROUP_END] = step_end,
         [GROUP_DRAIN] = step_drain,
         [GROUP_OTHERS_DONE] = step_others_done,
+        [GROUP_WORKER_JOINING] = step_worker_joining,
         [GROUP_WORKER_READY] = step_worker_ready,
         [GROUP_REPLACE_FAILED] = step_replace_failed,
         [GROUP_FINAL] = step_final,
@@ -997,6 +1028,7 @@ const char *group_event_name(unsigned kind)
         [GROUP_END] = "end",
         [GROUP_DRAIN] = "drain",
         [GROUP_OTHERS_DONE] = "others-done",
+        [GROUP_WORKER_JOINING] = "worker-joining",
         [GROUP_WORKER_READY] = "worker-ready",
         [GROUP_REPLACE_FAILED] = "replace-failed",
     };

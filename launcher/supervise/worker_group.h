@@ -57,15 +57,16 @@ enum group_event_kind {
     GROUP_EMPTY,         /* no process of the generation is left */
     GROUP_GUARDIAN_LOST, /* the guardian ended before GROUP_EMPTY; the remaining processes are being killed */
     GROUP_SIGNAL,        /* crun is to stop; value: signal number; pid: of the sender, 0 when unknown */
-    GROUP_PASS_SIGNAL,  /* a signal for the workers that ends nothing (SIGUSR1, SIGUSR2); value: its number */
-    GROUP_SUSPEND,      /* the terminal suspends the job (Ctrl-Z) */
-    GROUP_RESUME,       /* crun has been continued */
-    GROUP_TIMER,        /* the armed deadline may have passed */
-    GROUP_PEER_FAILED,  /* several nodes: this generation has ended because of another node */
-    GROUP_LEASE_ENDED,  /* several nodes: others may start in the place of this node: no worker may stay */
-    GROUP_END,          /* several nodes: the job has ended; value: exit code */
-    GROUP_DRAIN,        /* several nodes: all nodes stop at a common point, for good */
-    GROUP_OTHERS_DONE,  /* leaving: the workers of the other nodes have ended, or the wait for them has */
+    GROUP_PASS_SIGNAL, /* a signal for the workers that ends nothing (SIGUSR1, SIGUSR2); value: its number */
+    GROUP_SUSPEND,     /* the terminal suspends the job (Ctrl-Z) */
+    GROUP_RESUME,      /* crun has been continued */
+    GROUP_TIMER,       /* the armed deadline may have passed */
+    GROUP_PEER_FAILED, /* several nodes: this generation has ended because of another node */
+    GROUP_LEASE_ENDED, /* several nodes: others may start in the place of this node: no worker may stay */
+    GROUP_END,         /* several nodes: the job has ended; value: exit code */
+    GROUP_DRAIN,       /* several nodes: all nodes stop at a common point, for good */
+    GROUP_OTHERS_DONE, /* leaving: the workers of the other nodes have ended, or the wait for them has */
+    GROUP_WORKER_JOINING, /* worker has begun to meet the others; value: the generation that it joins */
     GROUP_WORKER_READY, /* worker can stay when another one is replaced; value: the generation it has joined */
     GROUP_FINAL,        /* no restart helps against the failure that follows, or against that of worker */
     GROUP_REPLACE_FAILED, /* GROUP_DO_REPLACE could not be carried out */
@@ -144,6 +145,7 @@ struct group_worker {
     uint64_t started_ns, ended_ns;
     int order;     /* it was the order-th of its generation to end, from 0 */
     bool stopped;  /* crun has signalled it; of an ended worker: before it ended */
+    bool joining;  /* GROUP_WORKER_JOINING has come in this generation */
     bool ready;    /* in this generation */
     bool can_stay; /* it has been ready in one generation */
     bool failed;   /* it failed, and a new process takes its place */
@@ -175,7 +177,7 @@ struct group_config {
     bool leaves_together;     /* after success, wait for the other nodes (static rendezvous) */
     bool exit_code_of_worker; /* --exit-code=worker */
     bool replace;             /* keep the workers that can stay when one fails */
-    uint64_t rejoin_ns;       /* time for all workers to be ready after a replacement */
+    uint64_t rejoin_ns;       /* from when the new workers join after a replacement until all are ready */
 };
 
 struct worker_group {

@@ -81,7 +81,7 @@ __all__ = ["Notice", "PeerFailed", "Training", "beat", "init_process_group", "no
 # proto/worker_notice.h
 _RECORD = struct.Struct("<IIIii")
 _PLACE = struct.Struct("<IIIiiIIIIIII")
-_PEER_FAILED, _STOP, _GENERATION, _READY = 1, 2, 3, 4
+_PEER_FAILED, _STOP, _GENERATION, _READY, _JOINING = 1, 2, 3, 4, 5
 _KEEPS_STORE = 1
 _PLACE_NAMES = ("RANK", "WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE",
                 "TORCHELASTIC_RESTART_COUNT")
@@ -185,9 +185,9 @@ class _Notices:
             elif self.next_place:
                 self.failed_rank = -1
 
-    def send_ready(self, rank):
+    def send(self, kind, rank, detail=0):
         with contextlib.suppress(OSError):  # crun has ended: this process is about to
-            self.socket.send(_RECORD.pack(_RECORD.size, _READY, self.generation, rank, _KEEPS_STORE))
+            self.socket.send(_RECORD.pack(_RECORD.size, kind, self.generation, rank, detail))
 
 
 def _place_of(record, notice):
@@ -470,6 +470,7 @@ class _Group:
 
     def meet(self):
         """Forms the group of the present generation with all its ranks."""
+        self.notices.send(_JOINING, int(os.environ["RANK"]))
         self._open()
         mine = {"handle": dist._get_reconfigure_handle(), "ports": sorted(self.own_ports),
                 "step": self.training.steps if self.training else -1}
@@ -972,7 +973,7 @@ class Training:
                 if self.on_regroup:
                     self.on_regroup(self)
                     self._learn_ports()
-                _group.notices.send_ready(dist.get_rank())
+                _group.notices.send(_READY, dist.get_rank(), _KEEPS_STORE)
                 return
             except RuntimeError as error:
                 if _group.training is not self or not _group.is_peer_failure(error):

@@ -6,6 +6,7 @@ import pathlib
 import random
 import signal
 import subprocess
+import sys
 import tempfile
 
 import pytest
@@ -298,3 +299,43 @@ def test_a_rank_that_hangs_is_given_up():
                  env={**os.environ, "CRW_TIMEOUT_MS": "3000"})
     assert p.returncode == 0, p.stderr
     assert "did not come within 3000 ms" in p.stderr and "2/3 attempts left" in p.stderr
+
+
+JOINS_LATE = """
+import os, pathlib, signal, socket, struct, sys, time
+rank, generation = int(os.environ["RANK"]), int(os.environ["CRUN_GENERATION"])
+if generation == 1:
+    time.sleep(2.5)  # as an import of PyTorch on a busy machine
+notices = socket.socket(fileno=int(os.environ["CRUN_NOTICE_FD"]))
+
+def send(kind):
+    notices.send(struct.pack("<IIIii", 20, kind, generation, rank, 1))
+
+def meet():
+    send(5)
+    pathlib.Path(f"{sys.argv[1]}.{generation}.{rank}").touch()
+    while not all(os.path.exists(f"{sys.argv[1]}.{generation}.{i}") for i in range(2)):
+        time.sleep(0.005)
+    send(4)
+
+meet()
+if (rank, generation) == (1, 0):
+    time.sleep(0.5)  # crun has read both
+    os.kill(os.getpid(), signal.SIGKILL)
+while generation == 0:
+    kind, new = struct.unpack_from("<II", notices.recv(4096), 4)
+    if kind == 3:
+        generation = new
+        meet()
+os.write(1, b"%d %d\\n" % (rank, generation))
+"""
+
+
+def test_the_imports_of_the_new_one_do_not_count(tmp_path):
+    """--replace-timeout begins when the new one joins: a slow import costs no second restart."""
+    script = tmp_path / "script.py"
+    script.write_text(JOINS_LATE)
+    p = jobs.run([jobs.crun(), "--standalone", "--nproc-per-node=2", "--max-restarts=1", "--restart-policy=replace", "--replace-timeout=1",
+                  str(script), str(tmp_path / "met")], env={**os.environ, "PYTHON_EXEC": sys.executable})
+    assert p.returncode == 0, p.stderr
+    assert sorted(p.stdout.splitlines()) == ["0 1", "1 1"]

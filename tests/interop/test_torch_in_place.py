@@ -260,7 +260,7 @@ assert generation == 8 and place == {
     "CRUN_GENERATION": "8", "MASTER_PORT": "29500", "MASTER_ADDR": "10.0.0.9", "RANK": "1", "WORLD_SIZE": "2", "GROUP_RANK": "0",
     "GROUP_WORLD_SIZE": "1", "ROLE_RANK": "1", "ROLE_WORLD_SIZE": "2", "TORCHELASTIC_RESTART_COUNT": "4"}, place
 n.begin(8)
-n.send_ready(1)
+n.send(worker._READY, 1, worker._KEEPS_STORE)
 """, theirs.fileno(), CRUN_NOTICE_FD=str(theirs.fileno()), CRUN_GENERATION="7")
     assert p.returncode == 0, p.stderr
     assert struct.unpack("<IIIii", ours.recv(100)) == (20, 4, 8, 1, 1)

@@ -168,7 +168,7 @@ static void choose_times(struct sim_scenario *sc, struct random *r)
     sc->return_percent = (unsigned)random_between(r, 40, 100);
     sc->death_notice_percent = random_percent(r, 50) ? 80 : 0;
     sc->calm_ns = random_between(r, 5, sc->n_agents > 300 ? 15 : 150) * SIM_S;
-    sc->finish_ns = sc->calm_ns + 30 * SIM_S + sc->cutoff_ns + 4 * sc->stop_limit_ns + 2 * sc->rejoin_ns +
+    sc->finish_ns = sc->calm_ns + 30 * SIM_S + sc->cutoff_ns + 4 * sc->stop_limit_ns + 10 * sc->rejoin_ns +
                     2 * sc->params.last_call_ms * SIM_MS + 4 * sc->params.node_timeout_ms * SIM_MS +
                     2 * session_lease_wait_ns(sc->params.lease_ms + sc->own_lease_ms) +
                     (sc->has_etcd ? 20 * SIM_S : 0);

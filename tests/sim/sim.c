@@ -84,6 +84,7 @@ static uint64_t postponed_ns(const struct sim *sim, const struct moment *m)
     case SIM_GUARDIAN_LOST:
     case SIM_ORPHANS_END:
     case SIM_WORKER_STARTED:
+    case SIM_WORKER_JOINING:
     case SIM_WORKER_READY:
     case SIM_WORKER_FAIL:
     case SIM_WORKER_DONE:
@@ -180,6 +181,7 @@ static void happen(struct sim *sim, const struct moment *m)
     case SIM_GUARDIAN_LOST:
     case SIM_ORPHANS_END:
     case SIM_WORKER_STARTED:
+    case SIM_WORKER_JOINING:
     case SIM_WORKER_READY:
     case SIM_WORKER_FAIL:
     case SIM_WORKER_DONE:

@@ -54,6 +54,7 @@ enum sim_moment {
     SIM_GUARDIAN_LOST,
     SIM_ORPHANS_END,
     SIM_WORKER_STARTED, /* who: agent, detail: serial number of the process */
+    SIM_WORKER_JOINING, /* and the generation, from bit 32; so has the next one */
     SIM_WORKER_READY,   /* and the generation, from bit 32 */
     SIM_WORKER_FAIL,
     SIM_WORKER_DONE,

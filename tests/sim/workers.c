@@ -130,9 +130,11 @@ static void plan_life(struct sim *sim, unsigned agent, int worker)
     worker_later(sim, agent, SIM_WORKER_DONE, w->serial, wait_ns);
 }
 
-/* A worker gets ready in the generation it has joined, or never does. */
+/* A worker joins its generation at once or, a new one, after its imports. It gets ready in it, or never does. */
 static void plan_ready(struct sim *sim, unsigned agent, const struct sim_worker *w)
 {
+    if (sim->scenario.replace)
+        worker_later(sim, agent, SIM_WORKER_JOINING, w->serial | (uint64_t)w->generation << 32, 0);
     if (sim->scenario.replace && !misbehaves(sim, sim->scenario.unready_percent))
         worker_later(sim, agent, SIM_WORKER_READY, w->serial | (uint64_t)w->generation << 32,
                      random_between(&sim->random, 0, SIM_S));
@@ -490,10 +492,12 @@ static void worker_moment(struct sim *sim, unsigned agent, int worker, const str
 
     if (m->kind == SIM_WORKER_STARTED)
         start_process(sim, agent, worker);
-    else if (m->kind == SIM_WORKER_READY)
+    else if (m->kind == SIM_WORKER_READY || m->kind == SIM_WORKER_JOINING)
         dispatch_group(sim, agent,
-                       (struct group_event){
-                           .kind = GROUP_WORKER_READY, .worker = worker, .value = (int)(m->detail >> 32)});
+                       (struct group_event){.kind = m->kind == SIM_WORKER_READY ? GROUP_WORKER_READY
+                                                                                : GROUP_WORKER_JOINING,
+                                            .worker = worker,
+                                            .value = (int)(m->detail >> 32)});
     else if (m->kind == SIM_WORKER_DIE)
         end_process(sim, agent, worker, w->killed ? SIGKILL : SIGTERM);
     else if (!w->is_stuck || !w->killed)

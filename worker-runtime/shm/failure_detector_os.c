@@ -392,6 +392,19 @@ static int failure_detector_start(struct failure_detector *detector)
     return r;
 }
 
+static void send_notice(struct failure_detector *detector, enum worker_notice_kind kind, int rank)
+{
+    const struct worker_notice notice = {
+        .kind = kind, .generation = (uint32_t)detector->generation, .rank = rank};
+    uint8_t record[NOTICE_SIZE];
+
+    if (!detector->has_launcher)
+        return;
+    worker_notice_encode(&notice, record);
+    /* A launcher that does not read the record replaces no rank. */
+    (void)send(detector->launcher_fd, record, sizeof(record), MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
 int failure_detector_create(int notice_fd, int generation, int world_size, struct failure_detector **ret)
 {
     struct failure_detector *detector = calloc(1, sizeof(*detector));
@@ -413,6 +426,7 @@ int failure_detector_create(int notice_fd, int generation, int world_size, struc
         failure_detector_free(detector);
         return crw_fail_errno(r, "cannot watch for failures of peers");
     }
+    send_notice(detector, NOTICE_JOINING, -1);
     *ret = detector;
     return 0;
 }
@@ -547,15 +561,7 @@ void failure_detector_note_formed(struct failure_detector *detector)
 
 void failure_detector_send_ready(struct failure_detector *detector, int rank)
 {
-    const struct worker_notice notice = {
-        .kind = NOTICE_READY, .generation = (uint32_t)detector->generation, .rank = rank};
-    uint8_t record[NOTICE_SIZE];
-
-    if (!detector->has_launcher)
-        return;
-    worker_notice_encode(&notice, record);
-    /* A launcher that does not read the record replaces no rank. */
-    (void)send(detector->launcher_fd, record, sizeof(record), MSG_DONTWAIT | MSG_NOSIGNAL);
+    send_notice(detector, NOTICE_READY, rank);
 }
 
 int failure_detector_failed_fd(const struct failure_detector *detector)

@@ -34,7 +34,7 @@ static void converse(struct worker_group *g, const struct line *lines)
 #define REPLACED_1                                                                                           \
     {10, GROUP_EXITED, 1, KILLED, "arm +2"}, {12, GROUP_TIMER, -1, 0, "print-report, start-again"},          \
     {                                                                                                        \
-        12, GROUP_START, -1, 0, "replace 1, arm +10000"                                                      \
+        12, GROUP_START, -1, 0, "replace 1, arm +50000"                                                      \
     }
 
 static void test_one_is_replaced(void **state)
@@ -93,7 +93,7 @@ static void test_two_at_once_are_one_restart(void **state)
         {11, GROUP_EXITED, 0, KILLED, "arm +2"},
         {12, GROUP_TIMER, -1, 0, "arm +1"}, /* of the first: too early */
         {13, GROUP_TIMER, -1, 0, "print-report, start-again"},
-        {13, GROUP_START, -1, 0, "replace 0 1, arm +10000"},
+        {13, GROUP_START, -1, 0, "replace 0 1, arm +50000"},
         {0},
     };
     struct worker_group g;
@@ -184,7 +184,7 @@ static void test_second_failure_while_forming(void **state)
         {16, GROUP_TIMER, -1, 0, "arm +2"}, /* it is still there */
         {17, GROUP_EXITED, 1, KILLED, ""},
         {18, GROUP_TIMER, -1, 0, "print-report, start-again"},
-        {18, GROUP_START, -1, 0, "replace 0 1, arm +10000"},
+        {18, GROUP_START, -1, 0, "replace 0 1, arm +50000"},
         {0},
     };
     struct worker_group g;
@@ -205,7 +205,7 @@ static void test_the_new_one_fails_again(void **state)
         {13, GROUP_STARTED, 1, 0, ""},
         {14, GROUP_EXITED, 1, 1 << 8, "arm +2"},
         {16, GROUP_TIMER, -1, 0, "print-report, start-again"},
-        {16, GROUP_START, -1, 0, "replace 1, arm +10000"},
+        {16, GROUP_START, -1, 0, "replace 1, arm +50000"},
         {17, GROUP_STARTED, 1, 0, ""},
         /* The budget is used up. */
         {18, GROUP_EXITED, 1, 1 << 8, "notify-failed 1, signal 15, arm +30000"},
@@ -243,16 +243,61 @@ static void test_worker_that_is_not_ready_in_time(void **state)
         REPLACED_1,
         {13, GROUP_STARTED, 1, 0, ""},
         {14, GROUP_WORKER_READY, 0, 1, ""},
+        {14, GROUP_WORKER_JOINING, 1, 1, "arm +10000"},
         {14, GROUP_WORKER_READY, 1, 1, ""},
-        {10012, GROUP_TIMER, -1, 0, "notify-failed 2, signal 15, arm +30000"},
-        {10013, GROUP_EMPTY, -1, 0, "disarm, print-report, start-again"},
-        {10013, GROUP_START, -1, 0, "spawn"},
+        {10014, GROUP_TIMER, -1, 0, "notify-failed 2, signal 15, arm +30000"},
+        {10015, GROUP_EMPTY, -1, 0, "disarm, print-report, start-again"},
+        {10015, GROUP_START, -1, 0, "spawn"},
         {0},
     };
     struct worker_group g;
 
     converse(&g, lines);
     assert_int_equal(g.restarts, 2);
+    group_finish(&g);
+}
+
+/* The imports of the new one do not count, however long the others wait. */
+static void test_new_one_that_imports_slowly(void **state)
+{
+    static const struct line lines[] = {
+        STARTED,
+        READY(0),
+        REPLACED_1,
+        {13, GROUP_STARTED, 1, 0, ""},
+        {14, GROUP_WORKER_JOINING, 0, 1, "arm +49998"},
+        {14, GROUP_WORKER_JOINING, 0, 1, ""},
+        {15, GROUP_WORKER_JOINING, 1, 0, ""}, /* late, of the generation before */
+        {15, GROUP_WORKER_JOINING, 2, 1, "arm +49997"},
+        {30000, GROUP_TIMER, -1, 0, "arm +20012"}, /* too early */
+        {35000, GROUP_WORKER_JOINING, 1, 1, "arm +10000"},
+        {36000, GROUP_WORKER_READY, 0, 1, ""},
+        {36000, GROUP_WORKER_READY, 1, 1, ""},
+        {36000, GROUP_WORKER_READY, 2, 1, "disarm"},
+        {0},
+    };
+    struct worker_group g;
+
+    converse(&g, lines);
+    assert_int_equal(g.restarts, 1);
+    group_finish(&g);
+}
+
+static void test_imports_are_bounded(void **state)
+{
+    static const struct line lines[] = {
+        STARTED,
+        READY(0),
+        REPLACED_1,
+        {13, GROUP_STARTED, 1, 0, ""},
+        {45012, GROUP_WORKER_JOINING, 1, 1, "arm +5000"},
+        {50012, GROUP_TIMER, -1, 0, "notify-failed 0, signal 15, arm +30000"},
+        {0},
+    };
+    struct worker_group g;
+
+    converse(&g, lines);
+    assert_int_equal(g.cause, GROUP_CAUSE_REJOIN);
     group_finish(&g);
 }
 
@@ -339,7 +384,7 @@ static void test_node_replaces_its_worker(void **state)
         {10, GROUP_EXITED, 1, KILLED, "report-failed 1, notify-failed 1, arm +2"},
         {12, GROUP_TIMER, -1, 0, "print-report, report-ready"},
         {13, GROUP_EXITED, 2, KILLED, ""}, /* one more: started again with the first */
-        {14, GROUP_START, -1, 4, "replace 1 2, arm +10000"},
+        {14, GROUP_START, -1, 4, "replace 1 2, arm +50000"},
         {15, GROUP_STARTED, 1, 0, ""},
         {15, GROUP_STARTED, 2, 0, ""},
         {16, GROUP_WORKER_READY, 0, 4, ""},
@@ -484,12 +529,12 @@ static void test_node_loses_a_peer_while_forming(void **state)
         READY(0),
         {10, GROUP_EXITED, 1, KILLED, "report-failed 1, notify-failed 1, arm +2"},
         {12, GROUP_TIMER, -1, 0, "print-report, report-ready"},
-        {14, GROUP_START, -1, 1, "replace 1, arm +10000"},
+        {14, GROUP_START, -1, 1, "replace 1, arm +50000"},
         {15, GROUP_STARTED, 1, 0, ""},
         {20, GROUP_PEER_FAILED, -1, 0, "kill-newcomers 1, notify-peer, arm +2"},
         {21, GROUP_EXITED, 1, KILLED, ""},
         {22, GROUP_TIMER, -1, 0, "report-ready"},
-        {23, GROUP_START, -1, 2, "replace 1, arm +10000"},
+        {23, GROUP_START, -1, 2, "replace 1, arm +50000"},
         {0},
     };
     struct worker_group g;
@@ -537,6 +582,28 @@ static void test_node_whose_workers_are_not_ready_in_time(void **state)
     group_finish(&g);
 }
 
+/* All of this node have joined: new ones of another node may still import. */
+static void test_node_that_waits_for_imports_of_another(void **state)
+{
+    static const struct line lines[] = {
+        STARTED,
+        READY(0),
+        {10, GROUP_PEER_FAILED, -1, 0, "notify-peer, report-ready"},
+        {14, GROUP_START, -1, 1, "replace, arm +10000"},
+        {16, GROUP_WORKER_JOINING, 0, 1, "arm +10000"},
+        {16, GROUP_WORKER_JOINING, 1, 1, "arm +10000"},
+        {17, GROUP_WORKER_JOINING, 2, 1, "arm +49997"},
+        {40000, GROUP_WORKER_READY, 0, 1, ""},
+        {40000, GROUP_WORKER_READY, 1, 1, ""},
+        {40000, GROUP_WORKER_READY, 2, 1, "disarm"},
+        {0},
+    };
+    struct worker_group g;
+
+    converse_as(&g, &one_node, lines);
+    group_finish(&g);
+}
+
 static void test_node_whose_job_ends_while_waiting(void **state)
 {
     static const struct line lines[] = {
@@ -581,7 +648,7 @@ static void test_random_events(void **state)
             if (event.kind == GROUP_SIGNAL || event.kind == GROUP_START_FAILED ||
                 event.kind == GROUP_GUARDIAN_LOST)
                 event.kind = (bits >> 20) % 8 ? GROUP_TIMER : event.kind; /* rarely: they end it */
-            if (event.kind == GROUP_WORKER_READY)
+            if (event.kind == GROUP_WORKER_READY || event.kind == GROUP_WORKER_JOINING)
                 event.value = (int)g.generation;
             if (step < 7) /* all there and ready */
                 event = (struct group_event){.kind = step == 0  ? GROUP_START
@@ -639,7 +706,7 @@ static void test_random_events_of_a_node(void **state)
             if (event.kind == GROUP_SIGNAL || event.kind == GROUP_START_FAILED || event.kind == GROUP_END ||
                 event.kind == GROUP_GUARDIAN_LOST)
                 event.kind = (bits >> 20) % 8 ? GROUP_TIMER : event.kind; /* rarely: they end it */
-            if (event.kind == GROUP_WORKER_READY)
+            if (event.kind == GROUP_WORKER_READY || event.kind == GROUP_WORKER_JOINING)
                 event.value = (int)g.generation;
             if (step < 7) /* all there and ready */
                 event = (struct group_event){.kind = step == 0  ? GROUP_START
@@ -672,6 +739,8 @@ int main(void)
         cmocka_unit_test(test_the_new_one_fails_again),
         cmocka_unit_test(test_newcomer_that_does_not_die),
         cmocka_unit_test(test_worker_that_is_not_ready_in_time),
+        cmocka_unit_test(test_new_one_that_imports_slowly),
+        cmocka_unit_test(test_imports_are_bounded),
         cmocka_unit_test(test_replacement_that_cannot_be_done),
         cmocka_unit_test(test_signal_meanwhile),
         cmocka_unit_test(test_guardian_lost_meanwhile),
@@ -685,6 +754,7 @@ int main(void)
         cmocka_unit_test(test_node_loses_a_peer_while_forming),
         cmocka_unit_test(test_node_whose_last_worker_fails_while_waiting),
         cmocka_unit_test(test_node_whose_workers_are_not_ready_in_time),
+        cmocka_unit_test(test_node_that_waits_for_imports_of_another),
         cmocka_unit_test(test_node_whose_job_ends_while_waiting),
         cmocka_unit_test(test_random_events),
         cmocka_unit_test(test_random_events_of_a_node),
