@@ -25,6 +25,8 @@ static int64_t targets[BATCH];
 
 /* ---- what the cases use ---- */
 
+#define OUT(type) ((type[]){0})
+
 /* What is only there to be called wrongly has to be made right. */
 static void made(int r)
 {
@@ -234,6 +236,12 @@ static int no_worker(struct crw_group *g, void *data)
     return 0;
 }
 
+/* What each rank of two wants is there, and both together are not. */
+static int share_40_mib(struct crw_group *g, void *data)
+{
+    return crw_shared_alloc(g, 40 << 20, OUT(void *));
+}
+
 /* 64 GiB without a block on the disk, whose header promises them. */
 static int open_sparse(void)
 {
@@ -256,7 +264,6 @@ static void make_sparse_file(void)
 
 /* ---- the cases ---- */
 
-#define OUT(type) ((type[]){0})
 #define NOTHING ""
 #define SHAPE(...) ((struct crw_shape){__VA_ARGS__})
 #define LAYER(...) ((struct crw_layer){__VA_ARGS__})
@@ -284,6 +291,9 @@ static void make_sparse_file(void)
     X("work NULL", CRW_E_ARGUMENT, "work", crw_work_wait(NULL))                                              \
     X("shared_alloc of 512 GiB", -ENOMEM, "available",                                                       \
       crw_shared_alloc(group(), (size_t)512 << 30, OUT(void *)))                                             \
+    X("shared_alloc of more than two ranks have", CRW_E_PEER, "available",                                   \
+      crw_launch(share_40_mib, NULL, 2))                                                                     \
+    X("shared_alloc of what one rank has", 0, NOTHING, crw_launch(share_40_mib, NULL, 1))                    \
     X("shared_alloc of SIZE_MAX", CRW_E_ARGUMENT, "impossible",                                              \
       crw_shared_alloc(group(), SIZE_MAX, OUT(void *)))                                                      \
     X("a group of NULL", CRW_E_ARGUMENT, "no group",                                                         \
