@@ -46,6 +46,7 @@
 #include "launcher/util/trace_os.h"
 #include "launcher/watch/watch_uv.h"
 #include "base/err.h"
+#include "base/random_os.h"
 #include "base/time.h"
 #include "rendezvous/server_uv.h"
 
@@ -171,8 +172,12 @@ static int assign_ranks_alone(struct agent *a)
     const struct job *job = a->config->job;
     uint32_t n = (uint32_t)job->n_workers;
     struct rank_assignment *assignment = &a->assignment;
+    uint64_t instance = assignment->instance; /* of this run, as a rendezvous would give it */
 
-    *assignment = (struct rank_assignment){.group_world_size = 1, .world_size = n, .role_world_size = n};
+    if (!instance && random_fill(&instance, sizeof(instance)) < 0)
+        instance = 0; /* snapshots are then ordered by their lock alone */
+    *assignment = (struct rank_assignment){
+        .group_world_size = 1, .world_size = n, .role_world_size = n, .instance = instance};
     session_copy_text(assignment->master_addr, sizeof(assignment->master_addr), job->master_addr);
     if (job->worker_has_store) {
         int r = worker_store_hold(&a->held_port, &assignment->master_port);

@@ -153,6 +153,7 @@ static int describe_workers(struct generation *g, struct worker_starts *s, const
         .generation = g->number,
         .restart_count = restarts,
         .max_restarts = job->max_restarts,
+        .shutdown_timeout_s = job->shutdown_timeout_s,
         .virtual_local_rank = job->virtual_local_rank,
         .signals = job->signals_text,
         .attempt_dir = g->attempt_dir,

@@ -101,6 +101,7 @@ static int add_worker_variables(const struct plan *plan, int local_rank, struct 
     strlist_add(out, "TORCHELASTIC_SIGNALS_TO_HANDLE=%s", plan->signals);
     strlist_add(out, NOTICE_ENVIRONMENT "=%d", plan->notice_fd);
     strlist_add(out, NOTICE_GENERATION_ENVIRONMENT "=%u", plan->generation);
+    strlist_add(out, "CRUN_SHUTDOWN_TIMEOUT=%d", plan->shutdown_timeout_s);
     if (plan->instance)
         strlist_add(out, "CRUN_INSTANCE=%016llx", (unsigned long long)plan->instance);
     if (plan->local_addr)

@@ -32,6 +32,7 @@ struct plan {
     uint32_t generation;     /* counts restarts and changes of membership; restart_count, restarts alone */
     uint64_t instance;       /* of the job at its rendezvous, the same in all generations; 0: none */
     int restart_count, max_restarts;
+    int shutdown_timeout_s; /* from the request to stop to SIGKILL */
     bool virtual_local_rank;
     const char *signals;     /* text of --signals-to-handle */
     const char *attempt_dir; /* folder with one folder for each local rank, or NULL; see has_flat_files */
