@@ -696,21 +696,30 @@ struct crw_pair {
     const char *value;
 };
 
-/* Opens (creates) the folder for writing and removes stale temporaries. -errno when it cannot be written. */
+/*
+ * Opens (creates) the folder for writing; the first save claims it. -EBUSY, -ESTALE: another run or a later
+ * generation saves there. -errno when it cannot be written.
+ */
 CRW_EXPORT int crw_snapshots_create(const char *folder, int keep, struct crw_snapshots **ret);
-/* Waits for the save in flight. */
+/* Waits for the save in flight, at most as long as a collective (CRW_TIMEOUT_MS). */
 CRW_EXPORT void crw_snapshots_destroy(struct crw_snapshots *s);
 /*
  * Copies the tensors and starts saving them; waits first if a save is still in flight. meta: strings to
- * keep beside them. A failed save does not fail here: see crw_snapshots_status().
+ * keep beside them. A failed save does not fail here: see crw_snapshots_wait_for() and crw_snapshots_status().
  */
 CRW_EXPORT int crw_snapshots_save(struct crw_snapshots *s, uint64_t step, const struct crw_tensor *tensors,
                                   size_t n_tensors, const struct crw_pair *meta, size_t n_meta);
 /* Waits until nothing is in flight. */
 CRW_EXPORT void crw_snapshots_wait(struct crw_snapshots *s);
+/* True: the save in flight has not ended wait_ms after its start, and crw_snapshots_save() would wait for it. A rank
+ * for which others wait asks first, and skips that save: a disk that hangs then stops no rank. */
+CRW_EXPORT bool crw_snapshots_busy(struct crw_snapshots *s, int wait_ms);
+/* Waits up to timeout_ms. 0: what was saved last is on disk for good. CRW_E_TIMEOUT: it is in flight still. -ESTALE:
+ * another run or a later generation has the folder, this process can save no more. -errno: the last save failed. */
+CRW_EXPORT int crw_snapshots_wait_for(struct crw_snapshots *s, int timeout_ms);
 #define CRW_NO_STEP UINT64_MAX
 /* Newest step known to be on disk for good (CRW_NO_STEP: none), and, once for each failed save, its sentence in
- * *ret_failure (else NULL; valid until the next call). */
+ * *ret_failure (else NULL; valid until the next call). One call gives one sentence: call until it gives NULL. */
 CRW_EXPORT uint64_t crw_snapshots_status(struct crw_snapshots *s, const char **ret_failure);
 
 /* A snapshot that was read and checked completely. */
@@ -719,7 +728,8 @@ struct crw_snapshot;
 /*
  * Reads the newest valid snapshot of the folder. Damaged ones are skipped; each gives one sentence to warn
  * (may be NULL). meta_key/meta_value: a string the snapshot must carry ("model_hash"), or NULL; a valid
- * snapshot that carries another value is CRW_E_MISMATCH, not skipped. CRW_E_NOT_FOUND when there is none.
+ * snapshot that carries another value is CRW_E_MISMATCH, not skipped. CRW_E_NOT_FOUND when there is none,
+ * CRW_E_DAMAGED when all are damaged: that is no new run. -errno (-EIO) when one cannot be read.
  */
 CRW_EXPORT int crw_snapshot_open_newest(const char *folder, const char *meta_key, const char *meta_value,
                                         void (*warn)(void *data, const char *sentence), void *warn_data,

@@ -90,17 +90,24 @@ static void require_round_trip(const struct safetensors *st, uint8_t *data)
     safetensors_finish(&again);
 }
 
+static int crc_of(void *data, uint64_t at, uint64_t n, uint32_t *ret_crc)
+{
+    *ret_crc = crw_crc32c(0, (const uint8_t *)data + at, (size_t)n);
+    return 0;
+}
+
 static void check_snapshot(uint8_t *data, size_t size)
 {
+    const struct snapshot_bytes bytes = {crc_of, data};
     char why[SNAPSHOT_WHY_MAX];
     struct safetensors st;
     uint64_t step;
 
-    if (snapshot_image_check(data, size, &st, &step, why) != 0)
+    if (snapshot_image_check(data, size, &bytes, &st, &step, why) != 0)
         return;
     safetensors_finish(&st);
     data[step % size] ^= (uint8_t)(1u << step / size % 8);
-    require(snapshot_image_check(data, size, &st, &step, why) == SNAPSHOT_IMAGE_E_DAMAGED);
+    require(snapshot_image_check(data, size, &bytes, &st, &step, why) == SNAPSHOT_IMAGE_E_DAMAGED);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -11,5 +11,8 @@
 /* As crw_snapshots_create(), with other system calls. io must outlive the object. */
 int snapshots_create(const char *folder, int keep, const struct snapshot_io *io, struct crw_snapshots **ret);
 
-/* Reads and checks one file of a folder; path is only for sentences. Results of crw_snapshot_open(). */
-int snapshot_load(int folder_fd, const char *name, const char *path, struct crw_snapshot **ret);
+/*
+ * Reads and checks one file of a folder; path is only for sentences. Results of crw_snapshot_open(). keeps: its
+ * tensors are wanted; else 64 KiB of it are in memory at a time.
+ */
+int snapshot_load(int folder_fd, const char *name, const char *path, bool keeps, struct crw_snapshot **ret);

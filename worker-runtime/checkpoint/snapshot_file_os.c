@@ -5,7 +5,7 @@
  *
  * Ways it fails: any call fails, then the temporary is removed and the sentence names the call and its
  * error. A failed fsync is final for that file: the kernel may have dropped the pages and would report
- * success the next time. A crash leaves at most a temporary, which snapshot_folder_prepare() removes.
+ * success the next time. A crash leaves at most a temporary, which the next claim of the folder removes.
  */
 
 #include "worker-runtime/checkpoint/snapshot_file_os.h"
@@ -14,7 +14,6 @@
 #include "base/random_os.h"
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/base/file_limit_os.h"
-#include "worker-runtime/base/memory.h"
 #include "worker-runtime/checkpoint/snapshot_fence.h"
 
 #include <dirent.h>
@@ -30,7 +29,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LOCK_WAIT_MS = 2000, LOCK_PAUSE_MS = 20 };
+/* How long another run may hold the lock: five of crun's default node timeouts. */
+enum { LOCK_WAIT_MS = 5000, LOCK_PAUSE_MS = 50 };
 
 /* ---- the system ---- */
 
@@ -137,24 +137,6 @@ int snapshot_folder_create(const char *folder)
     return fd;
 }
 
-int snapshot_folder_lock(int folder_fd, const char *folder)
-{
-    const struct timespec pause = {.tv_nsec = LOCK_PAUSE_MS * 1000000L};
-
-    for (int waited_ms = 0;; waited_ms += LOCK_PAUSE_MS) {
-        if (flock(folder_fd, LOCK_EX | LOCK_NB) == 0)
-            return 0;
-        if (errno != EWOULDBLOCK && errno != EINTR)
-            return 0; /* a file system without locks: nothing is known of others, as everywhere without this */
-        if (waited_ms >= LOCK_WAIT_MS)
-            return crw_fail_errno(-EBUSY,
-                                  "another run is saving to the snapshot folder %s: wait for its end, or "
-                                  "give this one a folder of its own",
-                                  folder);
-        (void)nanosleep(&pause, NULL);
-    }
-}
-
 /* Calls entry for each name until it returns non-zero; that, or 0, or -errno of reading the folder. */
 static int for_each_name(int folder_fd, const char *folder, int (*entry)(const char *name, void *data),
                          void *data)
@@ -194,21 +176,18 @@ static int remove_temporary(const char *name, void *data)
     return 0;
 }
 
-int snapshot_folder_prepare(const struct snapshot_io *io, int folder_fd, const char *folder)
+int snapshot_folder_probe(const struct snapshot_io *io, int folder_fd, const char *folder)
 {
-    struct cleaning c = {io, folder_fd};
     char name[SNAPSHOT_NAME_SIZE];
-    int r = for_each_name(folder_fd, folder, remove_temporary, &c);
     int fd;
 
-    if (r)
-        return r;
     snapshot_temporary_name(0, getpid(), name);
+    (void)io->remove(io->data, folder_fd, name); /* perhaps left by a process with this number */
     fd = io->create(io->data, folder_fd, name);
     if (fd < 0)
         return crw_fail_errno(fd, "cannot write to the snapshot folder %s", folder);
     (void)io->close(io->data, fd);               /* nothing was written */
-    (void)io->remove(io->data, folder_fd, name); /* the next start removes it */
+    (void)io->remove(io->data, folder_fd, name); /* the next claim removes it */
     return 0;
 }
 
@@ -330,27 +309,41 @@ int snapshot_file_write(const struct snapshot_io *io, int folder_fd, const char 
     return snapshot_file_replace(io, folder_fd, what, temporary, name, bytes, n_bytes, gate);
 }
 
+ssize_t snapshot_file_read(int fd, void *to, size_t n_bytes, uint64_t at)
+{
+    size_t done = 0;
+
+    while (done < n_bytes) {
+        ssize_t n = pread(fd, (uint8_t *)to + done, n_bytes - done, (off_t)(at + done));
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return n < 0 ? -errno : (ssize_t)done;
+        done += (size_t)n;
+    }
+    return (ssize_t)done;
+}
+
 /* ---- the fence ---- */
 
 static const char fence_name[] = "snapshots.fence";
 
-/* What cannot be read counts as none: a claim makes it whole again. */
-static void read_fence(int folder_fd, struct snapshot_fence *ret)
+/* A damaged fence counts as none: a claim makes it whole again. One that cannot be read may be another run's. */
+static int read_fence(int folder_fd, const char *folder, struct snapshot_fence *ret)
 {
     _cleanup_close_ int fd = openat(folder_fd, fence_name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     char text[SNAPSHOT_FENCE_TEXT_MAX + 1];
-    size_t n = 0;
-    ssize_t got;
+    ssize_t n;
 
     *ret = (struct snapshot_fence){0};
-    if (fd < 0)
-        return;
-    while (n < sizeof(text) && (got = read(fd, text + n, sizeof(text) - n)) != 0) {
-        if (got < 0 && errno != EINTR)
-            return;
-        n += got > 0 ? (size_t)got : 0;
-    }
-    (void)snapshot_fence_parse(text, n, ret);
+    if (fd < 0 && errno == ENOENT)
+        return 0;
+    n = fd < 0 ? -errno : snapshot_file_read(fd, text, sizeof(text), 0);
+    if (n < 0)
+        return crw_fail_errno((int)n, "cannot read %s/%s", folder, fence_name);
+    (void)snapshot_fence_parse(text, (size_t)n, ret);
+    return 0;
 }
 
 /* A process that no launcher has given an instance is a run by itself. */
@@ -377,20 +370,22 @@ static int write_fence(const struct snapshot_io *io, int folder_fd, const char *
 }
 
 int snapshot_folder_pass_fence(const struct snapshot_io *io, int folder_fd, const char *folder,
-                               struct run_identity *writer, bool claims)
+                               struct run_identity *writer, enum snapshot_claim claim)
 {
     struct snapshot_fence fence;
+    int r = read_fence(folder_fd, folder, &fence);
 
-    read_fence(folder_fd, &fence);
-    if (!writer->instance[0] && !fence.owner.instance[0])
+    if (r < 0)
+        return r;
+    if (!writer->instance[0] && (!fence.owner.instance[0] || claim == SNAPSHOT_LOOK))
         return 0;
-    if (!writer->instance[0] && !claims)
+    if (!writer->instance[0] && claim == SNAPSHOT_PASS)
         return crw_fail_errno(-ESTALE, "another run has begun to save to the snapshot folder %s", folder);
     if (!writer->instance[0] && make_instance(writer) < 0)
         return crw_fail_errno(-EIO, "cannot get random numbers for the snapshot folder %s", folder);
-    switch (snapshot_fence_pass(&fence, writer, claims)) {
+    switch (snapshot_fence_pass(&fence, writer, claim != SNAPSHOT_PASS)) {
     case SNAPSHOT_FENCE_CHANGED:
-        return write_fence(io, folder_fd, folder, &fence);
+        return claim == SNAPSHOT_LOOK ? 0 : write_fence(io, folder_fd, folder, &fence);
     case SNAPSHOT_FENCE_LATER_GENERATION:
         return crw_fail_errno(-ESTALE,
                               "generation %" PRIu32
@@ -405,24 +400,55 @@ int snapshot_folder_pass_fence(const struct snapshot_io *io, int folder_fd, cons
     }
 }
 
-static int read_all(int fd, const char *path, uint8_t *bytes, size_t n_bytes, size_t *ret_n)
+/* ---- the lock, which makes a look at the fence and the rename behind it one step ---- */
+
+/* Of this run an earlier generation has the folder: the process that holds the lock is lost, or frozen. */
+static int is_of_lost_process(int folder_fd, const char *folder, const struct run_identity *writer)
 {
-    size_t done = 0;
+    struct snapshot_fence fence;
+    int r = read_fence(folder_fd, folder, &fence);
 
-    while (done < n_bytes) {
-        ssize_t n = read(fd, bytes + done, n_bytes - done);
-
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return crw_fail_errno(-errno, "cannot read snapshot %s", path);
-        if (n == 0)
-            break; /* cut while we read: what is missing will be noticed */
-        done += (size_t)n;
-    }
-    *ret_n = done;
-    return 0;
+    if (r < 0)
+        return r;
+    return writer->instance[0] && strcmp(fence.owner.instance, writer->instance) == 0 &&
+           fence.owner.generation < writer->generation;
 }
+
+int snapshot_folder_lock(int folder_fd, const char *folder, const struct run_identity *writer)
+{
+    const struct timespec pause = {.tv_nsec = LOCK_PAUSE_MS * 1000000L};
+
+    for (int waited_ms = 0;; waited_ms += LOCK_PAUSE_MS) {
+        int r;
+
+        if (flock(folder_fd, LOCK_EX | LOCK_NB) == 0)
+            return 0;
+        if (errno != EWOULDBLOCK && errno != EINTR)
+            return 0; /* a file system without locks: the fence alone decides */
+        r = is_of_lost_process(folder_fd, folder, writer);
+        if (r != 0)
+            return r < 0 ? r : 0;
+        if (waited_ms >= LOCK_WAIT_MS)
+            return crw_fail_errno(-EBUSY,
+                                  "another run is saving to the snapshot folder %s: wait for its end, or "
+                                  "give this one a folder of its own",
+                                  folder);
+        (void)nanosleep(&pause, NULL);
+    }
+}
+
+int snapshot_folder_claim(const struct snapshot_io *io, int folder_fd, const char *folder,
+                          struct run_identity *writer)
+{
+    struct cleaning c = {io, folder_fd};
+    int r = snapshot_folder_lock(folder_fd, folder, writer);
+
+    if (r == 0)
+        r = snapshot_folder_pass_fence(io, folder_fd, folder, writer, SNAPSHOT_CLAIM);
+    return r == 0 ? for_each_name(folder_fd, folder, remove_temporary, &c) : r;
+}
+
+/* ---- reading ---- */
 
 int snapshot_file_open(int folder_fd, const char *name, const char *path, int *ret_fd, uint64_t *ret_size)
 {
@@ -441,21 +467,4 @@ int snapshot_file_open(int folder_fd, const char *name, const char *path, int *r
     *ret_size = (uint64_t)st.st_size;
     *ret_fd = steal_fd(&fd);
     return 0;
-}
-
-int snapshot_file_read(int fd, const char *path, uint64_t n_bytes, uint8_t **ret_bytes, size_t *ret_n_bytes)
-{
-    _cleanup_free_ uint8_t *bytes = NULL;
-    int r;
-
-    if (memory_has_room(n_bytes, 1))
-        bytes = malloc(n_bytes > 0 ? (size_t)n_bytes : 1);
-    if (!bytes)
-        return crw_fail_errno(-ENOMEM, "cannot hold the %" PRIu64 " bytes of snapshot %s", n_bytes, path);
-    if (lseek(fd, 0, SEEK_SET) < 0)
-        return crw_fail_errno(-errno, "cannot read snapshot %s", path);
-    r = read_all(fd, path, bytes, (size_t)n_bytes, ret_n_bytes);
-    if (r == 0)
-        *ret_bytes = steal_ptr(bytes);
-    return r;
 }

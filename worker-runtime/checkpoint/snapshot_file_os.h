@@ -37,23 +37,38 @@ int snapshot_folder_create(const char *folder);
 
 /*
  * Keeps other runs from saving to the same folder for as long as this descriptor is open; the kernel drops
- * the lock with the process, however it ends. Waits a moment for one that is about to end. 0 or -EBUSY.
+ * the lock with the process, however it ends. Where the fence names this writer's run and an earlier
+ * generation, the lock is a lost process's: the writer goes on without it. Else the call waits until the
+ * lock is free, a few seconds at most. 0, -EBUSY: another run saves there; or -errno of reading the fence.
  */
-int snapshot_folder_lock(int folder_fd, const char *folder);
+int snapshot_folder_lock(int folder_fd, const char *folder, const struct run_identity *writer);
 
-/* Proves that files can be made here, and removes what unfinished writers left. 0 or -errno. */
-int snapshot_folder_prepare(const struct snapshot_io *io, int folder_fd, const char *folder);
+/* Proves that files can be made here. Changes nothing for those that save there. 0 or -errno. */
+int snapshot_folder_probe(const struct snapshot_io *io, int folder_fd, const char *folder);
 
 /* Snapshots by name, newest first, nothing known of their content; free() the array. 0 or -errno. */
 int snapshot_folder_list(int folder_fd, const char *folder, struct snapshot_entry **ret, size_t *ret_n);
 
+enum snapshot_claim {
+    SNAPSHOT_LOOK,  /* may this writer claim the folder? Nothing is written */
+    SNAPSHOT_CLAIM, /* before its first save */
+    SNAPSHOT_PASS,  /* the folder is claimed, and a file is to get its name */
+};
+
 /*
- * The fence of the folder (snapshot_fence.h), for this writer. claims: it has just opened the folder. A writer without an instance
- * passes where there is no fence, and gets an instance of its own where there is one. 0, -ESTALE: ranks of a later generation or
- * run save there; or -errno of writing it.
+ * The fence of the folder (snapshot_fence.h), for this writer. A writer without an instance passes where there is no fence, and
+ * gets an instance of its own where there is one. 0, -ESTALE: ranks of a later generation or run save there; or -errno of
+ * reading or writing it.
  */
 int snapshot_folder_pass_fence(const struct snapshot_io *io, int folder_fd, const char *folder,
-                               struct run_identity *writer, bool claims);
+                               struct run_identity *writer, enum snapshot_claim claim);
+
+/*
+ * Before the first save: takes lock and fence, and removes what unfinished writers left. A program that
+ * opens a folder and saves nothing thus harms no run that does. As the two above.
+ */
+int snapshot_folder_claim(const struct snapshot_io *io, int folder_fd, const char *folder,
+                          struct run_identity *writer);
 
 /* Asked when a file is whole, before it gets its name: 0, or -errno with a sentence. */
 struct snapshot_gate {
@@ -79,5 +94,5 @@ int snapshot_file_write(const struct snapshot_io *io, int folder_fd, const char 
 /* Opens a regular file and returns its length. 0, CRW_E_NOT_FOUND, CRW_E_DAMAGED (it is no file), -errno. */
 int snapshot_file_open(int folder_fd, const char *name, const char *path, int *ret_fd, uint64_t *ret_size);
 
-/* Reads the first n_bytes of it, or as many as there are; free() the bytes. 0 or -errno. */
-int snapshot_file_read(int fd, const char *path, uint64_t n_bytes, uint8_t **ret_bytes, size_t *ret_n_bytes);
+/* Reads n_bytes of it from `at` on. Their number, smaller when the file ends before; or -errno. */
+ssize_t snapshot_file_read(int fd, void *to, size_t n_bytes, uint64_t at);

@@ -232,7 +232,8 @@ static int check_step(const struct safetensors *st, uint64_t *ret_step, char why
     return 0;
 }
 
-static int check_tensors(const uint8_t *image, const struct safetensors *st, char why[SNAPSHOT_WHY_MAX])
+static int check_tensors(const uint8_t *image, const struct safetensors *st,
+                         const struct snapshot_bytes *bytes, char why[SNAPSHOT_WHY_MAX])
 {
     size_t n_keys = 0;
 
@@ -244,6 +245,7 @@ static int check_tensors(const uint8_t *image, const struct safetensors *st, cha
     for (size_t i = 0; i < st->n_tensors; i++) {
         const struct safetensors_tensor *t = &st->tensors[i];
         const struct safetensors_string *string;
+        uint32_t crc = 0;
         int r;
 
         string = find_tensor_string(st, t->name, &r);
@@ -251,29 +253,32 @@ static int check_tensors(const uint8_t *image, const struct safetensors *st, cha
             return r;
         if (!string)
             return explain(SNAPSHOT_IMAGE_E_DAMAGED, why, "tensor %.100s has no checksum", t->name);
-        if (!crc_matches(tensor_crc(image, st, t), image, string))
+        r = bytes->crc(bytes->data, st->data_at + t->begin, t->end - t->begin, &crc);
+        if (r)
+            return r;
+        if (!crc_matches(crc, image, string))
             return explain(SNAPSHOT_IMAGE_E_DAMAGED, why, "the checksum of tensor %.100s is wrong", t->name);
     }
     return 0;
 }
 
-int snapshot_image_check(const uint8_t *image, size_t size, struct safetensors *ret, uint64_t *ret_step,
-                         char ret_why[SNAPSHOT_WHY_MAX])
+int snapshot_image_check(const uint8_t *header, size_t size, const struct snapshot_bytes *bytes,
+                         struct safetensors *ret, uint64_t *ret_step, char ret_why[SNAPSHOT_WHY_MAX])
 {
     struct safetensors st;
     const char *why;
     uint64_t step = 0;
-    int r = safetensors_parse(image, size, &st, &why);
+    int r = safetensors_parse(header, size, &st, &why);
 
     if (r == SAFETENSORS_E_BAD)
         return explain(SNAPSHOT_IMAGE_E_DAMAGED, ret_why, "%s", why);
     if (r)
         return r;
-    r = check_image_header(image, &st, ret_why);
+    r = check_image_header(header, &st, ret_why);
     if (r == 0)
         r = check_step(&st, &step, ret_why);
     if (r == 0)
-        r = check_tensors(image, &st, ret_why);
+        r = check_tensors(header, &st, bytes, ret_why);
     if (r) {
         safetensors_finish(&st);
         return r;

@@ -35,9 +35,16 @@ int snapshot_image_stage(uint64_t step, const struct crw_tensor *tensors, size_t
 /* Computes the checksums of a staged image and writes them where they belong. 0 or -ENOMEM. */
 int snapshot_image_seal(uint8_t *image, size_t size);
 
+/* Gives the CRC-32C of n bytes of a file from `at` on. 0 or -errno. */
+struct snapshot_bytes {
+    int (*crc)(void *data, uint64_t at, uint64_t n, uint32_t *ret_crc);
+    void *data;
+};
+
 /*
- * Checks untrusted bytes completely. 0, -ENOMEM, or SNAPSHOT_IMAGE_E_DAMAGED or SNAPSHOT_IMAGE_E_FORMAT with
- * the reason, which continues a sentence about the file ("it is truncated").
+ * Checks an untrusted file of that size completely, of which the header is in memory. 0, -ENOMEM, crc's result, or
+ * SNAPSHOT_IMAGE_E_DAMAGED or SNAPSHOT_IMAGE_E_FORMAT with the reason, which continues a sentence about the file
+ * ("it is truncated").
  */
-int snapshot_image_check(const uint8_t *image, size_t size, struct safetensors *ret, uint64_t *ret_step,
-                         char ret_why[SNAPSHOT_WHY_MAX]);
+int snapshot_image_check(const uint8_t *header, size_t size, const struct snapshot_bytes *bytes,
+                         struct safetensors *ret, uint64_t *ret_step, char ret_why[SNAPSHOT_WHY_MAX]);

@@ -1,14 +1,15 @@
 /*
- * Loading snapshots: one file is read whole into memory and checked before any of it is handed out; the
+ * Loading snapshots: one file is read into memory and checked before any of it is handed out; the
  * newest valid one of a folder is found by trying from the highest step down.
  *
- * A file that fails its checks, or that the disk cannot give back, is skipped with a sentence. What is not
- * the file's fault (no memory, no permission, another network) ends the search: falling back silently
- * would throw away work that is still there.
+ * A file that fails its checks is skipped with a sentence. What is not the file's fault (a disk or server that
+ * does not give it back, no memory, no permission, another network) ends the search: falling back silently
+ * would throw away work that is still there. For the same reason a folder with damaged files alone is not empty.
  */
 
 #include "base/cleanup.h"
 #include "worker-runtime/base/error.h"
+#include "worker-runtime/base/memory.h"
 #include "worker-runtime/checkpoint/snapshot.h"
 #include "worker-runtime/checkpoint/snapshot_image.h"
 
@@ -35,70 +36,111 @@ void crw_snapshot_close(struct crw_snapshot *s)
     free(s);
 }
 
-static int check_content(struct crw_snapshot *s, size_t n_bytes, const char *path)
+enum { PIECE = 64 << 10 };
+
+/* A file while it is checked. */
+struct reading {
+    int fd;
+    uint8_t *to;  /* room for all of it, or for a piece */
+    size_t piece; /* 0: for all of it */
+};
+
+static int read_crc(void *data, uint64_t at, uint64_t n_bytes, uint32_t *ret_crc)
 {
+    const struct reading *f = data;
+    uint32_t crc = 0;
+
+    while (n_bytes > 0) {
+        size_t piece = f->piece && f->piece < n_bytes ? f->piece : (size_t)n_bytes;
+        uint8_t *to = f->piece ? f->to : f->to + at;
+        ssize_t n = snapshot_file_read(f->fd, to, piece, at);
+
+        if (n <= 0)
+            return n < 0 ? (int)n : -EIO; /* cut while it was read */
+        crc = crw_crc32c(crc, to, (size_t)n);
+        at += (uint64_t)n;
+        n_bytes -= (uint64_t)n;
+    }
+    *ret_crc = crc;
+    return 0;
+}
+
+static int check_content(struct crw_snapshot *s, const uint8_t *header, size_t size, struct reading *f,
+                         const char *path)
+{
+    const struct snapshot_bytes bytes = {read_crc, f};
     char why[SNAPSHOT_WHY_MAX];
-    int r = snapshot_image_check(s->bytes, n_bytes, &s->st, &s->step, why);
+    int r = snapshot_image_check(header, size, &bytes, &s->st, &s->step, why);
 
     if (r == SNAPSHOT_IMAGE_E_DAMAGED)
         return crw_fail(CRW_E_DAMAGED, "snapshot %s is damaged: %s", path, why);
     if (r == SNAPSHOT_IMAGE_E_FORMAT)
         return crw_fail(CRW_E_MISMATCH, "snapshot %s is of another version: %s", path, why);
-    return r < 0 ? crw_fail_errno(r, "cannot check snapshot %s", path) : 0;
+    return r < 0 ? crw_fail_errno(r, "cannot read snapshot %s", path) : 0;
 }
 
 /*
- * Checks the length and the header alone, from which the length of the file follows: a file that only
- * claims to be huge is found out before there is memory for it, and the one before it can be used.
+ * Reads length and header alone, from which the length of the file follows: a file that only claims to be
+ * huge is found out before there is memory for it, and the one before it can be used. free() the header.
  */
-static int check_file_header(int fd, uint64_t size, const char *path)
+static int read_file_header(int fd, uint64_t size, const char *path, uint8_t **ret)
 {
-    _cleanup_free_ uint8_t *first = NULL, *head = NULL;
+    _cleanup_free_ uint8_t *head = NULL;
     struct safetensors st = {0};
-    uint64_t n_header;
+    uint8_t first[8];
+    uint64_t n_header = 0;
     const char *why = "it was cut while it was read";
-    size_t n;
+    ssize_t n = snapshot_file_read(fd, first, sizeof(first), 0);
     int r;
 
-    r = snapshot_file_read(fd, path, size < 8 ? size : 8, &first, &n);
-    if (r)
-        return r;
+    if (n < 0)
+        return crw_fail_errno((int)n, "cannot read snapshot %s", path);
     r = n < 8 && size >= 8 ? SAFETENSORS_E_BAD : safetensors_header_length(first, size, &n_header, &why);
-    if (r == 0)
-        r = snapshot_file_read(fd, path, 8 + n_header, &head, &n);
-    if (r < 0)
-        return r;
-    if (r == 0)
-        r = n < 8 + n_header ? SAFETENSORS_E_BAD : safetensors_parse(head, (size_t)size, &st, &why);
+    if (r == 0) {
+        head = malloc(8 + n_header);
+        n = head ? snapshot_file_read(fd, head, 8 + n_header, 0) : -ENOMEM;
+        r = n < 0 ? (int)n : SAFETENSORS_E_BAD;
+        if (n == (ssize_t)(8 + n_header))
+            r = safetensors_parse(head, (size_t)size, &st, &why);
+    }
     safetensors_finish(&st);
     if (r == SAFETENSORS_E_BAD)
         return crw_fail(CRW_E_DAMAGED, "snapshot %s is damaged: %s", path, why);
-    return r < 0 ? crw_fail_errno(r, "cannot check snapshot %s", path) : 0;
+    if (r < 0)
+        return crw_fail_errno(r, "cannot read snapshot %s", path);
+    *ret = steal_ptr(head);
+    return 0;
 }
 
-static int load_content(struct crw_snapshot *s, int folder_fd, const char *name, const char *path)
+static int load_content(struct crw_snapshot *s, int folder_fd, const char *name, const char *path, bool keeps)
 {
     _cleanup_close_ int fd = -1;
+    _cleanup_free_ uint8_t *header = NULL;
+    struct reading f = {.piece = keeps ? 0 : PIECE};
     uint64_t size;
-    size_t n_bytes;
     int r;
 
     r = snapshot_file_open(folder_fd, name, path, &fd, &size);
     if (r == 0)
-        r = check_file_header(fd, size, path);
-    if (r == 0)
-        r = snapshot_file_read(fd, path, size, &s->bytes, &n_bytes);
-    return r == 0 ? check_content(s, n_bytes, path) : r;
+        r = read_file_header(fd, size, path, &header);
+    if (r)
+        return r;
+    f.fd = fd;
+    if (memory_has_room(keeps ? size : PIECE, 1))
+        f.to = s->bytes = malloc(keeps ? (size_t)size : PIECE);
+    if (!s->bytes)
+        return crw_fail_errno(-ENOMEM, "cannot hold the %" PRIu64 " bytes of snapshot %s", size, path);
+    return check_content(s, header, (size_t)size, &f, path);
 }
 
-int snapshot_load(int folder_fd, const char *name, const char *path, struct crw_snapshot **ret)
+int snapshot_load(int folder_fd, const char *name, const char *path, bool keeps, struct crw_snapshot **ret)
 {
     struct crw_snapshot *s = calloc(1, sizeof(*s));
     int r;
 
     if (!s)
         return crw_fail_errno(-ENOMEM, "cannot open snapshot %s", path);
-    r = load_content(s, folder_fd, name, path);
+    r = load_content(s, folder_fd, name, path, keeps);
     if (r) {
         crw_snapshot_close(s);
         return r;
@@ -110,7 +152,7 @@ int snapshot_load(int folder_fd, const char *name, const char *path, struct crw_
 int crw_snapshot_open(const char *path, struct crw_snapshot **ret)
 {
     NEED(path && ret, CRW_E_ARGUMENT);
-    return snapshot_load(AT_FDCWD, path, path, ret);
+    return snapshot_load(AT_FDCWD, path, path, true, ret);
 }
 
 /* ---- the newest of a folder ---- */
@@ -123,7 +165,7 @@ static int load_snapshot_entry(int folder_fd, const char *folder, uint64_t step,
 
     snapshot_name(step, name);
     (void)snprintf(path, sizeof(path), "%s/%s", folder, name);
-    r = snapshot_load(folder_fd, name, path, &s);
+    r = snapshot_load(folder_fd, name, path, true, &s);
     if (r)
         return r;
     assert(s);
@@ -149,11 +191,6 @@ static int check_meta(const struct crw_snapshot *s, const char *folder, const ch
                     folder, s->step, key, found ? found : "", value ? value : "");
 }
 
-static bool is_the_files_fault(int r)
-{
-    return r == CRW_E_DAMAGED || r == -EIO;
-}
-
 static int load_newest_snapshot(int folder_fd, const char *folder, const struct snapshot_entry *entries,
                                 size_t n, void (*warn)(void *data, const char *sentence), void *warn_data,
                                 struct crw_snapshot **ret)
@@ -165,15 +202,18 @@ static int load_newest_snapshot(int folder_fd, const char *folder, const struct 
 
         if (r == CRW_E_NOT_FOUND)
             continue; /* removed since the folder was listed */
-        if (!is_the_files_fault(r))
+        if (r != CRW_E_DAMAGED)
             return r;
         n_damaged++;
         if (warn)
             warn(warn_data, crw_error_message());
     }
     if (n_damaged > 0)
-        return crw_fail(CRW_E_NOT_FOUND, "folder %s has no valid snapshot; %zu damaged were skipped", folder,
-                        n_damaged);
+        return crw_fail(
+            CRW_E_DAMAGED,
+            "folder %s has no valid snapshot, and %zu damaged ones: use another folder to begin anew, "
+            "or bring a whole file back",
+            folder, n_damaged);
     return crw_fail(CRW_E_NOT_FOUND, "folder %s has no snapshot", folder);
 }
 

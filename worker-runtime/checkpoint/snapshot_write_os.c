@@ -1,7 +1,10 @@
 /*
  * Saving snapshots beside the training. crw_snapshots_save() copies the tensors into a staging buffer and
  * returns; one thread of the object computes checksums, writes, syncs, and then removes what is no longer
- * needed. There is one buffer, so a save waits for the one before it.
+ * needed. There is one buffer, so a save waits for the one before it; crw_snapshots_busy() foresees that, so
+ * that a disk that hangs stops this thread alone.
+ *
+ * The folder is claimed at the first save: opening it changes nothing for a run that saves there.
  *
  * A save that fails is tried again from the staged bytes, each time after a longer pause: a full or stalled
  * disk is often one for a moment. A newer save ends the pauses, its state is worth more, and so does the end.
@@ -17,6 +20,7 @@
 #include "base/cleanup.h"
 #include "base/cond_os.h"
 #include "base/time.h"
+#include "worker-runtime/base/env_os.h"
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/base/run_identity_os.h"
 #include "worker-runtime/checkpoint/snapshot.h"
@@ -29,6 +33,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 enum { FAILURES_MAX = 8, SENTENCE_MAX = 1024, ATTEMPTS_MAX = 4, PAUSE_GROWTH = 4 };
@@ -46,15 +51,19 @@ struct crw_snapshots {
     pthread_cond_t changed; /* in_flight, superseded or closing */
     bool in_flight, closing;
     bool superseded; /* a newer state waits for the buffer */
+    bool abandoned;  /* crw_snapshots_destroy() did not wait for the end: the thread frees the object */
+    int result;      /* of the last save that ended */
     uint64_t durable_step;
     char failures[FAILURES_MAX][SENTENCE_MAX]; /* oldest first */
     int n_failures;
 
     /* The caller's while nothing is in flight, the thread's while something is. */
     uint64_t step;
+    uint64_t began_ns; /* start of the save in flight */
     struct buf image;
 
-    /* The thread's: what it knows of the files in the folder, newest first. */
+    /* The thread's: whether the folder is claimed, and the known files in it, newest first. */
+    bool claimed;
     struct snapshot_entry *known;
     size_t n_known;
 
@@ -93,7 +102,7 @@ static enum snapshot_state examine(const struct crw_snapshots *s, uint64_t step)
 
     snapshot_name(step, name);
     (void)snprintf(path, sizeof(path), "%s/%s", s->folder, name);
-    valid = snapshot_load(s->folder_fd, name, path, &found) == 0 && crw_snapshot_step(found) == step;
+    valid = snapshot_load(s->folder_fd, name, path, false, &found) == 0 && crw_snapshot_step(found) == step;
     crw_snapshot_close(found);
     return valid ? SNAPSHOT_VALID : SNAPSHOT_DAMAGED;
 }
@@ -160,15 +169,34 @@ static bool pause_for(struct crw_snapshots *s, unsigned ms)
 }
 
 /* The generation may have become a later one since the last save. */
-static int pass_fence(void *data)
+static void refresh_writer(struct crw_snapshots *s)
 {
-    struct crw_snapshots *s = data;
     struct run_identity now;
 
     run_identity_read(&now);
     if (strcmp(now.instance, s->writer.instance) == 0)
         s->writer.generation = now.generation;
-    return snapshot_folder_pass_fence(s->io, s->folder_fd, s->folder, &s->writer, false);
+}
+
+static int pass_fence(void *data)
+{
+    struct crw_snapshots *s = data;
+
+    refresh_writer(s);
+    return snapshot_folder_pass_fence(s->io, s->folder_fd, s->folder, &s->writer, SNAPSHOT_PASS);
+}
+
+/* -ESTALE: the folder is another run's, which saves there or has its fence. */
+static int claim_folder(struct crw_snapshots *s)
+{
+    int r;
+
+    if (s->claimed)
+        return 0;
+    refresh_writer(s);
+    r = snapshot_folder_claim(s->io, s->folder_fd, s->folder, &s->writer);
+    s->claimed = r == 0;
+    return r == -EBUSY ? -ESTALE : r;
 }
 
 /* How long a disk stays full is unknown: a few attempts, and after them the next save is one. */
@@ -180,8 +208,10 @@ static int write_staged(struct crw_snapshots *s)
     char more[64] = "";
 
     do {
-        r = snapshot_file_write(s->io, s->folder_fd, s->folder, s->step, buf_bytes(&s->image),
-                                buf_size(&s->image), &gate);
+        r = claim_folder(s);
+        if (r >= 0)
+            r = snapshot_file_write(s->io, s->folder_fd, s->folder, s->step, buf_bytes(&s->image),
+                                    buf_size(&s->image), &gate);
         n_attempts++;
         if (r >= 0)
             break;
@@ -200,27 +230,33 @@ static int write_staged(struct crw_snapshots *s)
     return 0;
 }
 
-static void save_staged(struct crw_snapshots *s)
+static int save_staged(struct crw_snapshots *s)
 {
     int r = snapshot_image_seal(buf_bytes(&s->image), buf_size(&s->image));
 
     if (r < 0) {
         (void)crw_fail_errno(r, "cannot save the snapshot of step %" PRIu64, s->step);
         queue_failure(s, "");
-        return;
+        return r;
     }
-    if (write_staged(s) < 0)
-        return;
+    r = write_staged(s);
+    if (r < 0)
+        return r;
     pthread_mutex_lock(&s->lock);
     s->durable_step = s->step;
     pthread_mutex_unlock(&s->lock);
     if (remove_old(s) < 0)
         queue_failure(s, "");
+    return 0;
 }
+
+static void snapshots_free(struct crw_snapshots *s);
 
 static void *save_in_turn(void *data)
 {
     struct crw_snapshots *s = data;
+    bool abandoned;
+    int r;
 
     pthread_mutex_lock(&s->lock);
     while (s->in_flight || !s->closing) {
@@ -229,12 +265,16 @@ static void *save_in_turn(void *data)
             continue;
         }
         pthread_mutex_unlock(&s->lock);
-        save_staged(s);
+        r = save_staged(s);
         pthread_mutex_lock(&s->lock);
         s->in_flight = false;
+        s->result = r;
         pthread_cond_broadcast(&s->changed);
     }
+    abandoned = s->abandoned;
     pthread_mutex_unlock(&s->lock);
+    if (abandoned)
+        snapshots_free(s);
     return NULL;
 }
 
@@ -250,6 +290,21 @@ static void snapshots_free(struct crw_snapshots *s)
     free(s->known);
     free(s->folder);
     free(s);
+}
+
+/* Whether this run could save there, found out before it has worked for hours. */
+static int look_at_folder(struct crw_snapshots *s)
+{
+    int r;
+
+    run_identity_read(&s->writer);
+    r = snapshot_folder_pass_fence(s->io, s->folder_fd, s->folder, &s->writer, SNAPSHOT_LOOK);
+    if (r == 0)
+        r = snapshot_folder_lock(s->folder_fd, s->folder, &s->writer);
+    if (r == 0)
+        r = snapshot_folder_probe(s->io, s->folder_fd, s->folder);
+    (void)flock(s->folder_fd, LOCK_UN); /* fails where there are no locks */
+    return r;
 }
 
 int snapshots_create(const char *folder, int keep, const struct snapshot_io *io, struct crw_snapshots **ret)
@@ -277,14 +332,7 @@ int snapshots_create(const char *folder, int keep, const struct snapshot_io *io,
     r = s->folder_fd = snapshot_folder_create(folder);
     if (r < 0)
         goto failed;
-    r = snapshot_folder_lock(s->folder_fd, folder);
-    if (r < 0)
-        goto failed;
-    r = snapshot_folder_prepare(io, s->folder_fd, folder);
-    if (r < 0)
-        goto failed;
-    run_identity_read(&s->writer);
-    r = snapshot_folder_pass_fence(io, s->folder_fd, folder, &s->writer, true);
+    r = look_at_folder(s);
     if (r < 0)
         goto failed;
     r = thread_start(&s->thread, save_in_turn, s);
@@ -305,25 +353,75 @@ int crw_snapshots_create(const char *folder, int keep, struct crw_snapshots **re
     return snapshots_create(folder, keep, &snapshot_io_system, ret);
 }
 
+/* Holds the lock. False: the save in flight has not ended. */
+static bool wait_until(struct crw_snapshots *s, uint64_t until_ns)
+{
+    while (s->in_flight && cond_wait_until(&s->changed, &s->lock, until_ns) == 0)
+        ;
+    return !s->in_flight;
+}
+
+/* Behind a disk that hangs, the thread and the object stay, for as long as the call does. */
 void crw_snapshots_destroy(struct crw_snapshots *s)
 {
+    pthread_t thread;
+    int timeout_ms;
+    bool ended;
+
     if (!s)
         return;
+    if (env_timeout_ms(&timeout_ms) != 0)
+        timeout_ms = 0;
+    thread = s->thread;
     pthread_mutex_lock(&s->lock);
     s->closing = true;
     pthread_cond_broadcast(&s->changed);
+    ended = wait_until(s, now_ns() + (uint64_t)timeout_ms * 1000000);
+    s->abandoned = !ended;
     pthread_mutex_unlock(&s->lock);
-    pthread_join(s->thread, NULL);
+    if (!ended) {
+        pthread_detach(thread);
+        return;
+    }
+    pthread_join(thread, NULL);
     snapshots_free(s);
+}
+
+int crw_snapshots_wait_for(struct crw_snapshots *s, int timeout_ms)
+{
+    bool ended;
+    int result;
+
+    NEED(s, CRW_E_ARGUMENT);
+    pthread_mutex_lock(&s->lock);
+    ended = wait_until(s, now_ns() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000);
+    result = s->result;
+    pthread_mutex_unlock(&s->lock);
+    if (!ended)
+        return crw_fail(CRW_E_TIMEOUT, "the snapshot of step %" PRIu64 " is still being written to %s",
+                        s->step, s->folder);
+    return result < 0
+               ? crw_fail_errno(result, "the snapshot of step %" PRIu64 " is not in %s", s->step, s->folder)
+               : 0;
 }
 
 void crw_snapshots_wait(struct crw_snapshots *s)
 {
-    NEED(s);
+    (void)crw_snapshots_wait_for(s, INT_MAX);
+}
+
+bool crw_snapshots_busy(struct crw_snapshots *s, int wait_ms)
+{
+    bool ended;
+
+    NEED(s, false);
     pthread_mutex_lock(&s->lock);
-    while (s->in_flight)
-        pthread_cond_wait(&s->changed, &s->lock);
+    s->superseded = true;
+    pthread_cond_broadcast(&s->changed);
+    ended = wait_until(s, s->began_ns + (uint64_t)(wait_ms > 0 ? wait_ms : 0) * 1000000);
+    s->superseded = false;
     pthread_mutex_unlock(&s->lock);
+    return !ended;
 }
 
 int crw_snapshots_save(struct crw_snapshots *s, uint64_t step, const struct crw_tensor *tensors,
@@ -334,13 +432,8 @@ int crw_snapshots_save(struct crw_snapshots *s, uint64_t step, const struct crw_
 
     NEED(s && is_array(tensors, n_tensors, sizeof(*tensors)) && is_array(meta, n_meta, sizeof(*meta)),
          CRW_E_ARGUMENT);
-    pthread_mutex_lock(&s->lock);
-    s->superseded = true;
-    pthread_cond_broadcast(&s->changed);
-    while (s->in_flight)
-        pthread_cond_wait(&s->changed, &s->lock);
-    s->superseded = false;
-    pthread_mutex_unlock(&s->lock);
+    while (crw_snapshots_busy(s, INT_MAX))
+        ;
     buf_consume(&s->image, buf_size(&s->image)); /* keeps the memory */
     r = snapshot_image_stage(step, tensors, n_tensors, meta, n_meta, &s->image, why);
     if (r == SNAPSHOT_IMAGE_E_BAD)
@@ -349,6 +442,7 @@ int crw_snapshots_save(struct crw_snapshots *s, uint64_t step, const struct crw_
         return crw_fail_errno(r, "cannot copy step %" PRIu64 " for saving", step);
     pthread_mutex_lock(&s->lock);
     s->step = step;
+    s->began_ns = now_ns();
     s->in_flight = true;
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);

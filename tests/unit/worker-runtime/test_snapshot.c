@@ -4,6 +4,7 @@
  * afterwards and it is not older than the last one that was reported durable.
  */
 
+#include "base/time.h"
 #include "tests/support/c/snapshots/content.h"
 #include "tests/support/c/snapshots/faulty_io.h"
 #include "worker-runtime/base/run_identity_os.h"
@@ -12,9 +13,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -313,6 +316,18 @@ static void falls_back_past_damage(void **state)
     assert_int_equal(n_warnings, 5);
 }
 
+/* Weeks of work are in those files: a program that takes this for a new run would begin at step 0. */
+static void damaged_files_alone_are_not_none(void **state)
+{
+    struct crw_snapshot *s;
+
+    save_steps(9, 100, 200);
+    flip(100, 200, 1);
+    flip(200, 200, 1);
+    assert_int_equal(crw_snapshot_open_newest(folder, NULL, NULL, NULL, NULL, &s), CRW_E_DAMAGED);
+    assert_non_null(strstr(crw_error_message(), "use another folder"));
+}
+
 static void does_not_believe_a_file_name(void **state)
 {
     char name[SNAPSHOT_NAME_SIZE], renamed[512];
@@ -357,7 +372,7 @@ static int check_image(const uint8_t *bytes, size_t size)
     char why[SNAPSHOT_WHY_MAX];
     struct safetensors st;
     uint64_t step;
-    int r = snapshot_image_check(bytes, size, &st, &step, why);
+    int r = content_check_image(bytes, size, &st, &step, why);
 
     if (r == 0) {
         assert_int_equal(step, 42);
@@ -775,6 +790,103 @@ static void a_damaged_fence_is_made_anew(void **state)
     assert_true(has_step(200));
 }
 
+/* It holds the claim of a run that saves there. */
+static void a_fence_that_cannot_be_read_is_not_none(void **state)
+{
+    struct crw_snapshots *s;
+
+    set_identity("a1", "3");
+    assert_int_equal(symlink("snapshots.fence", path_of("snapshots.fence")), 0);
+    assert_int_equal(crw_snapshots_create(folder, 2, &s), -ELOOP);
+}
+
+/* On a host that is lost, or frozen, and on a file system that keeps its locks. */
+static void a_lock_of_an_earlier_generation_costs_nothing(void **state)
+{
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    uint64_t began_ns = now_ns();
+
+    assert_int_equal(flock(fd, LOCK_EX), 0);
+    write_fence("crun snapshot fence 1\ninstance a1\ngeneration 3\n");
+    set_identity("a1", "4");
+    save_steps(2, 100, 200);
+    assert_true(has_step(200));
+    assert_true(now_ns() - began_ns < 1900000000);
+    close(fd);
+}
+
+/* ---- a disk that hangs ---- */
+
+static sem_t disk;
+
+static int hang_in_sync(void *data, int fd)
+{
+    while (sem_wait(&disk) < 0)
+        ;
+    return snapshot_io_system.sync(NULL, fd);
+}
+
+static void let_disk_go_on(int n_syncs)
+{
+    for (int i = 0; i < n_syncs; i++)
+        (void)sem_post(&disk);
+}
+
+static void a_disk_that_hangs_is_waited_for_as_long_as_asked(void **state)
+{
+    struct snapshot_io io = snapshot_io_system;
+    struct crw_snapshots *s;
+    const char *failure;
+
+    io.sync = hang_in_sync;
+    (void)sem_init(&disk, 0, 0);
+    assert_int_equal(snapshots_create(folder, 2, &io, &s), 0);
+    assert_false(crw_snapshots_busy(s, 0));
+    assert_int_equal(crw_snapshots_wait_for(s, 0), 0);
+    assert_int_equal(save(s, 100), 0);
+    assert_true(crw_snapshots_busy(s, 20));
+    assert_int_equal(crw_snapshots_wait_for(s, 20), CRW_E_TIMEOUT);
+    assert_non_null(strstr(crw_error_message(), "step 100"));
+    let_disk_go_on(2); /* the file and the folder */
+    assert_int_equal(crw_snapshots_wait_for(s, 60000), 0);
+    assert_false(crw_snapshots_busy(s, 0));
+    assert_int_equal(crw_snapshots_status(s, &failure), 100);
+    crw_snapshots_destroy(s);
+}
+
+static void a_disk_that_hangs_does_not_hold_the_end(void **state)
+{
+    struct snapshot_io io = snapshot_io_system;
+    struct crw_snapshots *s;
+
+    io.sync = hang_in_sync;
+    (void)sem_init(&disk, 0, 0);
+    (void)setenv("CRW_TIMEOUT_MS", "30", 1);
+    assert_int_equal(snapshots_create(folder, 2, &io, &s), 0);
+    assert_int_equal(save(s, 100), 0);
+    crw_snapshots_destroy(s);
+    (void)unsetenv("CRW_TIMEOUT_MS");
+    assert_false(has_step(100));
+    let_disk_go_on(2);
+    for (int i = 0; i < 6000 && (!has_step(100) || sem_trywait(&disk) == 0); i++)
+        (void)usleep(10000);
+    assert_int_equal(load_newest(NULL), 100);
+}
+
+static void the_result_of_the_last_save_is_told(void **state)
+{
+    struct fault f = {.at = 1, .only = CALL_SYNC, .mode = FAULT_ERROR, .error = -EIO};
+    const struct snapshot_io io = faulty_io(&f);
+    struct crw_snapshots *s;
+
+    assert_int_equal(snapshots_create(folder, 2, &io, &s), 0);
+    assert_int_equal(save(s, 100), 0);
+    assert_int_equal(crw_snapshots_wait_for(s, 60000), -EIO);
+    assert_int_equal(save(s, 200), 0);
+    assert_int_equal(crw_snapshots_wait_for(s, 60000), 0);
+    crw_snapshots_destroy(s);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
 #define FENCE_TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, forget_identity)
 
@@ -794,6 +906,7 @@ int main(void)
         TEST(keeps_what_it_just_saved),
         TEST(removes_what_unfinished_writers_left),
         TEST(falls_back_past_damage),
+        TEST(damaged_files_alone_are_not_none),
         TEST(does_not_believe_a_file_name),
         TEST(is_not_held_by_a_pipe),
         cmocka_unit_test(detects_every_flipped_bit),
@@ -813,6 +926,11 @@ int main(void)
         FENCE_TEST(a_new_run_goes_on_from_a_later_generation),
         FENCE_TEST(a_remaining_worker_saves_in_later_generations),
         FENCE_TEST(a_damaged_fence_is_made_anew),
+        FENCE_TEST(a_fence_that_cannot_be_read_is_not_none),
+        FENCE_TEST(a_lock_of_an_earlier_generation_costs_nothing),
+        TEST(a_disk_that_hangs_is_waited_for_as_long_as_asked),
+        TEST(a_disk_that_hangs_does_not_hold_the_end),
+        TEST(the_result_of_the_last_save_is_told),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

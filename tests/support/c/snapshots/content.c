@@ -75,7 +75,7 @@ int content_load_newest(const char *folder, uint64_t *ret_step, int *ret_n_warni
     int result = 0;
     int r = crw_snapshot_open_newest(folder, "model_hash", "cafe", count_warning, &warnings, &s);
 
-    if (r != 0 && r != CRW_E_NOT_FOUND) {
+    if (r != 0 && r != CRW_E_NOT_FOUND && r != CRW_E_DAMAGED) {
         (void)snprintf(why, CONTENT_WHY_MAX, "%s", crw_error_message());
         return -1;
     }
@@ -86,7 +86,11 @@ int content_load_newest(const char *folder, uint64_t *ret_step, int *ret_n_warni
         (void)snprintf(why, CONTENT_WHY_MAX, "a warning does not name the folder");
         result = -1;
     }
-    if (r == CRW_E_NOT_FOUND)
+    if ((r == CRW_E_DAMAGED) != (r != 0 && warnings.n > 0)) {
+        (void)snprintf(why, CONTENT_WHY_MAX, "result %d with %d damaged", r, warnings.n);
+        result = -1;
+    }
+    if (r != 0)
         return result;
     *ret_step = crw_snapshot_step(s);
     if (!content_matches(s)) {
@@ -96,6 +100,20 @@ int content_load_newest(const char *folder, uint64_t *ret_step, int *ret_n_warni
     }
     crw_snapshot_close(s);
     return result;
+}
+
+static int crc_in_memory(void *data, uint64_t at, uint64_t n, uint32_t *ret_crc)
+{
+    *ret_crc = crw_crc32c(0, (const uint8_t *)data + at, (size_t)n);
+    return 0;
+}
+
+int content_check_image(const uint8_t *image, size_t size, struct safetensors *ret, uint64_t *ret_step,
+                        char why[SNAPSHOT_WHY_MAX])
+{
+    const struct snapshot_bytes bytes = {crc_in_memory, (void *)(uintptr_t)image}; /* only read */
+
+    return snapshot_image_check(image, size, &bytes, ret, ret_step, why);
 }
 
 int content_save_durably(const char *folder, int keep, uint64_t step, char why[CONTENT_WHY_MAX])

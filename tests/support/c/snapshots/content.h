@@ -6,6 +6,7 @@
  */
 
 #include "worker-runtime/checkpoint/snapshot.h"
+#include "worker-runtime/checkpoint/snapshot_image.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -24,6 +25,10 @@ bool content_matches(const struct crw_snapshot *s);
  */
 int content_load_newest(const char *folder, uint64_t *ret_step, int *ret_n_warnings,
                         char why[CONTENT_WHY_MAX]);
+
+/* Checks a file that is in memory, as snapshot_image_check() does. */
+int content_check_image(const uint8_t *image, size_t size, struct safetensors *ret, uint64_t *ret_step,
+                        char why[SNAPSHOT_WHY_MAX]);
 
 /* Saves one step and waits until it is durable. -1 with the reason in why. */
 int content_save_durably(const char *folder, int keep, uint64_t step, char why[CONTENT_WHY_MAX]);

@@ -147,7 +147,7 @@ static void flip_in_memory(const struct victim *v, size_t bit)
     int r;
 
     v->bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
-    r = snapshot_image_check(v->bytes, v->n_bytes, &st, &step, why);
+    r = content_check_image(v->bytes, v->n_bytes, &st, &step, why);
     v->bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
     if (r != SNAPSHOT_IMAGE_E_DAMAGED)
         broken("bit %zu flipped: the check says %d", bit, r);
