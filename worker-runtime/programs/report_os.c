@@ -188,7 +188,6 @@ void report_failed_save(struct train_report *r, const char *sentence)
 {
     char text[1200], line[1280];
 
-    report_warn(r, "%s; training goes on", sentence);
     json_string(text, sizeof(text), sentence);
     snprintf(line, sizeof(line), "{\"snapshot_failed\": \"%s\"}\n", text);
     write_metrics(r, line);

@@ -46,7 +46,7 @@ void report_progress(struct train_report *r, uint64_t epoch, uint64_t n_epochs, 
 void report_step(struct train_report *r, uint64_t step, double loss, double accuracy);
 void report_max_steps(struct train_report *r, uint64_t step, uint32_t param_crc32c);
 void report_epoch(struct train_report *r, const struct epoch_report *e);
-/* A snapshot that could not be saved: a warning, and a line of metrics. */
+/* A snapshot that could not be saved: a line of metrics. */
 void report_failed_save(struct train_report *r, const char *sentence);
 /* from: "the snapshot", or whatever else holds the state; key: the same for the metrics. */
 void report_resume(struct train_report *r, const char *from, const char *key, uint64_t step, uint64_t epoch,

@@ -121,7 +121,8 @@ int state_create(struct train_state *ret, struct crw_model *model, struct crw_op
     s.tensors = calloc(n, sizeof(*s.tensors));
     s.names = calloc(n, NAME_SIZE);
     s.committed = malloc(all_buffer_bytes(model) + 1); /* never 0 bytes */
-    if (!s.tensors || !s.names || !s.committed) {
+    s.received = malloc(all_buffer_bytes(model) + 1);
+    if (!s.tensors || !s.names || !s.committed || !s.received) {
         state_finish(&s);
         return -ENOMEM;
     }
@@ -151,6 +152,7 @@ void state_finish(struct train_state *s)
     free(s->tensors);
     free(s->names);
     free(s->committed);
+    free(s->received);
     *s = (struct train_state){0};
 }
 
@@ -317,11 +319,15 @@ int state_load(struct train_state *s, const char *folder, void (*warn)(void *dat
 
 int state_broadcast_statistics(struct train_state *s, struct crw_group *group, int from)
 {
-    int r = crw_broadcast(group, s->committed, state_committed_bytes(s), from);
+    int r;
 
-    if (r == 0)
-        copy_buffers(s, false);
-    return r;
+    memcpy(s->received, s->committed, state_committed_bytes(s));
+    r = crw_broadcast(group, s->received, state_committed_bytes(s), from);
+    if (r)
+        return r; /* a part may have come */
+    memcpy(s->committed, s->received, state_committed_bytes(s));
+    copy_buffers(s, false);
+    return 0;
 }
 
 int state_broadcast(struct train_state *s, struct crw_group *group, int from)

@@ -52,6 +52,7 @@ struct train_state {
     size_t n_tensors;
     char *names;        /* memory of the tensors' names */
     uint8_t *committed; /* the model's buffers after the last complete step, one behind the other */
+    uint8_t *received;  /* the same of another rank, while they come */
 };
 
 /* Borrows model and optimizer. 0 or -ENOMEM. */
@@ -78,7 +79,7 @@ int state_save(struct train_state *s, struct crw_snapshots *snapshots, int world
 int state_load(struct train_state *s, const char *folder, void (*warn)(void *data, const char *sentence),
                void *warn_data, char *error, size_t n);
 
-/* All ranks get the running statistics of rank `from`. Collective; 0 or its result. */
+/* All ranks get the committed running statistics of rank `from`. Collective; 0 or its result: nothing has changed. */
 int state_broadcast_statistics(struct train_state *s, struct crw_group *group, int from);
 
 /* All ranks get the state of rank `from`. Collective; 0 or its result. */

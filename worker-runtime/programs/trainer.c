@@ -40,6 +40,7 @@ static int test(struct trainer *t, double *ret_accuracy)
     *ret_accuracy = NAN;
     /* Closing an epoch is a commit of its own: no rank may be two ahead of a rank that dies before its last step's
      * (recovery.h). */
+    t->shared_step = t->state.position.step;
     if (t->n_test == 0)
         return crw_barrier(t->group);
     /* Batch norm's running statistics are rank 0's, as with PyTorch's DDP. */
@@ -135,6 +136,23 @@ static bool at_max_steps(const struct trainer *t)
     return t->options->max_steps > 0 && t->state.position.step >= t->options->max_steps;
 }
 
+/* After a step. -1: the training is over. */
+static int save_in_epoch(struct trainer *t)
+{
+    uint64_t every = t->options->snapshot_every;
+    bool is_due = every > 0 && t->state.position.step % every == 0;
+
+    if (trainer_check_saves(t) < 0)
+        return -1;
+    if (is_due && trainer_share(t) != 0) {
+        t->follows = true;
+        return trainer_fail(t, "%s", crw_error_message());
+    }
+    if (is_due || t->postponed)
+        trainer_save(t);
+    return 0;
+}
+
 static enum epoch_end train_epoch(struct trainer *t)
 {
     struct train_position *p = &t->state.position;
@@ -160,8 +178,8 @@ static enum epoch_end train_epoch(struct trainer *t)
         report_progress_of(t, &epoch, &step);
         if (step.stop)
             return EPOCH_STOPPED;
-        if (o->snapshot_every > 0 && p->step % o->snapshot_every == 0)
-            trainer_save(t);
+        if (save_in_epoch(t) < 0)
+            return EPOCH_FAILED;
     }
     if (result == STEP_FAILED || end_epoch(t, &epoch) != 0)
         return EPOCH_FAILED;
@@ -178,8 +196,7 @@ static int leave_failed(struct trainer *t)
     fprintf(stderr, "train: rank %d: %s\n", crw_rank(t->group), t->error);
     if (!t->follows)
         (void)crw_error_record(t->error); /* it is on stderr in any case */
-    trainer_save(t);
-    trainer_finish_saves(t);
+    (void)trainer_finish_saves(t, false);
     return TRAIN_FAILED;
 }
 
@@ -193,10 +210,13 @@ static void ignore_requests(void)
 static int leave_stopped(struct trainer *t)
 {
     unsigned long long step = t->state.position.step;
+    int r;
 
+    (void)trainer_share(t); /* where it fails, rank 0 alone saves */
+    r = trainer_finish_saves(t, true);
     ignore_requests();
-    trainer_save(t);
-    trainer_finish_saves(t);
+    if (r < 0)
+        return TRAIN_FAILED;
     if (t->options->snapshot_dir) {
         report_say(&t->report, "stopped on request after step %llu; resume with the same command", step);
         return TRAIN_DONE;
@@ -223,10 +243,12 @@ static int write_model(struct trainer *t)
 
 static int leave_done(struct trainer *t)
 {
+    int r;
+
+    (void)trainer_share(t); /* as above */
+    r = trainer_finish_saves(t, false);
     ignore_requests();
-    trainer_save(t);
-    trainer_finish_saves(t);
-    return write_model(t);
+    return write_model(t) == TRAIN_DONE && r == 0 ? TRAIN_DONE : TRAIN_FAILED;
 }
 
 static int train(struct trainer *t)

@@ -82,9 +82,11 @@ struct trainer {
     struct device *device;           /* NULL: the CPU trains */
     struct train_state state;
     struct memory_checkpoint checkpoint;
-    bool alive;          /* the state is whole, and is that of the last commit */
-    bool recovering;     /* no step was committed since the group was formed again */
-    uint64_t saved_step; /* step of the newest save that was started */
+    bool alive;           /* the state is whole, and is that of the last commit */
+    bool recovering;      /* no step was committed since the group was formed again */
+    bool postponed;       /* a save was due while the one before it had not ended */
+    uint64_t saved_step;  /* step of the newest save that was started */
+    uint64_t shared_step; /* newest step with rank 0's statistics and losses on all ranks */
 
     uint32_t n_training, n_test;
     size_t n_parameters;
@@ -147,13 +149,25 @@ int trainer_fetch(struct trainer *t);
  * one state. -1: it is over. */
 int trainer_rejoin(struct trainer *t);
 
-/* Starts saving the state, where snapshots are wanted. */
+/* A warning of this rank on stderr. */
+void trainer_warn(struct trainer *t, const char *sentence);
+
+/* With --save-on-every-host, before a save: all ranks take rank 0's running statistics and losses, so that all hosts
+ * save the same bytes. Collective; 0 or its result. */
+int trainer_share(struct trainer *t);
+
+/* Starts saving the state, where snapshots are wanted and the state is whole. */
 void trainer_save(struct trainer *t);
 
 /* The same at the end of an epoch, of those whose end is saved. */
 void trainer_save_epoch(struct trainer *t);
-/* What is in flight is finished, and its failures are reported. */
-void trainer_finish_saves(struct trainer *t);
+
+/* Reports saves that have failed. -1 with the reason in t->error: the folder is another run's or a later generation's. */
+int trainer_check_saves(struct trainer *t);
+
+/* At the end: saves the state and waits for that as long as the launcher allows. stops: the launcher has asked to stop.
+ * -1, which is reported: the last step is not on disk. */
+int trainer_finish_saves(struct trainer *t, bool stops);
 
 static inline bool trainer_is_first_of_host(const struct trainer *t)
 {

@@ -14,17 +14,12 @@
 
 static void warn_of_snapshot(void *data, const char *sentence)
 {
-    struct trainer *t = data;
-
-    if (t->primary)
-        report_warn(&t->report, "%s", sentence);
-    else
-        fprintf(stderr, "train: rank %d: warning: %s\n", crw_rank(t->group), sentence);
+    trainer_warn(data, sentence);
 }
 
 /* What a rank has found in its folder. */
 struct found {
-    int64_t any; /* 0: nothing */
+    int64_t any; /* 0: no file, or none that is whole */
     uint64_t step, epoch;
 };
 
@@ -55,18 +50,20 @@ static int find_holder(struct trainer *t, const struct found *mine, int *ret_hol
     return r;
 }
 
-/* Looks into the folder of this host. 0, also when there is nothing; -1 with the reason in t->error. */
-static int load_newest(struct trainer *t, struct found *ret)
+/* Looks into the folder of this host. 0, also when there is nothing whole; -1 with the reason in t->error. */
+static int load_newest(struct trainer *t, struct found *ret, bool *ret_damaged)
 {
     int r;
 
     *ret = (struct found){0};
+    *ret_damaged = false;
     if (!t->options->snapshot_dir || !trainer_is_first_of_host(t))
         return 0;
     r = state_load(&t->state, t->options->snapshot_dir, warn_of_snapshot, t, t->error, sizeof(t->error));
     if (r == 0)
         *ret = (struct found){1, t->state.position.step, t->state.position.epoch};
-    return r == 0 || r == CRW_E_NOT_FOUND ? 0 : -1;
+    *ret_damaged = r == CRW_E_DAMAGED; /* t->error is the reason */
+    return r == 0 || r == CRW_E_NOT_FOUND || r == CRW_E_DAMAGED ? 0 : -1;
 }
 
 /* What the holder has read arrives everywhere; where no rank has any, the first rank's fresh state does. */
@@ -75,7 +72,7 @@ static int resume_from_disk(struct trainer *t, int holder)
     if (state_broadcast(&t->state, t->group, holder) != 0)
         return -1;
     memory_checkpoint_commit(t);
-    t->saved_step = t->state.position.step;
+    t->saved_step = t->shared_step = t->state.position.step;
     if (holder != 0)
         report_say(&t->report, "the newest snapshot is on the host of rank %d", holder);
     return 0;
@@ -110,6 +107,7 @@ static int restore(struct trainer *t, const struct recovery_choice *choice, cons
         return trainer_agree(t, trainer_fail(t, "%s", crw_error_message()));
     t->alive = true;
     t->saved_step = UINT64_MAX;
+    t->shared_step = t->state.position.consumed == 0 ? t->state.position.step : UINT64_MAX;
     if (choice->number == 0)
         return 0; /* there is nothing to speak of */
     if (choice->kind == RECOVERY_ALIVE)
@@ -126,6 +124,7 @@ int trainer_resume(struct trainer *t)
     const struct recovery_offer mine = memory_checkpoint_offer(t, t->alive);
     struct recovery_choice choice = {0};
     struct found found = {0}, newest = {0};
+    bool damaged = false;
     int holder;
 
     if (choose(t, &mine, &choice) < 0)
@@ -133,11 +132,15 @@ int trainer_resume(struct trainer *t)
     if (choice.kind == RECOVERY_ALIVE)
         return restore(t, &choice, &mine);
     t->alive = false;
-    if (trainer_agree(t, load_newest(t, &found)) < 0 || find_holder(t, &found, &holder, &newest) < 0)
+    if (trainer_agree(t, load_newest(t, &found, &damaged)) < 0 ||
+        find_holder(t, &found, &holder, &newest) < 0)
         return -1;
     if (choice.kind == RECOVERY_MEMORY &&
         (!newest.any || choice.number > (int64_t)(newest.step + newest.epoch)))
         return restore(t, &choice, &mine);
+    /* Damaged files alone are work that is lost, and no new training. */
+    if (!newest.any && trainer_agree(t, damaged ? -1 : 0) < 0)
+        return -1;
     if (resume_from_disk(t, holder) < 0)
         return trainer_agree(t, trainer_fail(t, "%s", crw_error_message()));
     t->alive = true;

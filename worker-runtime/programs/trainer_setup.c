@@ -13,6 +13,9 @@
 #include <string.h>
 #include <unistd.h>
 
+/* A save may take SAVE_PATIENCE_MS of the ranks' time; the last one all that a collective may. */
+enum { SAVE_PATIENCE_MS = 1000, SAVES_POLL_MS = 100, SAVES_WAIT_S = 1800 };
+
 int trainer_fail(struct trainer *t, const char *format, ...)
 {
     va_list args;
@@ -350,13 +353,61 @@ void trainer_tear_down(struct trainer *t)
 
 /* ---- snapshots ---- */
 
-static void warn_of_failed_saves(struct trainer *t)
+void trainer_warn(struct trainer *t, const char *sentence)
 {
+    if (t->primary)
+        report_warn(&t->report, "%s", sentence);
+    else
+        fprintf(stderr, "train: rank %d: warning: %s\n", crw_rank(t->group), sentence);
+}
+
+/* Returns the last of them. */
+static const char *report_failed_saves(struct trainer *t, const char *more)
+{
+    static char last[1200];
     const char *failure;
 
-    (void)crw_snapshots_status(t->snapshots, &failure);
-    if (failure)
+    for (last[0] = '\0'; (void)crw_snapshots_status(t->snapshots, &failure), failure;) {
+        snprintf(last, sizeof(last), "%s%s", failure, more);
+        trainer_warn(t, last);
         report_failed_save(&t->report, failure);
+    }
+    return last;
+}
+
+int trainer_check_saves(struct trainer *t)
+{
+    if (!t->snapshots)
+        return 0;
+    if (crw_snapshots_wait_for(t->snapshots, 0) != -ESTALE) {
+        (void)report_failed_saves(t, "; training goes on");
+        return 0;
+    }
+    (void)trainer_fail(t, "%s", report_failed_saves(t, ""));
+    crw_snapshots_destroy(t->snapshots);
+    t->snapshots = NULL; /* for good */
+    return -1;
+}
+
+int trainer_share(struct trainer *t)
+{
+    struct train_position position = t->state.position;
+    int r;
+
+    if (!t->options->save_on_every_host || !t->options->snapshot_dir)
+        return 0;
+    r = trainer_fetch(t);
+    if (r == 0)
+        r = state_broadcast_statistics(&t->state, t->group, 0);
+    if (r == 0 && t->device)
+        r = device_load(t->device);
+    if (r == 0)
+        r = crw_broadcast(t->group, &position, sizeof(position), 0);
+    if (r)
+        return r;
+    t->state.position = position;
+    t->shared_step = position.step;
+    return 0;
 }
 
 int trainer_fetch(struct trainer *t)
@@ -369,18 +420,35 @@ int trainer_fetch(struct trainer *t)
     return 0;
 }
 
+/* Half of another rank's state is none, and hosts do not save different ones of a step. */
+static bool may_save(const struct trainer *t)
+{
+    return t->snapshots && t->alive && (t->primary || t->shared_step == t->state.position.step);
+}
+
+/* A disk that hangs stops the thread that saves, and not this rank, for which all others wait. */
+static bool is_busy(struct trainer *t)
+{
+    bool busy = crw_snapshots_busy(t->snapshots, SAVE_PATIENCE_MS);
+
+    if (busy && !t->postponed)
+        trainer_warn(t, "a snapshot is still being written, and the next one is postponed; training goes on");
+    t->postponed = busy;
+    return busy;
+}
+
 void trainer_save(struct trainer *t)
 {
-    if (!t->snapshots || t->saved_step == t->state.position.step)
+    if (!may_save(t) || t->saved_step == t->state.position.step || is_busy(t))
         return;
-    warn_of_failed_saves(t);
     if (trainer_fetch(t) < 0) {
         report_warn(&t->report, "%s; this state is not saved", crw_error_message());
         return;
     }
-    if (state_save(&t->state, t->snapshots, crw_world_size(t->group), (uint32_t)t->options->batch_size) != 0)
-        report_warn(&t->report, "%s; training goes on", crw_error_message());
-    t->saved_step = t->state.position.step;
+    if (state_save(&t->state, t->snapshots, crw_world_size(t->group), (uint32_t)t->options->batch_size) == 0)
+        t->saved_step = t->state.position.step;
+    else
+        trainer_warn(t, crw_error_message());
 }
 
 void trainer_save_epoch(struct trainer *t)
@@ -391,10 +459,54 @@ void trainer_save_epoch(struct trainer *t)
         trainer_save(t);
 }
 
-void trainer_finish_saves(struct trainer *t)
+/* How long a process that is asked to stop may take before it is killed; crun tells its workers. */
+static double stop_grace_s(void)
 {
-    if (!t->snapshots)
-        return;
-    crw_snapshots_wait(t->snapshots);
-    warn_of_failed_saves(t);
+    const char *text = getenv("CRUN_SHUTDOWN_TIMEOUT");
+
+    return text ? 0.75 * strtod(text, NULL) : SAVES_WAIT_S;
+}
+
+/* Waits for as long as the launcher allows. A save that failed, or had to be postponed, is tried once more. */
+static int save_last(struct trainer *t, bool stops)
+{
+    double deadline = report_now() + SAVES_WAIT_S;
+    bool is_asked = false;
+    int r = -ECANCELED;
+
+    for (int i = 0; i < 2; i++) {
+        trainer_save(t);
+        while ((r = crw_snapshots_wait_for(t->snapshots, SAVES_POLL_MS)) == CRW_E_TIMEOUT &&
+               report_now() < deadline)
+            if (!is_asked && (stops || crw_stop_requested(t->group))) {
+                is_asked = true;
+                deadline = report_now() + stop_grace_s();
+            }
+        if (r == CRW_E_TIMEOUT || r == -ESTALE || (r == 0 && t->saved_step == t->state.position.step))
+            return r;
+        t->saved_step = UINT64_MAX;
+    }
+    return r == 0 ? -ECANCELED : r;
+}
+
+int trainer_finish_saves(struct trainer *t, bool stops)
+{
+    const char *failure;
+    int r = 0;
+
+    if (!may_save(t))
+        return 0;
+    if (trainer_check_saves(t) == 0) {
+        r = save_last(t, stops);
+        failure = report_failed_saves(t, "");
+        if (r == 0)
+            return 0;
+        (void)trainer_fail(t, "step %" PRIu64 " is not on disk: %s", t->state.position.step,
+                           failure[0] ? failure : crw_error_message());
+    }
+    fprintf(stderr, "train: rank %d: %s\n", crw_rank(t->group), t->error);
+    (void)crw_error_record(t->error);
+    if (r == CRW_E_TIMEOUT)
+        t->snapshots = NULL; /* its thread hangs in the system */
+    return -1;
 }

@@ -1,0 +1,174 @@
+/*
+ * What `train` may write into a snapshot when the other ranks end in the middle of a collective. The functions of the
+ * group are this program's (--wrap): rank 1 has gone one step further than this rank, and dies between two broadcasts.
+ */
+
+#include "tests/support/c/snapshots/content.h"
+#include "worker-runtime/programs/trainer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/support/c/cmocka_fixed.h"
+
+enum { STEP = 30, ROOM = 1 << 16 };
+
+static char folder[128];
+static int
+    n_whole; /* broadcasts that come whole; the next one brings half of its bytes, and then rank 1 is dead */
+
+int __wrap_crw_rank(const struct crw_group *group);
+int __wrap_crw_world_size(const struct crw_group *group);
+int __wrap_crw_barrier(struct crw_group *group);
+int __wrap_crw_all_gather(struct crw_group *group, const void *mine, size_t n, void *all);
+int __wrap_crw_all_reduce(struct crw_group *group, void *data, size_t count, enum crw_dtype dtype,
+                          enum crw_op op);
+int __wrap_crw_broadcast(struct crw_group *group, void *data, size_t n_bytes, int root);
+
+int __wrap_crw_rank(const struct crw_group *group)
+{
+    return 0;
+}
+
+int __wrap_crw_world_size(const struct crw_group *group)
+{
+    return 2;
+}
+
+int __wrap_crw_barrier(struct crw_group *group)
+{
+    return 0;
+}
+
+/* Of what the ranks have, rank 1's is one commit newer. */
+int __wrap_crw_all_gather(struct crw_group *group, const void *mine, size_t n, void *all)
+{
+    struct recovery_offer *offers = all;
+
+    assert_int_equal(n, sizeof(*offers));
+    memcpy(&offers[0], mine, n);
+    memcpy(&offers[1], mine, n);
+    offers[1].alive++;
+    return 0;
+}
+
+int __wrap_crw_all_reduce(struct crw_group *group, void *data, size_t count, enum crw_dtype dtype,
+                          enum crw_op op)
+{
+    return 0;
+}
+
+int __wrap_crw_broadcast(struct crw_group *group, void *data, size_t n_bytes, int root)
+{
+    memset(data, 0x3f, n_whole > 0 ? n_bytes : n_bytes / 2);
+    return n_whole-- > 0 ? 0 : CRW_E_PEER;
+}
+
+/* ---- a trainer after a step ---- */
+
+static const struct crw_layer layers[] = {
+    {.kind = CRW_LAYER_CONV2D, .name = "c", .in = 1, .out = 2, .kernel = 3},
+    {.kind = CRW_LAYER_BATCHNORM2D, .name = "n", .in = 2},
+    {.kind = CRW_LAYER_FLATTEN},
+    {.kind = CRW_LAYER_LINEAR, .name = "f", .in = 8, .out = 2},
+};
+enum { N_LAYERS = sizeof(layers) / sizeof(layers[0]) };
+
+static const struct train_options options = {.batch_size = 1, .snapshot_dir = folder, .keep = 3};
+static const struct crw_env env = {.local_world_size = 1};
+
+static int open_trainer(void **state)
+{
+    static struct trainer t;
+    struct crw_optimizer_options optimizer = crw_optimizer_defaults(CRW_ADAMW);
+    struct train_recipe recipe;
+
+    t = (struct trainer){.options = &options, .env = &env, .primary = true, .alive = true};
+    recipe_begin(&recipe);
+    (void)snprintf(folder, sizeof(folder), "/tmp/crw-test-saves-XXXXXX");
+    if (!mkdtemp(folder) ||
+        crw_model_create(layers, N_LAYERS, (struct crw_shape){1, 4, 4}, 1, NULL, &t.model))
+        return -1;
+    t.n_parameters = crw_model_count_parameters(layers, N_LAYERS);
+    if (crw_optimizer_create(&optimizer, t.n_parameters, &t.optimizer) ||
+        state_create(&t.state, t.model, t.optimizer, &recipe) ||
+        crw_snapshots_create(folder, 3, &t.snapshots))
+        return -1;
+    t.state.position.step = STEP;
+    t.saved_step = UINT64_MAX;
+    t.checkpoint.n_parts = 1;
+    t.checkpoint.own = calloc(1, ROOM);
+    *state = &t;
+    return t.checkpoint.own ? 0 : -1;
+}
+
+static int close_trainer(void **state)
+{
+    struct trainer *t = *state;
+
+    crw_snapshots_destroy(t->snapshots);
+    free(t->checkpoint.own);
+    state_finish(&t->state);
+    crw_optimizer_destroy(t->optimizer);
+    crw_model_destroy(t->model);
+    folder_empty(folder);
+    return rmdir(folder);
+}
+
+/* ---- the tests ---- */
+
+static void saves_a_whole_state(void **state)
+{
+    struct trainer *t = *state;
+
+    trainer_save(t);
+    crw_snapshots_wait(t->snapshots);
+    assert_int_equal(folder_count(folder), 1);
+}
+
+/* Parameters of step 31, the optimizer's and the counters of step 30: with a right checksum. */
+static void saves_nothing_of_two_steps(void **state)
+{
+    struct trainer *t = *state;
+
+    for (int whole = 0; whole < 4; whole++) {
+        t->alive = true;
+        n_whole = whole; /* of parameters, two arrays of the optimizer, the rank's own */
+        assert_int_equal(trainer_resume(t), -1);
+        trainer_save(t);
+        crw_snapshots_wait(t->snapshots);
+        assert_int_equal(folder_count(folder), 0);
+    }
+}
+
+/* The test at the end of an epoch is cut off: the state of before is still whole. */
+static void statistics_that_came_half_change_nothing(void **state)
+{
+    struct trainer *t = *state;
+    size_t n = state_committed_bytes(&t->state);
+    uint8_t before[256];
+
+    assert_true(n > 0 && n <= sizeof(before));
+    memcpy(before, t->state.committed, n);
+    n_whole = 0;
+    assert_int_equal(state_broadcast_statistics(&t->state, NULL, 1), CRW_E_PEER);
+    assert_memory_equal(t->state.committed, before, n);
+    n_whole = 1;
+    assert_int_equal(state_broadcast_statistics(&t->state, NULL, 1), 0);
+    assert_memory_not_equal(t->state.committed, before, n);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, open_trainer, close_trainer)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(saves_a_whole_state),
+        TEST(saves_nothing_of_two_steps),
+        TEST(statistics_that_came_half_change_nothing),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
