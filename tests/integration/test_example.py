@@ -101,11 +101,25 @@ def test_a_whole_training_program(installed, average, tmp_path):
 
     saved = jobs.run([*command, str(tmp_path / "snapshots")], env=environment(installed))
     assert saved.stdout == runs[0].stdout, saved.stderr
-    resumed = jobs.run([crun, "--standalone", "--nproc-per-node=3", classify, str(tmp_path / "snapshots")],
+    resumed = jobs.run([crun, "--standalone", "--nproc-per-node=3", classify, str(tmp_path / "snapshots"), "7"],
                        env=environment(installed))
     assert resumed.returncode == 0, resumed.stderr
-    assert resumed.stdout.startswith("resumed at step 350\n")
-    assert [int(e[0]) for e in EPOCH.findall(resumed.stdout)] == [6]
+    assert resumed.stdout.startswith("resumed at step 360\n")  # the last one, which no multiple of 50 is
+    assert [int(e[0]) for e in EPOCH.findall(resumed.stdout)] == [7]
+
+
+def test_what_is_not_saved_is_no_success(installed, average, tmp_path):
+    classify = str(pathlib.Path(average).parent / "classify")
+    full = {**environment(installed), **jobs.preload("snapshot_faults", SNAPSHOT_FAULTS=tmp_path, SNAPSHOT_FAULT="write 1 28 1000")}
+    p = jobs.run([classify, str(tmp_path / "s"), "1"], env=full)
+    assert p.returncode == 1 and p.stderr.count("No space left on device") >= 3, p.stderr  # steps 50, 100 and 120
+    assert jobs.run([classify, str(tmp_path / "s"), "1"], env=environment(installed)).returncode == 0
+    for path in (tmp_path / "s").glob("snap-*"):
+        raw = bytearray(path.read_bytes())
+        raw[len(raw) // 2] ^= 1
+        path.write_bytes(raw)
+    p = jobs.run([classify, str(tmp_path / "s"), "2"], env=environment(installed))
+    assert p.returncode == 1 and "use another folder" in p.stderr and "epoch" not in p.stdout, p.stdout + p.stderr
 
 
 def test_sigterm_saves_and_ends(installed, average, tmp_path):

@@ -12,7 +12,9 @@
 
 #include <crw.h>
 
+#include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +25,7 @@ enum {
     BATCH = 50,
     N_EPOCHS = 6,
     SAVE_EVERY = 50,
+    SAVE_WAIT_MS = 1000,
     N_INPUTS = 2,
     N_CLASSES = 3
 };
@@ -160,21 +163,44 @@ static int save(struct training *t)
     char epoch[24], consumed[24];
     const struct crw_pair meta[] = {{"epoch", epoch}, {"consumed", consumed}};
 
-    if (!t->snapshots)
+    /* A disk that hangs must not stop this rank, for which the others wait: such a save is left out. */
+    if (!t->snapshots || crw_snapshots_busy(t->snapshots, SAVE_WAIT_MS))
         return 0;
+    if (crw_snapshots_wait_for(t->snapshots, 0) == -ESTALE)
+        return -ESTALE; /* another run saves there by now */
     (void)snprintf(epoch, sizeof(epoch), "%" PRIu64, t->position.epoch);
     (void)snprintf(consumed, sizeof(consumed), "%" PRIu64, t->position.consumed);
     return crw_snapshots_save(t->snapshots, crw_optimizer_steps(t->optimizer), tensors, n, meta, 2);
 }
 
-/* All ranks read the folder before one of them writes to it. */
+static void warn_of_damage(void *data, const char *sentence)
+{
+    const struct training *t = data;
+
+    if (crw_is_primary(t->group))
+        fprintf(stderr, "classify: %s\n", sentence);
+}
+
+/* At the end, and when asked to stop: 0 only when the last step is on disk. */
+static int save_last(struct training *t)
+{
+    int r;
+
+    if (!t->snapshots)
+        return 0;
+    crw_snapshots_wait(t->snapshots);
+    r = save(t);
+    return r == 0 ? crw_snapshots_wait_for(t->snapshots, INT_MAX) : r;
+}
+
+/* All ranks read the folder before one of them writes to it. Damaged files alone are an error, and no new run. */
 static int load(struct training *t, const char *folder)
 {
     struct crw_snapshot *snapshot;
     struct crw_tensor tensors[3];
     size_t n = list_tensors(t, tensors);
     const char *epoch, *consumed;
-    int r = crw_snapshot_open_newest(folder, NULL, NULL, NULL, NULL, &snapshot);
+    int r = crw_snapshot_open_newest(folder, NULL, NULL, warn_of_damage, t, &snapshot);
 
     if (r)
         return r == CRW_E_NOT_FOUND ? 0 : r; /* a new run */
@@ -244,7 +270,7 @@ static int run_epoch(struct training *t, bool *ret_stop)
             r = agree_to_stop(t, ret_stop);
     }
     if (r == 0 && *ret_stop)
-        return save(t);
+        return 0;
     t->position = (struct position){.epoch = t->position.epoch + (r == 0)};
     return r;
 }
@@ -283,19 +309,15 @@ static int train(struct training *t, const char *folder)
         if (r == 0 && !stop)
             r = test(t);
     }
-    return r;
+    return r == 0 ? save_last(t) : r;
 }
 
 static void finish(struct training *t)
 {
     const char *failure;
 
-    if (t->snapshots) {
-        crw_snapshots_wait(t->snapshots);
-        (void)crw_snapshots_status(t->snapshots, &failure);
-        if (failure)
-            fprintf(stderr, "classify: %s\n", failure);
-    }
+    while (t->snapshots && ((void)crw_snapshots_status(t->snapshots, &failure), failure))
+        fprintf(stderr, "classify: %s\n", failure); /* of any save */
     crw_snapshots_destroy(t->snapshots);
     crw_loader_destroy(t->loader); /* before the sampler, which it uses */
     crw_sampler_destroy(t->sampler);
