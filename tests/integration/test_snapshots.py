@@ -36,6 +36,11 @@ def test_a_missing_sync_would_be_found(left_out):
     run("power", 2, f"without-{left_out}-sync", code=1)
 
 
+def test_system_calls_of_a_training_fail_or_hang():
+    p = jobs.run_soak("snapshot_faults.py", "--sample", 24)
+    assert p.returncode == 0, p.stdout + p.stderr
+
+
 def test_every_system_call_refused():
     run("damage", "errors")
 

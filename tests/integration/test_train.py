@@ -2,11 +2,13 @@
 
 import gzip
 import os
+import re
 import resource
 import shutil
 import signal
 import struct
 import subprocess
+import sys
 import time
 
 import pytest
@@ -318,6 +320,92 @@ def test_a_file_that_only_claims_to_be_huge_falls_back(small_data, snapshots):
     assert time.monotonic() - started < 30
 
 
+def faults(folder, fault):
+    return {**os.environ, **jobs.preload("snapshot_faults", SNAPSHOT_FAULTS=folder, SNAPSHOT_FAULT=fault)}
+
+
+def start_toy(folder, *options, **more):
+    """A training that ends by SIGTERM alone."""
+    return subprocess.Popen([jobs.train(), "toy", "--epochs", "1000000000", "--save-every-epochs", "1000000000",
+                             "--snapshot-dir", str(folder), *options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, text=True, **more)
+
+
+@pytest.mark.parametrize("fault, grace, words", [("write 1 28 1000", 60, "No space left on device"),
+                                                 ("fsync 1 -1000000", 2, "still being written")], ids=["full", "hangs"])
+def test_sigterm_is_a_success_only_with_the_step_on_disk(tmp_path, fault, grace, words):
+    """A scheduler that preempts a job believes exit code 0. The grace is short: the sentence comes before SIGKILL would."""
+    with start_toy(tmp_path, env={**faults(tmp_path, fault), "CRUN_SHUTDOWN_TIMEOUT": str(grace)}) as p:
+        assert p.stdout.readline()
+        time.sleep(0.1)
+        p.terminate()
+        asked = time.monotonic()
+        said = p.communicate(timeout=60)[1]
+    assert p.returncode == 1 and not list(tmp_path.glob("snap-*")), said
+    assert re.search(rf"^train: rank 0: step \d+ is not on disk: .*{words}", said, re.M), said
+    assert time.monotonic() - asked < 20
+
+
+def test_the_last_save_is_tried_again(tmp_path):
+    """All four attempts of the first one fail; the disk has room after that."""
+    with start_toy(tmp_path, env=faults(tmp_path, "write 1 28 4")) as p:
+        assert p.stdout.readline()
+        time.sleep(0.1)
+        p.terminate()
+        out, said = p.communicate(timeout=60)
+    step = int(re.search(r"stopped on request after step (\d+)", out)[1])
+    assert p.returncode == 0 and [f.name for f in tmp_path.glob("snap-*")] == [f"snap-{step:012}.safetensors"], said
+    assert "No space left on device" in said
+
+
+def test_damaged_snapshots_alone_are_not_a_new_training(small_data, snapshots):
+    """Weeks of work may be in them."""
+    for path in snapshots.glob("snap-*"):
+        raw = bytearray(path.read_bytes())
+        raw[len(raw) // 2] ^= 1
+        path.write_bytes(raw)
+    before = contents(snapshots)
+    p = train_alone("--data", small_data, "--epochs", 1, "--snapshot-dir", snapshots)
+    assert p.returncode == 1 and "use another folder" in p.stderr.splitlines()[-1], p.stdout + p.stderr
+    assert contents(snapshots) == before
+
+
+def test_a_snapshot_that_cannot_be_read_is_not_passed_over(small_data, snapshots):
+    """Its server may be away for a moment: what is older would throw away work that is still there."""
+    p = train_alone("--data", small_data, "--epochs", 1, "--snapshot-dir", snapshots, env=faults(snapshots, "read 1 5"))
+    assert_one_sentence(p, 1, newest(snapshots).name, "Input/output error")
+
+
+def test_a_later_run_in_the_folder_ends_this_one(tmp_path):
+    """On a file system without locks. Days of training that nothing saves would be worse."""
+    options = ("--epochs", 1000000000, "--save-every-epochs", 10, "--snapshot-dir", tmp_path)
+    with subprocess.Popen([jobs.train(), "toy", *map(str, options)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                          stdin=subprocess.DEVNULL, text=True) as p:
+        jobs.wait_for(lambda: list(tmp_path.glob("snap-*")))
+        (tmp_path / "fence").write_text("crun snapshot fence 1\ninstance b2\ngeneration 0\n")
+        (tmp_path / "fence").rename(tmp_path / "snapshots.fence")
+        said = p.communicate(timeout=60)[1]
+    assert p.returncode == 1 and "another run" in said and str(tmp_path) in said, said
+
+
+def test_a_lock_of_the_generation_before_costs_no_restart(tmp_path):
+    """As a lost host's on a file server, until that one notices."""
+    folder, taken = tmp_path / "s", tmp_path / "taken"
+    holder = ("import fcntl, os, pathlib, sys, time; fd = os.open(sys.argv[1], os.O_RDONLY); fcntl.flock(fd, fcntl.LOCK_EX); "
+              "pathlib.Path(sys.argv[2]).touch(); time.sleep(60)")
+    job = jobs.train_job(1, "--snapshot-dir", folder, "--epochs", 300, "--save-every-epochs", 1,
+                         "--fault", "rank=0,step=20000,kind=kill", program="toy", crun_args=("--max-restarts=1",))
+    with subprocess.Popen(job, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as p:
+        jobs.wait_for(lambda: list(folder.glob("snap-*")))
+        with subprocess.Popen([sys.executable, "-c", holder, str(folder), str(taken)]) as h:
+            started = time.monotonic()
+            out, said = p.communicate(timeout=120)
+            assert taken.exists()
+            h.kill()
+    assert p.returncode == 0 and "resumed from" in out, out + said
+    assert time.monotonic() - started < 60
+
+
 def test_two_runs_do_not_share_a_snapshot_folder(small_data, tmp_path):
     """The second says so and changes nothing; after the first has ended the folder is free again."""
     folder, metrics = tmp_path / "s", tmp_path / "m"
@@ -377,19 +465,22 @@ def test_cuda_without_a_device(small_data):
 
 
 def test_full_disk_while_saving(small_data, tmp_path):
-    """Room for one snapshot and a half: the first is saved, later ones fail, training ends well."""
+    """Room for one snapshot and a half: the first is saved, later ones fail. Training goes on to its end, and exits with 1,
+    because its last step is not on disk; every save that failed has its sentence."""
     want = tmp_path / "want"
     assert train_alone("--data", small_data, "--epochs", 2, "--metrics", want).returncode == 0
     script = ('set -e; d=$(mktemp -d); mount -t tmpfs -o size=4m none "$d"; '
-              '"$1" mnist --data "$2" --epochs 2 --snapshot-every 3 --snapshot-dir "$d" --metrics "$3"; '
-              'ls -a "$d"; "$1" mnist --data "$2" --epochs 2 --snapshot-dir "$d"')
+              '"$1" mnist --data "$2" --epochs 2 --snapshot-every 3 --snapshot-dir "$d" --metrics "$3" || echo code $?; '
+              'ls -a "$d"; mount -o remount,size=40m "$d"; "$1" mnist --data "$2" --epochs 2 --snapshot-dir "$d"')
     p = jobs.run(["unshare", "--mount", "sh", "-c", script, "sh", jobs.train(), str(small_data), str(tmp_path / "m")])
     if "unshare failed" in p.stderr or "mount:" in p.stderr:
         pytest.skip("no mount namespace to make a small file system in: " + p.stderr.strip())
-    assert p.returncode == 0, p.stderr
+    assert p.returncode == 0 and "code 1\n" in p.stdout, p.stdout + p.stderr
     assert "No space left on device" in p.stderr and "training goes on" in p.stderr
-    failed = jobs.read_lines(tmp_path / "m", "snapshot_failed")
-    assert failed and "No space left on device" in failed[0]["snapshot_failed"]
+    assert re.search(r"^train: rank 0: step 20 is not on disk: .*No space left on device", p.stderr, re.M), p.stderr
+    failed = [line["snapshot_failed"] for line in jobs.read_lines(tmp_path / "m", "snapshot_failed")]
+    steps = [int(re.search(r"snap-(\d+)", sentence)[1]) for sentence in failed]
+    assert list(dict.fromkeys(steps)) == [6, 9, 10, 12, 15, 18, 20] and all("No space left" in f for f in failed)
     listed = [n for n in p.stdout.splitlines() if n.startswith(("snap-", ".snap", "tmp", ".tmp"))]
     assert listed == ["snap-000000000003.safetensors"]
     assert "resumed from the snapshot of step 3" in p.stdout
