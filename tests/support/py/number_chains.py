@@ -408,7 +408,7 @@ class Steps:
             loss, difference, count = F.mse_loss(y, goal), yd - goal, y.numel()
             loss.backward()
             v_difference = v + 2 * u2 * difference**2
-            v_loss = (4 * difference**2 * v_difference).sum() / count**2
+            v_loss = (2 * difference.abs() * v_difference.sqrt()).mean()**2  # a log_softmax in front: one error of all
             v, n_correct = 4 / count**2 * v_difference + 2 * u2 * y.grad**2, 0
         else:
             targets, ignored = self.targets(len(y))
