@@ -206,7 +206,8 @@ static void admit_client(struct server *s, int fd)
     int r;
 
     if (place == ADMISSION_NO_CONNECTION && !make_room(s, place)) {
-        server_log(s, NULL, "refused a client: %u are connected, the limit (--max-connections)", s->n_peers);
+        server_log(s, NULL, "refused a client: %u are connected, the limit%s", s->n_peers,
+                   server_option(s, " (--max-connections)"));
         (void)close(fd); /* nothing was sent on it */
         return;
     }
@@ -417,6 +418,9 @@ int server_listen_fd(struct server *s, int fd, uint16_t *ret_port)
     if (fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) < 0)
         return -errno;
     r = read_own_address(fd, &own);
+    if (r < 0)
+        return r;
+    r = own.any.sa_family == AF_UNIX ? 0 : set_listener_options(fd); /* else those of the service manager */
     if (r < 0)
         return r;
     *ret_port = address_port(&own.any); /* 0 of a unix socket */
