@@ -174,7 +174,8 @@ static int refuse_daemon_rings(const struct daemon_options *options)
 
 static int limit_daemon_calls(const struct daemon_options *options)
 {
-    const struct sandbox_calls calls = {.pid = getpid(), .dials = dials(options)};
+    const struct sandbox_calls calls = {
+        .pid = getpid(), .dials = dials(options), .has_metrics = options->metrics_addr != NULL};
     char why[SANDBOX_ERROR_SIZE];
 
     if (options->sandbox == DAEMON_SANDBOX_OFF || !sandbox_is_possible())

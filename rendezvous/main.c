@@ -211,7 +211,8 @@ static int start_state_thread(struct daemon *d)
     if (r)
         return -r;
     (void)pthread_join(thread, NULL);
-    (void)setenv("UV_THREADPOOL_SIZE", "1", 0); /* without memory: four threads */
+    /* One for the state, and one for files of secrets, which may hang. Without memory: four threads. */
+    (void)setenv("UV_THREADPOOL_SIZE", "2", 0);
     return uv_queue_work(&d->loop, &work, do_no_work, after_no_work);
 }
 
@@ -423,8 +424,11 @@ static int start_daemon(void *data)
 
 static int run_daemon(struct daemon *d)
 {
-    int r = daemon_sandbox_around(&d->options, open_daemon, start_daemon, d);
+    int r = sd_notify_open();
 
+    if (r < 0)
+        log_failure("cannot notify", "the service manager", r);
+    r = daemon_sandbox_around(&d->options, open_daemon, start_daemon, d);
     if (r == 0)
         r = server_advertise(d->server, d->options.advertise ? d->options.advertise : d->address);
     if (r < 0 && d->server) {

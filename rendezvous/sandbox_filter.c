@@ -29,6 +29,8 @@ enum {
     BYTES_UNSENT = 0x5411,        /* TIOCOUTQ */
     TERMINAL = 0x5401,            /* TCGETS, of isatty() */
     CLOSE_AT_EXEC = 0x5451,       /* FIOCLEX */
+    STREAM = 1,                   /* SOCK_STREAM */
+    TYPE_MASK = 0xf,              /* of a socket, without its flags */
     FOREIGN_ABI = 0x40000000,     /* numbers of x32 */
 };
 
@@ -41,7 +43,6 @@ static const int allowed[] = {
     __NR_writev,
     __NR_epoll_pwait,
     __NR_recvfrom,
-    __NR_sendto,
     __NR_futex,
     __NR_clock_gettime,
     __NR_epoll_ctl,
@@ -53,7 +54,6 @@ static const int allowed[] = {
     __NR_setsockopt,
     __NR_shutdown,
     __NR_recvmsg,
-    __NR_sendmsg,
     __NR_accept,
     __NR_readv,
     __NR_pread64,
@@ -192,18 +192,25 @@ struct call_rule {
 
 static const struct call_rule rules[] = {
     {__NR_clone, 0, THREAD_FLAG | NAMESPACE_FLAGS, {THREAD_FLAG}, 1},
-    {__NR_mmap, 2, PAGE_WRITE | PAGE_EXECUTE, {0, PAGE_WRITE, PAGE_EXECUTE}, 3},
+    {__NR_mmap, 2, PAGE_WRITE | PAGE_EXECUTE, {0, PAGE_WRITE}, 2},
     {__NR_mprotect, 2, PAGE_EXECUTE, {0}, 1},
-    {__NR_socket, 0, UINT32_MAX, {FAMILY_UNIX}, 1},
-    {__NR_socketpair, 0, UINT32_MAX, {FAMILY_UNIX}, 1},
+    {__NR_socketpair, 1, TYPE_MASK, {STREAM}, 1}, /* a pair of datagram sockets could send to others */
     {__NR_ioctl, 1, UINT32_MAX, {NO_WAIT, BYTES_WAITING, BYTES_UNSENT, TERMINAL, CLOSE_AT_EXEC}, 5},
     {__NR_prctl, 0, UINT32_MAX, {NAME_OF_THREAD}, 1},
 };
 
 static const struct call_rule dialling_rules[] = {
-    {__NR_socket, 0, UINT32_MAX, {FAMILY_IPV4, FAMILY_IPV6}, 2},
+    {__NR_socket, 0, UINT32_MAX, {FAMILY_UNIX, FAMILY_IPV4, FAMILY_IPV6}, 3},
     {__NR_connect, 0, 0, {0}, 1},  /* any */
+    {__NR_sendto, 0, 0, {0}, 1},   /* the same */
     {__NR_sendmmsg, 0, 0, {0}, 1}, /* of the resolver, which asks for both families at once */
+    /* Libraries of the resolver are loaded with the first lookup. Such a daemon has no folder to write to. */
+    {__NR_mmap, 2, PAGE_WRITE | PAGE_EXECUTE, {PAGE_EXECUTE}, 1},
+};
+
+/* Of libmicrohttpd and the resolver. The address is in memory, where no filter sees it. */
+static const struct call_rule message_rules[] = {
+    {__NR_sendmsg, 0, 0, {0}, 1},
 };
 
 struct writer {
@@ -255,6 +262,20 @@ static void put_rules(struct writer *w, const struct call_rule *list, size_t n)
         put_rule(w, &list[i]);
 }
 
+/* send(): sendto() without an address, in both halves of the pointer. */
+static void put_send(struct writer *w)
+{
+    const size_t address = offsetof(struct seccomp_data, args) + 4 * sizeof(uint64_t);
+
+    put(w, BPF_JMP | BPF_JEQ | BPF_K, 0, 6, __NR_sendto);
+    load(w, address);
+    put(w, BPF_JMP | BPF_JEQ | BPF_K, 0, 3, 0);
+    load(w, address + sizeof(uint32_t));
+    put(w, BPF_JMP | BPF_JEQ | BPF_K, 0, 1, 0);
+    answer(w, SECCOMP_RET_ALLOW);
+    load(w, offsetof(struct seccomp_data, nr));
+}
+
 /* raise() and abort(), and getrlimit(). */
 static void put_own_process(struct writer *w, uint32_t pid)
 {
@@ -280,9 +301,12 @@ size_t sandbox_filter_write(struct sock_filter to[SANDBOX_FILTER_MAX], const str
     put_list(&w, allowed, ARRAY_SIZE(allowed), SECCOMP_RET_ALLOW);
     put_list(&w, deadly, ARRAY_SIZE(deadly), SECCOMP_RET_KILL_PROCESS);
     put_list(&w, missing, ARRAY_SIZE(missing), SECCOMP_RET_ERRNO | ENOSYS);
+    put_send(&w);
     put_rules(&w, rules, ARRAY_SIZE(rules));
     if (calls->dials)
         put_rules(&w, dialling_rules, ARRAY_SIZE(dialling_rules));
+    if (calls->dials || calls->has_metrics)
+        put_rules(&w, message_rules, ARRAY_SIZE(message_rules));
     put_own_process(&w, (uint32_t)calls->pid);
     answer(&w, SECCOMP_RET_ERRNO | EPERM);
     return w.n;

@@ -16,6 +16,7 @@
 struct sandbox_calls {
     int pid;    /* signals go to this process alone */
     bool dials; /* it opens connections of its own, over IPv4 and IPv6 */
+    bool has_metrics;
 };
 
 enum { SANDBOX_FILTER_MAX = 1024 };

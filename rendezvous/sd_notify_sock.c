@@ -9,7 +9,9 @@
 
 #include "base/cleanup.h"
 
-int sd_notify_send(const char *state)
+static int socket_fd = -1; /* connected; for the life of the process */
+
+int sd_notify_open(void)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     const char *path = getenv("NOTIFY_SOCKET");
@@ -27,8 +29,13 @@ int sd_notify_send(const char *state)
     fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return -errno;
-    if (sendto(fd, state, strlen(state), MSG_NOSIGNAL, (struct sockaddr *)&address,
-               (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n)) < 0)
+    if (connect(fd, (struct sockaddr *)&address, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n)) < 0)
         return -errno;
+    socket_fd = steal_fd(&fd);
     return 0;
+}
+
+int sd_notify_send(const char *state)
+{
+    return socket_fd >= 0 && send(socket_fd, state, strlen(state), MSG_NOSIGNAL) < 0 ? -errno : 0;
 }

@@ -169,7 +169,7 @@ static int listen_again(void)
     const struct sockaddr_un any = {.sun_family = AF_UNIX};
     int fd = socket(AF_UNIX, SOCK_STREAM, 0);
 
-    return fd < 0 ? EPROTO : of_call(bind(fd, (const struct sockaddr *)&any, sizeof(sa_family_t)));
+    return of_call(bind(fd, (const struct sockaddr *)&any, sizeof(sa_family_t))); /* as below */
 }
 
 static int connect_to(void)
@@ -177,7 +177,8 @@ static int connect_to(void)
     const struct sockaddr_un absent = {.sun_family = AF_UNIX, .sun_path = "absent"};
     int fd = socket(AF_UNIX, SOCK_STREAM, 0);
 
-    return fd < 0 ? EPROTO : of_call(connect(fd, (const struct sockaddr *)&absent, sizeof(absent)));
+    return of_call(
+        connect(fd, (const struct sockaddr *)&absent, sizeof(absent))); /* refused without a socket, too */
 }
 
 static int map_code_that_can_be_written(void)
@@ -192,6 +193,55 @@ static int make_memory_executable(void)
     void *p = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
     return p == MAP_FAILED ? EPROTO : of_call(mprotect(p, 4096, PROT_READ | PROT_EXEC));
+}
+
+/* Of a library, or of what was written to the state. */
+static int map_file_as_code(void)
+{
+    int fd = open("secrets/a", O_RDONLY);
+    void *p = fd < 0 ? MAP_FAILED : mmap(NULL, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd, 0);
+
+    return p == MAP_FAILED ? errno : 0;
+}
+
+static const struct sockaddr_un absent_log = {.sun_family = AF_UNIX, .sun_path = "absent"};
+
+static int send_to(void)
+{
+    int pair[2];
+
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) < 0)
+        return EPROTO;
+    return of_call(sendto(pair[0], "x", 1, 0, (const struct sockaddr *)&absent_log, sizeof(absent_log)));
+}
+
+static int send_datagram(void)
+{
+    int pair[2];
+
+    if (socketpair(AF_UNIX, SOCK_DGRAM, 0, pair) < 0)
+        return errno;
+    return of_call(sendto(pair[0], "x", 1, 0, (const struct sockaddr *)&absent_log, sizeof(absent_log)));
+}
+
+static int send_message(void)
+{
+    struct iovec part = {(char[]){"x"}, 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    int pair[2];
+
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) < 0)
+        return EPROTO;
+    return of_call(sendmsg(pair[0], &message, 0));
+}
+
+static int send_to_the_other_end(void)
+{
+    int pair[2];
+
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
+        return EPROTO;
+    return of_call(send(pair[0], "x", 1, MSG_NOSIGNAL));
 }
 
 static int signal_another(void)
@@ -296,12 +346,17 @@ static void a_limited_daemon(void **state)
         {"unshare", make_namespace, EPERM},
         {"start a thread", make_thread, 0},
         {"open TCP", open_inet, EPERM},
-        {"open a unix socket", open_unix, 0},
+        {"open a unix socket", open_unix, EPERM},
         {"open netlink", open_netlink, EPERM},
         {"listen again", listen_again, EPERM},
         {"connect", connect_to, EPERM},
         {"map code", map_code_that_can_be_written, EPERM},
         {"make code", make_memory_executable, EPERM},
+        {"map a file as code", map_file_as_code, EPERM},
+        {"send", send_to_the_other_end, 0},
+        {"send to an address", send_to, EPERM},
+        {"send to an address from a pair", send_datagram, EPERM},
+        {"send a message, whose address no filter sees", send_message, EPERM},
         {"signal another", signal_another, EPERM},
         {"signal itself", signal_itself, 0},
         {"change the user", change_user, EPERM},
@@ -318,6 +373,8 @@ static void a_daemon_that_dials(void **state)
     static const struct attempt rows[] = {
         {"open TCP", open_inet, 0},
         {"connect", connect_to, ENOENT},
+        {"load a library", map_file_as_code, 0},
+        {"send a message", send_message, 0},
         {"listen again", listen_again, EPERM},
         {"open netlink", open_netlink, EPERM},
         {"execute", execute, KILLED},
