@@ -51,8 +51,9 @@ enum {
     READ_SIZE = 16384,
     WRITE_MAX = 1 << 20,
     ENDING_MAX = 64, /* an alert in TLS 1.3 has 24 bytes */
-    HANDSHAKE_MAX =
-        96 * 1024, /* one read of a server, and far more than a handshake with the longest job id */
+    /* Bytes that may have arrived before a handshake is done: of a peer with certificates, and of any other client. */
+    HANDSHAKE_MAX = 96 * 1024,
+    HELLO_MAX = 8 * 1024, /* a ClientHello has 1 KiB */
 };
 
 /* AES-128-GCM with SHA-256, by its number in a handshake. */
@@ -90,6 +91,7 @@ struct tls_link {
     size_t ending_size;    /* bytes that have come behind the sealed records */
     bool has_received;     /* plaintext */
     size_t handshake_size; /* bytes that have arrived before it was established */
+    uint8_t start[8];      /* server: the first of these, as far as they have come */
     bool known;            /* server: the identity has a key, or the protocol is one of ours */
     enum key_purpose purpose;
     char job[TLS_JOB_SIZE];
@@ -760,6 +762,22 @@ static int receive_tls(struct tls_link *l, struct buf *plain)
     return l->sealed ? receive_behind_handshake(l, plain) : read_plain(l, plain);
 }
 
+/* OpenSSL allocates a ClientHello by the size in its head, which may be 128 KiB: that has to be in the first record, and small. */
+static bool is_start_acceptable(struct tls_link *l, const uint8_t *bytes, size_t n)
+{
+    const uint8_t *start = l->start; /* type, version[2], size[2] of a record, type, size[3] */
+
+    for (size_t i = 0; i < n && l->handshake_size + i < sizeof(l->start); i++)
+        l->start[l->handshake_size + i] = bytes[i];
+    return l->handshake_size + n < sizeof(l->start) ||
+           (start[3] * 256 + start[4] > 3 && start[6] == 0 && start[7] < HELLO_MAX / 256);
+}
+
+static size_t handshake_max(const struct tls_context *c)
+{
+    return c->server && !c->has_cas ? HELLO_MAX : HANDSHAKE_MAX;
+}
+
 int tls_link_receive(struct tls_link *l, const void *bytes, size_t n, struct buf *plain, struct buf *out)
 {
     const struct openssl *o = l->context->o;
@@ -770,14 +788,20 @@ int tls_link_receive(struct tls_link *l, const void *bytes, size_t n, struct buf
         return -EPROTO;
     if (l->finished)
         return 0; /* nothing may follow: it is dropped, and needs no memory */
-    if (!l->established && (l->handshake_size += n) > HANDSHAKE_MAX)
-        return end_by_error(l, out);
+    if (l->context->server && !l->established && !is_start_acceptable(l, bytes, n)) {
+        (void)snprintf(l->error, sizeof(l->error), "TLS failed (the ClientHello is longer than %d bytes)",
+                       HELLO_MAX);
+        l->failed = true;
+        return -EPROTO;
+    }
     if (is_sealed)
         r = n > 0 ? receive_sealed(l, bytes, n, plain) : 0;
     else if (n > 0 && o->BIO_write(l->in, bytes, (int)n) != (int)n)
         r = -ENOMEM;
     else
         r = receive_tls(l, plain);
+    if (r == 0 && !l->established && (l->handshake_size += n) > handshake_max(l->context))
+        r = -EPROTO;
     if (r == -EPROTO)
         return end_by_error(l, out);
     return r || is_sealed ? r : take_output(l, out);

@@ -272,8 +272,8 @@ static bool use_store(struct peer *p)
     }
     server_log(p->server, p,
                "is a client of the store, and the last %u connections are kept for agents: closed; raise the "
-               "limit (ulimit -n, --max-connections)",
-               admission->reserved);
+               "limit (ulimit -n%s)",
+               admission->reserved, server_option(p->server, ", --max-connections"));
     return false;
 }
 
@@ -534,9 +534,9 @@ static bool cut_largest_holder(struct peer *p)
     struct server *s = p->server;
     struct peer *largest = largest_holder(s);
 
-    server_log(s, largest,
-               "closed: incomplete messages of all clients hold %llu bytes (--max-input), its own %zu",
-               (unsigned long long)s->input.total, largest->charged_input);
+    server_log(s, largest, "closed: incomplete messages of all clients hold %llu bytes%s, its own %zu",
+               (unsigned long long)s->input.total, server_option(s, " (--max-input)"),
+               largest->charged_input);
     peer_close(largest);
     return largest != p;
 }
@@ -547,7 +547,7 @@ static uint8_t *peer_read_buffer(struct peer *p, size_t *ret_size)
     struct server *s = p->server;
     uint8_t *place;
 
-    bool tight = s->input.total > s->limits.input_all_max;
+    bool tight = s->input.total + agents_input(s->rounds) > s->limits.input_all_max;
     bool small = buf_size(&p->in) < IN_STEP_SMALL; /* and may stay so for as long as it has time */
 
     /* What is read may have to be kept, too: when the client does not read its replies. */

@@ -38,7 +38,7 @@
 #include "rendezvous/session_json.h"
 #include "rendezvous/tcp_liveness_os.h"
 
-enum { HANDSHAKE_TURN_NS = 1000000 };
+enum { HANDSHAKE_TURN_NS = 1000000, HANDSHAKE_MEMORY = 24 * 1024 };
 
 static void on_agent_poll(uv_poll_t *poll, int status, int events);
 
@@ -203,6 +203,8 @@ void agent_conn_send(struct agent_conn *a, const struct buf *frame, uint64_t mar
     }
     if (mark > a->held_mark)
         a->held_mark = mark;
+    if (hold && list_is_empty(&a->held_link))
+        list_append(&shell_of(a)->holding, &a->held_link);
     if (!hold)
         agent_conn_want_flush(a);
 }
@@ -238,6 +240,7 @@ void agent_conn_release(struct agent_conn *a, uint64_t mark)
     if (buf_append(&a->out, buf_bytes(&a->held), buf_size(&a->held)) < 0)
         agent_conn_cut(a);
     buf_reset(&a->held);
+    list_unlink(&a->held_link);
     a->held_mark = 0;
     agent_conn_want_flush(a);
 }
@@ -307,14 +310,25 @@ static void on_agent_closed(uv_handle_t *handle)
     server_handle_closed(s);
 }
 
+/* What OpenSSL holds until the handshake is done, about. */
+static size_t handshake_memory(const struct agent_conn *a)
+{
+    return a->tls && !tls_link_is_established(a->tls) ? HANDSHAKE_MEMORY : 0;
+}
+
+uint64_t agents_input(const struct rounds_shell *r)
+{
+    return r ? r->input_bytes : 0;
+}
+
 static void agent_conn_charge_input(struct agent_conn *a)
 {
     struct rounds_shell *r = shell_of(a);
     bool waits = buf_size(&a->in) > 0 && !a->closing;
 
-    r->input_bytes += a->in.capacity + a->early.capacity;
     r->input_bytes -= a->charged_input;
-    a->charged_input = a->in.capacity + a->early.capacity;
+    a->charged_input = a->in.capacity + handshake_memory(a);
+    r->input_bytes += a->charged_input;
     if (!a->session.node || a->shutting_down)
         return; /* it has a deadline already */
     if (!waits)
@@ -335,7 +349,6 @@ void agent_conn_close(struct agent_conn *a)
     rounds_debug_conn(s->rounds, a, "closed");
     a->closing = true;
     buf_finish(&a->in);
-    buf_finish(&a->early);
     buf_finish(&a->out);
     buf_finish(&a->wire);
     buf_finish(&a->held);
@@ -346,6 +359,7 @@ void agent_conn_close(struct agent_conn *a)
     list_unlink(&a->link);
     list_unlink(&a->pending_hello_link);
     list_unlink(&a->unsent_link);
+    list_unlink(&a->held_link);
     handshake_wait_end(&a->handshake);
     uv_close((uv_handle_t *)&a->poll, on_agent_closed);
     if (a->fd >= 0)
@@ -658,6 +672,16 @@ static bool is_node_store(const struct agent_conn *a)
             (tls_link_is_certified(a->tls) || tls_link_job(a->tls)[0] == '\0'));
 }
 
+/* What all agents have sent in part is too much; logged. Half of the limit is theirs, and clients have what they leave. */
+static bool is_input_full(struct agent_conn *a)
+{
+    if (shell_of(a)->input_bytes <= a->server->limits.input_all_max / 2)
+        return false;
+    agent_conn_log(a, "closed: past the limit for incomplete frames and handshakes%s",
+                   server_option(a->server, " (--max-input)"));
+    return true;
+}
+
 /* The records that arrived; false: a is closed. */
 static bool agent_conn_take_records(struct agent_conn *a, const uint8_t *data, size_t n)
 {
@@ -668,21 +692,16 @@ static bool agent_conn_take_records(struct agent_conn *a, const uint8_t *data, s
         agent_conn_shutdown(a); /* the alert is sent first */
     }
     agent_conn_charge_input(a);
+    if (!a->shutting_down && !tls_link_is_established(a->tls) && is_input_full(a)) {
+        agent_conn_close(a);
+        return false;
+    }
     agent_conn_flush(a);
     if (is_node_store(a) && buf_size(&a->wire) == 0) {
         hand_over_node(a);
         return false;
     }
     return buf_size(&a->in) == 0 || agent_conn_take_kept(a);
-}
-
-/* What all agents have sent in part is too much; logged. */
-static bool is_input_full(struct agent_conn *a)
-{
-    if (shell_of(a)->input_bytes <= a->server->limits.input_all_max)
-        return false;
-    agent_conn_log(a, "closed: past the limit for incomplete frames (--max-input)");
-    return true;
 }
 
 /* Where to read to, and how much; NULL: a is closed. */
@@ -749,9 +768,9 @@ static void wait_for_handshake(struct agent_conn *a)
 
 static void run_handshake(struct agent_conn *a)
 {
-    struct buf early = a->early;
+    struct buf early = a->in;
 
-    a->early = (struct buf){0};
+    a->in = (struct buf){0};
     update_agent_polling(a);
     if (buf_size(&early) > 0)
         (void)agent_conn_take_records(a, buf_bytes(&early), buf_size(&early)); /* closed or not, it is done */
@@ -835,6 +854,7 @@ void agent_conn_adopt(struct server *s, int fd, const struct conn_owner *owner, 
     a->owner = owner->id;
     list_init(&a->pending_hello_link);
     list_init(&a->unsent_link);
+    list_init(&a->held_link);
     handshake_wait_init(&a->handshake);
     rounds_conn_init(&a->session);
     frame_reader_init_server(&a->reader);
@@ -844,7 +864,7 @@ void agent_conn_adopt(struct server *s, int fd, const struct conn_owner *owner, 
     start_hello_timeout(a);
     update_agent_polling(a);
     if (a->tls) {
-        a->early = *said;
+        a->in = *said;
         *said = (struct buf){0};
         agent_conn_charge_input(a);
         if (is_input_full(a))

@@ -228,13 +228,8 @@ void rounds_shell_postpone(struct rounds_shell *r)
 
 void rounds_shell_saved(struct rounds_shell *r)
 {
-    list_for_each(i, &r->agents)
-    {
-        struct agent_conn *a = list_entry(i, struct agent_conn, link);
-
-        if (buf_size(&a->held) > 0)
-            agent_conn_release(a, rounds_state_done(r->state));
-    }
+    list_for_each_safe(i, &r->holding)
+        agent_conn_release(list_entry(i, struct agent_conn, held_link), rounds_state_done(r->state));
     rounds_shell_flush(r);
     job_stores_saved(r->server->job_stores, rounds_state_done(r->state));
 }
@@ -377,6 +372,7 @@ int rounds_shell_create(struct server *s, const struct server_rounds *config)
     list_init(&r->agents);
     list_init(&r->pending_hello);
     list_init(&r->unsent);
+    list_init(&r->holding);
     handshake_turns_init(&r->handshakes, seed);
     error = open_state(r, config);
     if (error < 0) {

@@ -46,8 +46,9 @@ struct rounds_shell {
     /* Connections without a hello, with an incomplete frame, or being shut down, by deadline. */
     struct list pending_hello;
     uint64_t
-        input_bytes; /* held by incomplete frames: apart from those of clients, which cannot use up the room of agents */
+        input_bytes; /* held by incomplete frames and handshakes: clients have what these leave of --max-input */
     size_t status_bytes;               /* of what agents report to be looked at */
+    struct list holding;               /* agents with something held */
     struct list unsent;                /* agents with something to be sent at the end of this step */
     struct handshake_turns handshakes; /* agents that have sent a part of their TLS handshake */
     uv_timer_t hello_timer;
@@ -75,14 +76,15 @@ struct agent_conn {
     uint64_t deadline_ms;
     struct rounds_conn session;
     struct frame_reader reader;
-    struct buf in;      /* the start of a frame that is incomplete */
-    struct buf out;     /* what the socket did not take yet */
-    struct buf held;    /* what follows when the job's state is on disk */
-    uint64_t held_mark; /* when that is: rounds_state_mark() */
+    struct buf
+        in; /* the start of a frame that is incomplete; with TLS, what was read before its first turn */
+    struct buf out;        /* what the socket did not take yet */
+    struct list held_link; /* of rounds_shell.holding, while something is held */
+    struct buf held;       /* what follows when the job's state is on disk */
+    uint64_t held_mark;    /* when that is: rounds_state_mark() */
     size_t charged_input;
     struct tls_link *tls;            /* NULL: the agent speaks in the clear */
     struct handshake_wait handshake; /* pending: its turn comes, and it is not read until then */
-    struct buf early;                /* what was read before its first turn */
     struct buf wire;                 /* with TLS: records that the socket did not take yet */
     /* rounds_look_uv.c: what the agent reports of its workers, as whole frames. */
     struct buf status, status_begun;
@@ -150,6 +152,9 @@ void agent_conn_send_renewed(struct agent_conn *a, uint32_t number);
 /* See tcp_liveness_slack_ns(). */
 uint64_t agent_conn_slack_ns(const struct agent_conn *a);
 void agent_conn_cut(struct agent_conn *a);
+
+/* Bytes that agents have sent in part, and that their handshakes hold. r may be NULL. */
+uint64_t agents_input(const struct rounds_shell *r);
 
 /* Goes on with TLS handshakes for a millisecond, of each address in turn. */
 void agents_shake_hands(struct rounds_shell *r);

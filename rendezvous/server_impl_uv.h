@@ -5,6 +5,7 @@
  * (one client) and the rounds' files (rounds_uv.h) share. No other file includes this.
  */
 
+#include <limits.h>
 #include <stdbool.h>
 #include <uv.h>
 
@@ -128,6 +129,12 @@ void server_format_peer(int fd, char *text, size_t n);
 
 /* What a connection's demands count for: its peer's network (proto/address.h). */
 uint64_t server_network_of(int fd);
+
+/* An option to be named in a message; "" in a store of crun, which has none for its limits. */
+static inline const char *server_option(const struct server *s, const char *option)
+{
+    return s->limits.connections_max < UINT_MAX ? option : "";
+}
 
 /* A line for the log about one client (or NULL: about the server). */
 void server_log(struct server *s, const struct peer *p, const char *format, ...)

@@ -370,6 +370,8 @@ int server_create(struct server **ret, uv_loop_t *loop, const struct server_conf
         return -ENOMEM;
     s->loop = loop;
     s->limits = config->limits ? *config->limits : defaults;
+    if (!config->limits)
+        s->limits.connections_max = UINT_MAX; /* of one job: as many as there are descriptors */
     s->log = config->log;
     s->log_data = config->log_data;
     s->stats = config->stats;

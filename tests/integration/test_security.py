@@ -1,10 +1,13 @@
 """A job with a secret: nodes that have it join over TLS; all others are refused, and nothing of the secret shows."""
 
+import contextlib
 import json
 import os
 import pathlib
 import secrets
 import signal
+import socket
+import struct
 import subprocess
 
 import pytest
@@ -294,3 +297,22 @@ def test_session_is_encrypted(tmp_path, home):
         for text in (b"nonce", b"node_timeout", b"127.0.0.1"):
             assert text not in relay.upward + relay.downward
         assert len(relay.upward) > 1000 and relay.upward.startswith(b"\x16\x03")
+
+
+@pytest.mark.parametrize("n_bytes", (7000, 60000))
+def test_handshakes_that_never_end_hold_little_memory(tmp_path, n_bytes):
+    """A ClientHello of nearly 128 KiB that stays incomplete, from 400 connections: each held what it sent, beside --max-input."""
+    hello = b"\x01\x01\xf0\x00" + b"\0" * n_bytes
+    records = b"".join(b"\x16\x03\x01" + struct.pack(">H", len(part)) + part
+                       for part in (hello[i : i + 16000] for i in range(0, n_bytes, 16000)))
+    with Crund(BUILD, f"--secret-file={secret_file(tmp_path)}", "--max-input=8M") as crund, contextlib.ExitStack() as stack:
+        before = crund.rss_kib()
+        for _ in range(400):
+            c = stack.enter_context(socket.create_connection(("127.0.0.1", crund.port), timeout=20))
+            with contextlib.suppress(OSError):  # it may be closed already
+                c.sendall(records)
+        with crund.client() as client:
+            assert client.ping(1) == 1
+        grown = crund.rss_kib() - before
+        print(f"{n_bytes} bytes: {grown} KiB more")
+        assert grown < 12 * 1024

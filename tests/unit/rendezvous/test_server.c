@@ -338,12 +338,36 @@ static int tear_down(void **state)
     return uv_loop_close(&loop);
 }
 
+/* A store of crun is of one job alone, whose size is not known here. */
+static void a_store_without_limits_takes_as_many_as_there_are_descriptors(void **state)
+{
+    const struct server_config own = {.limits = NULL};
+    const struct server_limits limits = SERVER_LIMITS_DEFAULT;
+    const struct server_config daemon = {.limits = &limits};
+    struct server *made;
+
+    assert_int_equal(server_create(&made, &loop, &own), 0);
+    assert_int_equal(made->admission.limit, UINT_MAX);
+    assert_string_equal(server_option(made, " (--max-connections)"), "");
+    server_stop(made, NULL, NULL);
+    assert_int_equal(uv_run(&loop, UV_RUN_DEFAULT), 0);
+    assert_int_equal(server_create(&made, &loop, &daemon), 0);
+    assert_int_equal(made->admission.limit, 100000);
+    assert_string_equal(server_option(made, " (--max-connections)"), " (--max-connections)");
+    server_stop(made, NULL, NULL);
+    assert_int_equal(uv_run(&loop, UV_RUN_DEFAULT), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_idle_client_is_small),  cmocka_unit_test(test_listens_where_it_is_told),
-        cmocka_unit_test(test_stop_closes_everybody), cmocka_unit_test(test_two_on_one_loop),
-        cmocka_unit_test(test_turn_is_bounded),       cmocka_unit_test(test_memory_runs_out),
+        cmocka_unit_test(test_idle_client_is_small),
+        cmocka_unit_test(test_listens_where_it_is_told),
+        cmocka_unit_test(test_stop_closes_everybody),
+        cmocka_unit_test(test_two_on_one_loop),
+        cmocka_unit_test(test_turn_is_bounded),
+        cmocka_unit_test(test_memory_runs_out),
+        cmocka_unit_test(a_store_without_limits_takes_as_many_as_there_are_descriptors),
     };
 
     return cmocka_run_group_tests(tests, set_up, tear_down);
