@@ -290,8 +290,9 @@ static void see_leader(struct etcd_leader *l, const struct etcd_reply *reply, ui
     if (l->seen_id != last_id)
         l->refused_ns = l->silent_ns = 0;
     note_disproof(l);
-    l->wants_campaign = may_take_vacant(l, is_vacant(l, is_first), now_ns) ||
-                        (pair && (l->seen_id == l->config.id || l->seen_revision == l->dead_revision));
+    l->wants_campaign =
+        !l->is_retired && (may_take_vacant(l, is_vacant(l, is_first), now_ns) ||
+                           (pair && (l->seen_id == l->config.id || l->seen_revision == l->dead_revision)));
     /* This process accepts connections in its place: nobody is refused any more, and the lease would be waited for. */
     l->wants_withdraw =
         !l->wants_campaign && l->seen_revision > 0 && l->seen_revision == l->predecessor_revision;
@@ -566,6 +567,13 @@ void etcd_leader_resign(struct etcd_leader *l)
         depose(l, "memory is out", 0);
 }
 
+void etcd_leader_retire(struct etcd_leader *l, const char *why, uint64_t now_ns)
+{
+    l->is_retired = true;
+    l->predecessor_revision = l->term; /* which is withdrawn */
+    depose(l, why, now_ns);
+}
+
 void etcd_leader_save(struct etcd_leader *l, uint64_t instance, const void *head, size_t n_head,
                       const void *nodes, size_t n_nodes)
 {
@@ -802,7 +810,7 @@ static void take_check(struct etcd_leader *l, const struct etcd_reply *reply, ui
 
 static bool may_campaign(const struct etcd_leader *l, uint64_t now_ns)
 {
-    return l->wants_campaign && l->has_seen && has_lease(l, now_ns);
+    return l->wants_campaign && !l->is_retired && l->has_seen && has_lease(l, now_ns);
 }
 
 /* There is something that waits for nothing but the request under way. */

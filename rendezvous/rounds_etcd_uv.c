@@ -457,21 +457,29 @@ struct loading {
     struct rounds_etcd *etcd;
     struct rounds *rounds;
     uint64_t now_ns;
+    bool is_refused; /* a job cannot be used */
 };
 
-/* A job that cannot be used begins anew with what its agents know, as one that was not saved. */
+/* A damaged job begins anew with what its agents know, as one that was not saved. One of a newer release, or beyond the limits, is
+ * whole: it is left to a crund that can use it, as a start with such a directory is refused. */
 static void load_job(void *data, uint64_t instance, const uint8_t *text, size_t n)
 {
     struct loading *l = data;
     char error[ROUNDS_JSON_ERROR_SIZE];
 
-    if (!text)
+    if (!text) {
         rounds_log(l->etcd->state.shell, "the state of job instance %016" PRIx64 " in etcd is damaged",
                    instance);
-    else if (!rounds_json_load(l->rounds, text, n, l->now_ns, error))
-        rounds_log(l->etcd->state.shell, "%s (instance %016" PRIx64 " in etcd)", error, instance);
-    else if (l->rounds->superseded)
+    } else if (!rounds_json_load(l->rounds, text, n, l->now_ns, error)) {
+        rounds_log(
+            l->etcd->state.shell,
+            "%s (instance %016" PRIx64
+            " in etcd); this crund leads no more: use the release and the limits that the job was written with",
+            error, instance);
+        l->is_refused = true;
+    } else if (l->rounds->superseded) {
         etcd_leader_forget(&l->etcd->leader, l->rounds->superseded);
+    }
 }
 
 static int etcd_load(struct rounds_state *s, struct rounds *rounds, uint64_t now_ns)
@@ -481,6 +489,11 @@ static int etcd_load(struct rounds_state *s, struct rounds *rounds, uint64_t now
 
     if (e->leader.role == ETCD_LEADING)
         etcd_leader_loaded(&e->leader, load_job, &loading);
+    if (loading.is_refused) {
+        rounds_reset(rounds);
+        etcd_leader_retire(&e->leader, "it cannot use a job in etcd", boot_ns());
+        return -EPROTO;
+    }
     if (rounds->n_jobs > 0)
         rounds_log(s->shell, "%zu jobs with %zu nodes were read from etcd; nodes have %g s to return",
                    rounds->n_jobs, rounds->n_nodes, (double)rounds->config.grace_ns / 1e9);

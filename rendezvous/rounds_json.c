@@ -66,6 +66,65 @@ static const struct field old_node_fields[] = {
     {"veteran", FIELD_BOOL, offsetof(struct rounds_node, previous_member), .required = true},
 };
 
+/* ---- what a newer release has saved ---- */
+
+/* Moves what is missing in `to`. */
+static void merge(cJSON *to, cJSON *unknown)
+{
+    for (cJSON *item = unknown->child, *next; item; item = next) {
+        cJSON *there = cJSON_GetObjectItemCaseSensitive(to, item->string);
+
+        next = item->next;
+        if (there)
+            merge(there, item);
+        else
+            (void)cJSON_AddItemToObject(to, item->string, cJSON_DetachItemViaPointer(unknown, item));
+    }
+}
+
+static int put_unknown(cJSON *to, const char *text)
+{
+    _cleanup_json_ cJSON *unknown = text ? cJSON_Parse(text) : NULL;
+
+    if (unknown)
+        merge(to, unknown);
+    return text && !unknown ? -ENOMEM : 0;
+}
+
+static void drop_fields(cJSON *json, const struct field *fields, size_t n_fields)
+{
+    for (size_t i = 0; i < n_fields; i++)
+        cJSON_DeleteItemFromObjectCaseSensitive(json, fields[i].name);
+}
+
+static char *print_rest(const cJSON *json)
+{
+    return json->child ? cJSON_PrintUnformatted(json) : NULL;
+}
+
+/* Leaves of the job's object what is not known; parameters are in an object of their own. */
+static void keep_unknown_of_job(struct rounds_job *job, cJSON *json)
+{
+    static const char *const others[] = {"crun_rounds", "cause", "nodes"};
+    cJSON *params = cJSON_GetObjectItemCaseSensitive(json, "params");
+
+    drop_fields(json, job_fields, ARRAY_SIZE(job_fields));
+    drop_fields(json, old_job_fields, ARRAY_SIZE(old_job_fields));
+    for (size_t i = 0; i < ARRAY_SIZE(others); i++)
+        cJSON_DeleteItemFromObjectCaseSensitive(json, others[i]);
+    session_json_drop_params(params);
+    if (params && !params->child)
+        cJSON_DeleteItemFromObjectCaseSensitive(json, "params");
+    job->unknown = print_rest(json);
+}
+
+static void keep_unknown_of_node(struct rounds_node *n, cJSON *json)
+{
+    drop_fields(json, node_fields, ARRAY_SIZE(node_fields));
+    drop_fields(json, old_node_fields, ARRAY_SIZE(old_node_fields));
+    n->unknown = print_rest(json);
+}
+
 /* ---- saving ---- */
 
 /* The object without its last brace or with it, printed into one line. */
@@ -92,6 +151,8 @@ static int put_head(struct buf *out, const struct rounds_job *job)
         r = session_json_add_params(json, &job->params);
     if (r == 0)
         r = session_json_add_cause(json, &job->cause);
+    if (r == 0)
+        r = put_unknown(json, job->unknown);
     return r < 0 ? r : put_line(out, json, true);
 }
 
@@ -100,6 +161,8 @@ static int put_node(struct buf *out, const struct rounds_node *n)
     _cleanup_json_ cJSON *json = cJSON_CreateObject();
     int r = json ? fields_write(json, node_fields, ARRAY_SIZE(node_fields), n) : -ENOMEM;
 
+    if (r == 0)
+        r = put_unknown(json, n->unknown);
     return r < 0 ? r : put_line(out, json, false);
 }
 
@@ -149,8 +212,7 @@ static bool has_place(const struct rounds_job *job, const struct rounds_node *n)
            n->role_world_size <= job->world_size;
 }
 
-static bool load_node(struct rounds_job *job, const cJSON *json, int version,
-                      char error[ROUNDS_JSON_ERROR_SIZE])
+static bool load_node(struct rounds_job *job, cJSON *json, int version, char error[ROUNDS_JSON_ERROR_SIZE])
 {
     struct rounds_node saved = {0}, *n;
     char part[FIELDS_ERROR_SIZE];
@@ -184,6 +246,7 @@ static bool load_node(struct rounds_job *job, const cJSON *json, int version,
     n->role_rank_base = saved.role_rank_base;
     n->role_world_size = saved.role_world_size;
     n->phase = SESSION_STOPPING; /* until its next hello */
+    keep_unknown_of_node(n, json);
     if (n->member && !has_place(job, n))
         return load_error(error, "a node has no place in the world that it is in", "");
     return true;
@@ -192,7 +255,7 @@ static bool load_node(struct rounds_job *job, const cJSON *json, int version,
 static bool load_nodes(struct rounds_job *job, const cJSON *json, int version,
                        char error[ROUNDS_JSON_ERROR_SIZE])
 {
-    const cJSON *item;
+    cJSON *item;
 
     cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(
                                  json, "nodes")) if (!load_node(job, item, version, error)) return false;
@@ -369,6 +432,7 @@ bool rounds_json_load(struct rounds *r, const uint8_t *text, size_t n, uint64_t 
     _cleanup_json_ cJSON *json = cJSON_ParseWithLength((const char *)text, n);
     struct rounds_job *job, *other;
     const char *fault;
+    bool tombstone = is_tombstone(json);
     int version;
 
     r->superseded = 0;
@@ -384,15 +448,16 @@ bool rounds_json_load(struct rounds *r, const uint8_t *text, size_t n, uint64_t 
     }
     if (version <= 2)
         restore_old_ending(job);
-    fault = job_fault(job, is_tombstone(json));
+    fault = job_fault(job, tombstone);
     if (fault) {
         (void)load_error(error, fault, "");
         job_discard(job);
         return false;
     }
     r->n_saves = job->sequence > r->n_saves ? job->sequence : r->n_saves;
-    other = is_tombstone(json) ? NULL : other_instance(r, job);
-    if (is_tombstone(json))
+    keep_unknown_of_job(job, json);
+    other = tombstone ? NULL : other_instance(r, job);
+    if (tombstone)
         job_make_tombstone(job);
     if (!other || resolve_instances(job, other))
         job_resume(job, now_ns);

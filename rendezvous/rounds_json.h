@@ -23,7 +23,8 @@ struct rounds_job;
  *
  * A new field that may be missing does not change the version. Renaming, removing or redefining a field does: raise
  * it, add a line here, and either read the older version (old_fields in rounds_json.c) or raise ROUNDS_JSON_OLDEST.
- * A state outside these versions is refused, with both numbers: crund does not start and leaves the file as it is.
+ * A state outside these versions is refused, with both numbers: crund does not start, or does not lead, and leaves the state as it is.
+ * Fields that are not known are kept and written again: those of the job, of its parameters and of its nodes.
  */
 enum { ROUNDS_JSON_OLDEST = 1, ROUNDS_JSON_VERSION = 3 };
 

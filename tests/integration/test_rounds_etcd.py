@@ -1,5 +1,6 @@
 """crund --state=etcd://...: three members of etcd, three crunds, and jobs of two nodes that go on while these are killed."""
 
+import base64
 import os
 import pathlib
 import re
@@ -251,6 +252,13 @@ def member(memory_folder):
     m.out.close()
 
 
+def stored(member, prefix):
+    """The keys below the prefix, with their values."""
+    encode = lambda text: base64.b64encode(text.encode()).decode()
+    kvs = member.ask("kv/range", {"key": encode(prefix), "range_end": encode(prefix[:-1] + "0")}).get("kvs", [])
+    return {base64.b64decode(kv["key"]).decode(): kv.get("value") for kv in kvs}
+
+
 def assert_leads(member, *options):
     url = f"etcd://127.0.0.1:{member.client}/x"
     with Crund(BUILD, "--state", url, *options, listen=("127.0.0.1:0",)) as crund:
@@ -302,6 +310,25 @@ def test_a_machine_that_was_suspended_leads_no_more(member, tmp_path):
         skew.write_text("10")
         assert wait_until(lambda: "leads no more: its lease in etcd has run out" in crund.log(), 60), crund.log()
         assert wait_until(lambda: crund.log().count("leads, with term") == 2, 60), crund.log()
+
+
+def test_jobs_that_a_crund_cannot_use_are_left_to_others(member):
+    """Of a newer release, in an upgrade of several crunds in turn, or beyond its limits. It must neither drop nor change them."""
+    member.start()
+    url = f"etcd://127.0.0.1:{member.client}/x"
+    with Crund(BUILD, "--state", url, listen=("127.0.0.1:0",)) as crund:
+        assert wait_until(lambda: "leads, with term" in crund.log(), 60), crund.log()
+        for job in "first", "second":
+            with Agent(crund.port, job=job) as agent:
+                agent.join().start()
+    jobs_before = stored(member, "/x/jobs/")
+    with Crund(BUILD, "--state", url, "--max-jobs=1", listen=("127.0.0.1:0",)) as crund:
+        assert wait_until(lambda: "leads no more: it cannot use a job in etcd" in crund.log(), 60), crund.log()
+        assert "there are more jobs than the limit allows" in crund.log(), crund.log()
+        with Crund(BUILD, "--state", url, listen=("127.0.0.1:0",)) as other:
+            assert wait_until(lambda: "2 jobs with 2 nodes were read from etcd" in other.log(), 60), crund.log() + other.log()
+        assert crund.log().count("leads, with term") == 1, crund.log()
+    assert stored(member, "/x/jobs/").keys() == jobs_before.keys()
 
 
 def test_user_and_password(member, tmp_path):

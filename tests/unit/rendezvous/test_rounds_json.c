@@ -772,6 +772,55 @@ static void a_state_that_contradicts_itself_is_refused(void **state)
     }
 }
 
+/* Puts `text` behind the first `at`. */
+static void put_behind(struct buf *b, const char *at, const char *text)
+{
+    uint8_t *found = memmem(buf_bytes(b), buf_size(b), at, strlen(at));
+    struct buf out = {0};
+    size_t n = found ? (size_t)(found - buf_bytes(b)) + strlen(at) : 0;
+
+    assert_non_null(found);
+    assert_int_equal(buf_append(&out, buf_bytes(b), n), 0);
+    assert_int_equal(buf_append(&out, text, strlen(text)), 0);
+    assert_int_equal(buf_append(&out, buf_bytes(b) + n, buf_size(b) - n), 0);
+    buf_finish(b);
+    *b = out;
+}
+
+static unsigned count_text(const struct buf *b, const char *text)
+{
+    unsigned n = 0;
+    const uint8_t *at = buf_bytes(b), *end = at + buf_size(b);
+
+    for (; (at = memmem(at, (size_t)(end - at), text, strlen(text))); at++)
+        n++;
+    return n;
+}
+
+/* In an upgrade of several daemons in turn, one of the older release may lead again. */
+static void fields_of_a_newer_release_are_kept(void **state)
+{
+    struct table *t = *state;
+
+    run(t);
+    put_behind(&t->disk, "{", "\"newer\":{\"a\":[1,2]},");
+    put_behind(&t->disk, "\"params\":{", "\"newer_param\":7,");
+    put_behind(&t->disk, "\"nodes\":[\n{", "\"newer_of_node\":\"x\",");
+    for (int i = 0; i < 2; i++) { /* the second time from what this release has saved */
+        restart(t);
+        for (int node = 0; node < N_NODES; node++)
+            hello(t, node);
+        report(t, 0, SESSION_FAILED);
+        for (int node = 0; node < N_NODES; node++)
+            report(t, node, SESSION_READY);
+        assert_int_equal(count_text(&t->disk, "\"newer\":{\"a\":[1,2]}"), 1);
+        assert_int_equal(count_text(&t->disk, "\"newer_param\":7"), 1);
+        assert_int_equal(count_text(&t->disk, "\"newer_of_node\":\"x\""), 1);
+        assert_int_equal(count_text(&t->disk, "\"params\""), 1);
+        assert_int_equal(count_text(&t->disk, "\"instance\""), 1);
+    }
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 /* ---- size ---- */
@@ -838,6 +887,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(agents_that_return_go_on),
+        TEST(fields_of_a_newer_release_are_kept),
         TEST(agents_that_do_not_return_are_lost_after_the_grace),
         TEST(leases_count_from_the_restart),
         TEST(leases_count_from_the_end_of_an_overlap),
