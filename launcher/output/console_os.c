@@ -70,69 +70,51 @@ static ssize_t console_write_once(struct console *c)
 
 /* ---- a file ---- */
 
-/* 0, or the error of a write behind which not everything was written. */
-static int write_to_disk(struct console *c, const char *bytes, size_t n, size_t *ret_written)
+/* 0 or errno. One that is_whole and was written in part is written again from its beginning. */
+static int write_buf(struct console *c, struct buf *b, bool is_whole)
 {
-    ssize_t written = 0;
-    size_t at = 0;
+    const char *bytes = (const char *)buf_bytes(b);
+    size_t n = buf_size(b), at = 0;
+    ssize_t written = 1;
 
-    for (; at < n && written >= 0; at += written > 0 ? (size_t)written : 0)
+    for (; at < n && written > 0; at += written > 0 ? (size_t)written : 0)
         written = write(c->fd, bytes + at, n - at);
+    int error = at == n ? 0 : written < 0 ? errno : ENOSPC;
     if (at > 0)
         c->is_in_line = bytes[at - 1] != '\n';
-    *ret_written = at;
-    return written < 0 ? errno : 0;
-}
-
-/* What was lost since the first failure, in a line of its own. */
-static int report_loss(struct console *c)
-{
-    char note[160] = "";
-    size_t n = c->is_in_line ? 1 : 0, written;
-
-    if (c->n_lost)
-        n = (size_t)snprintf(note, sizeof(note), "%scrun: %llu bytes of output were lost: %s\n",
-                             c->is_in_line ? "\n" : "", (unsigned long long)c->n_lost,
-                             strerror(c->disk_error)); /* fits */
-    else
-        note[0] = '\n';
-    return n ? write_to_disk(c, note, n, &written) : 0;
-}
-
-/* One that was written in part is written again as a whole. */
-static int write_kept(struct console *c)
-{
-    size_t n = buf_size(&c->kept), written;
-    int error = n ? write_to_disk(c, (const char *)buf_bytes(&c->kept), n, &written) : 0;
-
-    if (!error)
-        buf_finish(&c->kept);
+    if (n > 0)
+        buf_consume(b, error && is_whole ? 0 : at);
     return error;
 }
 
-static int write_pending(struct console *c)
+/* What was lost since the first failure, in a line of its own. Without memory it is not reported. */
+static int report_loss(struct console *c)
 {
-    size_t n = buf_size(&c->pending), written;
-    int error = n ? write_to_disk(c, (const char *)buf_bytes(&c->pending), n, &written) : 0;
+    struct buf note = {0};
+    char text[128];
 
-    if (n)
-        buf_consume(&c->pending, written);
+    (void)snprintf(text, sizeof(text), "crun: %llu bytes of output were lost: %s\n",
+                   (unsigned long long)c->n_lost, strerror(c->disk_error)); /* fits */
+    if (c->is_in_line)
+        (void)buf_append(&note, "\n", 1);
+    if (c->n_lost)
+        (void)buf_append(&note, text, strlen(text));
+    int error = write_buf(c, &note, true);
+    buf_finish(&note);
     return error;
 }
 
 static void write_file(struct console *c)
 {
-    bool may_try = !c->disk_error || now_ns() >= c->retry_ns;
-    int error = may_try && c->disk_error ? report_loss(c) : c->disk_error;
+    int error = c->disk_error;
 
-    if (may_try && !error) {
-        c->n_lost = 0;
-        error = c->disk_error ? write_kept(c) : 0; /* they are older than what is pending */
-        error = error ? error : write_pending(c);
-        error = error ? error : write_kept(c);
+    if (!error || now_ns() >= c->retry_ns) {
+        error = error ? report_loss(c) : 0;
+        c->n_lost = error ? c->n_lost : 0;
+        error = error ? error : write_buf(c, &c->kept, true); /* older than what is pending */
+        error = error ? error : write_buf(c, &c->pending, false);
+        c->retry_ns = error ? now_ns() + RETRY_NS : 0;
     }
-    if (may_try && error)
-        c->retry_ns = now_ns() + RETRY_NS;
     c->disk_error = error;
     c->n_lost += error ? buf_size(&c->pending) : 0;
     buf_reset(&c->pending);
