@@ -20,7 +20,7 @@
 #include "launcher/output/output_uv.h"
 #include "launcher/supervise/child_processes_os.h"
 #include "launcher/supervise/job_cgroup_os.h"
-#include "launcher/supervise/suspend_os.h"
+#include "launcher/supervise/suspend.h"
 #include "launcher/util/log_os.h"
 #include "launcher/util/trace_os.h"
 #include "launcher/watch/watch_uv.h"

@@ -38,7 +38,7 @@
 #include "launcher/report/final_error.h"
 #include "launcher/report/report.h"
 #include "launcher/supervise/guardian_os.h"
-#include "launcher/supervise/suspend_os.h"
+#include "launcher/supervise/suspend.h"
 #include "launcher/supervise/zygote_os.h"
 #include "launcher/util/bounded_os.h"
 #include "launcher/util/log_os.h"

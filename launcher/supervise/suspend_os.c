@@ -1,9 +1,8 @@
-#include "launcher/supervise/suspend_os.h"
+#include "launcher/supervise/suspend.h"
 
 #include <signal.h>
 #include <unistd.h>
 
-#include "launcher/supervise/suspend.h"
 #include "launcher/util/proc_stat_os.h"
 
 static struct suspend_process describe(pid_t pid)
