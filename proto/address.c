@@ -11,6 +11,17 @@ bool address_is_numeric(const char *host)
     return inet_pton(AF_INET, host, &address) == 1 || inet_pton(AF_INET6, host, &address) == 1;
 }
 
+bool address_is_loopback(const char *host)
+{
+    struct in6_addr v6;
+    struct in_addr v4;
+
+    if (inet_pton(AF_INET, host, &v4) == 1)
+        return ntohl(v4.s_addr) >> 24 == IN_LOOPBACKNET;
+    return strcmp(host, "localhost") == 0 ||
+           (inet_pton(AF_INET6, host, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6));
+}
+
 /* The bytes of the address and their family; AF_UNSPEC for a unix socket. */
 static int host_bytes(const struct sockaddr *endpoint, const uint8_t **ret)
 {

@@ -16,6 +16,9 @@ union address_endpoint {
 /* The host is an IPv4 or IPv6 address (without brackets), not a name that the resolver would have to look up. */
 bool address_is_numeric(const char *host);
 
+/* The host is a loopback address, or localhost. */
+bool address_is_loopback(const char *host);
+
 /* The host in numbers, without the port: false, and "" in text, for a unix socket and where it does not fit. */
 bool address_format(const struct sockaddr *endpoint, char *text, size_t size);
 

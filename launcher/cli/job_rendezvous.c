@@ -15,6 +15,7 @@
 #include "launcher/cli/job_impl.h"
 #include "launcher/cli/slurm.h"
 #include "base/err.h"
+#include "proto/address.h"
 
 enum { DEFAULT_MASTER_PORT = 29500, DEFAULT_ROUNDS_PORT = 29400, DEFAULT_STATIC_TIMEOUT_S = 900 };
 
@@ -385,14 +386,6 @@ static int split_endpoint_part(struct job_builder *b, const char *from, const ch
     return check_host(b, OPTION_RDZV_ENDPOINT, host, job_text(b, OPTION_RDZV_ENDPOINT));
 }
 
-/* The text is not empty. */
-static int split_endpoint(struct job_builder *b, long fallback, char **ret_host, uint16_t *ret_port)
-{
-    const char *text = job_text(b, OPTION_RDZV_ENDPOINT);
-
-    return split_endpoint_part(b, text, text + strlen(text), fallback, ret_host, ret_port);
-}
-
 /* An endpoint of white space is none for c10d, as in torchrun. */
 static bool has_c10d_endpoint(const struct job_builder *b)
 {
@@ -430,8 +423,9 @@ static int take_static(struct job_builder *b)
     char endpoint[432];
 
     job->meeting = job->max_nodes > 1 ? JOB_STATIC : JOB_ALONE;
-    if (*job_text(b, OPTION_RDZV_ENDPOINT))
-        return split_endpoint(b, -1, &job->master_addr, &job->master_port);
+    const char *text = job_text(b, OPTION_RDZV_ENDPOINT);
+    if (*text)
+        return split_endpoint_part(b, text, text + strlen(text), -1, &job->master_addr, &job->master_port);
     long long number = port->text ? port->number : DEFAULT_MASTER_PORT;
     if (number < 0 || number > UINT16_MAX)
         return job_refuse(b, "--master-port=%lld: a port is a number from 0 to 65535", number);
@@ -553,17 +547,12 @@ static int check_rounds(struct job_builder *b)
     return fault ? job_refuse(b, "--rdzv-conf: %s", fault) : 0;
 }
 
-static bool is_loopback_name(const char *host)
-{
-    return strcmp(host, "localhost") == 0 || strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0;
-}
-
 /* Two nodes that both forget --nnodes would each train as a job of one node, and overwrite each other's snapshots. */
 static void warn_of_unused_endpoint(struct job_builder *b)
 {
     const struct job *job = b->job;
 
-    if (!is_loopback_name(job->endpoint_host))
+    if (!address_is_loopback(job->endpoint_host))
         strbuf_add(
             &b->warnings,
             "crun: --nnodes is 1: this node is the whole job, and the rendezvous at %s is not used; give "

@@ -21,6 +21,7 @@
 #include "launcher/rdzv/rdzv_static.h"
 #include "launcher/rdzv/waiting_line.h"
 #include "launcher/rdzv/worker_store_uv.h"
+#include "proto/address.h"
 #include "rendezvous/server_uv.h"
 
 enum {
@@ -121,11 +122,6 @@ static void clear_static_status(struct rdzv_static_uv *s)
     s->has_status = false;
 }
 
-static bool is_loopback_name(const char *host)
-{
-    return strncmp(host, "127.", 4) == 0 || strcmp(host, "localhost") == 0 || strcmp(host, "::1") == 0;
-}
-
 /* line is composed by the caller, for the terminal or with pauses between equal ones elsewhere. */
 static void print_status(struct rdzv_static_uv *s, const char *line)
 {
@@ -160,7 +156,7 @@ static void print_static_progress(struct rdzv_static_uv *s)
                                   .min_nodes = (uint32_t)job->max_nodes,
                                   .max_nodes = (uint32_t)job->max_nodes,
                                   .more = &more,
-                                  .is_loopback = is_loopback_name(job->master_addr)};
+                                  .is_loopback = address_is_loopback(job->master_addr)};
 
     if (s->node.stage != STATIC_GATHERING)
         return;
@@ -385,8 +381,8 @@ static void on_static_deadline(uv_timer_t *timer)
 static int open_store(struct rdzv_static_uv *s)
 {
     const struct job *job = s->host.job;
-    struct worker_store_options options = {.host =
-                                               is_loopback_name(job->master_addr) ? NULL : job->master_addr,
+    struct worker_store_options options = {.host = address_is_loopback(job->master_addr) ? NULL
+                                                                                         : job->master_addr,
                                            .port = job->master_port,
                                            .security = job->security};
     uint16_t port;

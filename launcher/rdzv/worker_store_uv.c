@@ -1,6 +1,5 @@
 #include "launcher/rdzv/worker_store_uv.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <stddef.h>
@@ -57,25 +56,13 @@ static void log_for_store(void *data, const char *line)
     log_line("worker store: %s", line);
 }
 
-static bool is_loopback(const char *host)
-{
-    struct in6_addr v6;
-    struct in_addr v4;
-
-    if (!host)
-        return false;
-    if (inet_pton(AF_INET, host, &v4) == 1)
-        return ntohl(v4.s_addr) >> 24 == IN_LOOPBACKNET;
-    return strcmp(host, "localhost") == 0 ||
-           (inet_pton(AF_INET6, host, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6));
-}
-
 static struct server_security security_of(const struct worker_store_options *options)
 {
     if (options->keys)
         return job_keys_of_store(options->keys);
     return (struct server_security){
-        .own_user = options->security != JOB_SECURITY_OPEN && is_loopback(options->host),
+        .own_user =
+            options->security != JOB_SECURITY_OPEN && options->host && address_is_loopback(options->host),
         .require = options->security == JOB_SECURITY_REQUIRE,
     };
 }
