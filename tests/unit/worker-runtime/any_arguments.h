@@ -30,7 +30,8 @@ struct draw {
 struct any_function {
     const char *name;
     void (*call)(struct draw *d);
-    bool is_last; /* it may end what others use */
+    bool is_last;  /* it may end what others use */
+    bool is_alone; /* it forks, so nothing is called before that starts a thread */
 };
 
 extern const struct any_function any_functions[];

@@ -40,6 +40,8 @@ VALUES = [
 ]
 # What follows may use what these end, or they end the process's only group: nothing is called after them.
 LAST = re.compile(r"_(destroy|close|finish|wait)$")
+# To be called before the program has threads: alone.
+ALONE = {"crw_launch"}
 # Their results are numbers, or results of a function of the program.
 NO_RESULT = {"crw_rank", "crw_world_size", "crw_group_restart_count", "crw_device_count"}
 
@@ -114,7 +116,7 @@ def main():
             out.write(body(i, *f) + "\n")
         out.write("const struct any_function any_functions[] = {\n")
         for i, (name, _, _) in enumerate(functions):
-            out.write(f'    {{"{name}", call_{i}, {int(bool(LAST.search(name)))}}},\n')
+            out.write(f'    {{"{name}", call_{i}, {int(bool(LAST.search(name)))}, {int(name in ALONE)}}},\n')
         out.write("};\n" f"const size_t n_any_functions = {len(functions)};\n")
 
 

@@ -597,10 +597,10 @@ static int run_job(void *data)
 
     d.state = job->seed * 1000003 + job->function;
     memory_pretend(64 << 20);
-    for (size_t i = below(&d, BEFORE_MAX + 1); i > 0; i--) {
+    for (size_t i = any_functions[job->function].is_alone ? 0 : below(&d, BEFORE_MAX + 1); i > 0; i--) {
         const struct any_function *before = &any_functions[below(&d, n_any_functions)];
 
-        if (!before->is_last)
+        if (!before->is_last && !before->is_alone)
             before->call(&d);
     }
     any_functions[job->function].call(&d);
