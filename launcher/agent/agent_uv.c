@@ -44,6 +44,7 @@
 #include "launcher/util/log_os.h"
 #include "launcher/util/signal_name.h"
 #include "launcher/util/trace_os.h"
+#include "launcher/watch/examined_os.h"
 #include "launcher/watch/watch_uv.h"
 #include "base/err.h"
 #include "base/random_os.h"
@@ -841,6 +842,7 @@ void agent_dispatch(struct agent *a, struct group_event event)
     enum group_cause cause = a->group.cause;
     int restarts = a->group.restarts;
     group_step(&a->group, &event, &actions);
+    examined_suspend(a->group.is_suspended);
     if (trace_sink)
         trace_group(before, &a->group, &event, &actions);
     agent_count_restarts(a, restarts, cause);

@@ -7,7 +7,15 @@
 #include "launcher/util/read_file_os.h"
 
 /* The numbers of proc_pid_stat(5). */
-enum { PARENT = 4, MINOR_FAULTS = 10, MAJOR_FAULTS = 12, USER_TICKS = 14, SYSTEM_TICKS = 15, RSS = 24 };
+enum {
+    PARENT = 4,
+    MINOR_FAULTS = 10,
+    MAJOR_FAULTS = 12,
+    USER_TICKS = 14,
+    SYSTEM_TICKS = 15,
+    START = 22,
+    RSS = 24
+};
 
 bool proc_stat_parse(const char *text, struct proc_stat *ret)
 {
@@ -31,6 +39,7 @@ bool proc_stat_parse(const char *text, struct proc_stat *ret)
                               .parent = (pid_t)fields[PARENT],
                               .faults = fields[MINOR_FAULTS] + fields[MAJOR_FAULTS],
                               .cpu_ticks = fields[USER_TICKS] + fields[SYSTEM_TICKS],
+                              .start_ticks = fields[START],
                               .rss_pages = fields[RSS]};
     return true;
 }

@@ -10,8 +10,9 @@ struct proc_stat {
     char state;     /* 'R', 'S', 'D' ... */
     bool has_ended; /* a zombie, or about to vanish */
     pid_t parent;
-    uint64_t faults;    /* minor and major ones */
-    uint64_t cpu_ticks; /* in user space and in the kernel, of sysconf(_SC_CLK_TCK) */
+    uint64_t faults;      /* minor and major ones */
+    uint64_t cpu_ticks;   /* in user space and in the kernel, of sysconf(_SC_CLK_TCK) */
+    uint64_t start_ticks; /* since the system's start, of sysconf(_SC_CLK_TCK) */
     uint64_t rss_pages;
 };
 

@@ -1,9 +1,13 @@
 /*
  * Happy path: posix_spawn() with a pipe as standard output, read until its end.
  *
- * Ways it fails: the tool does not end in time or prints too much (SIGKILL by its pidfd; what it has printed counts), the
- * process has ended, ptrace is not permitted (the tool prints why, which is no stack). The event loop reaps the tool, as it does
- * every child that it does not know; only its end is waited for here, and not for long.
+ * Ways it fails: the tool does not end in time (SIGKILL by its pidfd; what it has printed counts), the process has ended, ptrace
+ * is not permitted (the tool prints why, which is no stack). The event loop reaps the tool, as it does every child that it does
+ * not know; only its end is waited for here, and not for long.
+ *
+ * A tool that does not detach leaves the process stopped: examined_os.h continues it at the end of the tool, and once more
+ * SETTLE_MS after a kill. A tool that does not end on SIGKILL waits in state D: a thread continues the process when that tool
+ * has ended. No SIGTERM comes before SIGKILL: gdb then ends as late and leaves more processes stopped.
  */
 
 #include "launcher/watch/stack_tool_os.h"
@@ -17,9 +21,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "launcher/util/envp.h"
+#include "launcher/util/thread_os.h"
+#include "launcher/watch/examined_os.h"
 #include "launcher/watch/proc_look_os.h"
 #include "base/cleanup.h"
 #include "base/time.h"
@@ -32,7 +39,8 @@ enum {
         1000, /* a tool that has been at work for so long may wait for a process that cannot be paused */
     STILL_BLOCKED_MS = 300,
     POLL_MS = 50,
-    END_MS = 500, /* for a tool that was killed */
+    END_MS = 500,    /* for a tool that was killed, or has closed its output */
+    SETTLE_MS = 100, /* between the two looks at a process whose tool was killed */
 };
 
 /* ---- finding ---- */
@@ -99,8 +107,11 @@ enum stack_tool stack_tools_choose(const struct stack_tools *t, bool is_python)
 /* ---- running ---- */
 
 struct tool_slot {
-    struct stack_job *job;
-    int fd, pidfd; /* -1: none */
+    struct stack_job *job; /* NULL: the slot is free */
+    int fd, pidfd;         /* -1: none; fd: from the end of the tool on */
+    struct examined examined;
+    uint64_t settled_ns; /* the time of the second look, once the tool has ended */
+    bool begins_again;   /* after it */
     uint64_t deadline_ns;
     uint64_t attached_ns; /* by when a tool has paused a process that can be paused */
     uint64_t blocked_ns;  /* since when every look found the process in state D; 0: the last one did not */
@@ -156,64 +167,147 @@ static int start_tool(const struct stack_tools *t, const struct stack_job *job, 
                          output, ret);
 }
 
-static int start_job(const struct stack_tools *t, struct stack_job *job, uint64_t deadline_ns,
-                     struct tool_slot *slot)
+static uint64_t tool_limit_ns(const struct stack_job *job, uint64_t limit_ns)
+{
+    uint64_t own_ns = (uint64_t)(job->is_blocked ? TOOL_BLOCKED_MS : TOOL_MS) * 1000000u;
+
+    return own_ns < limit_ns ? own_ns : limit_ns;
+}
+
+/* Without a tool there is no text. */
+static void start_job(const struct stack_tools *t, struct stack_job *job, uint64_t limit_ns,
+                      struct tool_slot *slot)
 {
     int ends[2];
     pid_t pid;
 
+    *slot = (struct tool_slot){.fd = -1};
     if (pipe2(ends, O_CLOEXEC) < 0)
-        return -errno;
+        return;
+    examined_begin(&slot->examined, job->pid);
     int r = start_tool(t, job, ends[1], &pid);
     (void)close(ends[1]); /* the tool has it */
     if (r) {
         (void)close(ends[0]); /* unused */
-        return r;
+        return;
     }
     uint64_t now = now_ns();
-    uint64_t limit_ns = now + (uint64_t)(job->is_blocked ? TOOL_BLOCKED_MS : TOOL_MS) * 1000000u;
-    *slot = (struct tool_slot){.job = job,
-                               .fd = ends[0],
-                               .pidfd = (int)syscall(SYS_pidfd_open, pid, 0),
-                               .deadline_ns = limit_ns < deadline_ns ? limit_ns : deadline_ns,
-                               .attached_ns = now + ATTACH_MS * 1000000u};
+    slot->job = job;
+    slot->fd = ends[0];
+    slot->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+    slot->deadline_ns = now + tool_limit_ns(job, limit_ns);
+    slot->attached_ns = now + ATTACH_MS * 1000000u;
     (void)fcntl(slot->fd, F_SETFL, O_NONBLOCK); /* a pipe: cannot fail */
-    return 0;
+}
+
+/* ---- the end of a tool ---- */
+
+static void pause_to_settle(void)
+{
+    const struct timespec pause = {.tv_nsec = SETTLE_MS * 1000000L};
+
+    (void)nanosleep(&pause, NULL); /* no signal is delivered to this thread */
+}
+
+struct left_tool {
+    int pidfd;
+    struct examined examined;
+};
+
+static void await_left_tool(void *data)
+{
+    struct left_tool *left = data;
+    struct pollfd ended = {.fd = left->pidfd, .events = POLLIN};
+
+    (void)poll(&ended, 1, -1); /* no signal ends it */
+    for (int n_looks = 0; n_looks < 2; pause_to_settle())
+        n_looks += examined_continue(&left->examined);
+    (void)close(left->pidfd);
+    free(left);
+}
+
+/* Takes over the pidfd. Without memory or a thread the process stays as the tool leaves it. */
+static void leave_tool(struct tool_slot *slot)
+{
+    struct left_tool *left = malloc(sizeof(*left));
+
+    if (left)
+        *left = (struct left_tool){.pidfd = slot->pidfd, .examined = slot->examined};
+    if (!left || call_in_thread(await_left_tool, left) != 0) {
+        (void)close(slot->pidfd);
+        free(left);
+    }
 }
 
 /* A process that the tool has paused stays so until the tool has ended: the next look would take it for stopped. */
-static void await_end(const struct tool_slot *slot)
+static bool await_end(const struct tool_slot *slot)
 {
     struct pollfd ended = {.fd = slot->pidfd, .events = POLLIN};
 
-    (void)poll(&ended, 1, END_MS); /* one that waits for a process in state D is left behind */
+    return poll(&ended, 1, END_MS) == 1;
 }
 
-static void end_job(struct tool_slot *slot)
+/* False: the tool had to be killed. */
+static bool end_tool(struct tool_slot *slot, bool is_at_end)
 {
-    if (slot->pidfd >= 0) {
-        (void)syscall(SYS_pidfd_send_signal, slot->pidfd, SIGKILL, NULL, 0); /* it may have ended */
-        await_end(slot);
-        (void)close(slot->pidfd);
+    if (slot->pidfd < 0 || (is_at_end && await_end(slot)))
+        return true;
+    (void)syscall(SYS_pidfd_send_signal, slot->pidfd, SIGKILL, NULL, 0); /* it may have ended */
+    if (!await_end(slot)) {
+        leave_tool(slot);
+        slot->pidfd = -1;
     }
-    (void)close(slot->fd); /* only read */
-    slot->job = NULL;
+    return false;
 }
 
-/* False when there is nothing more to read. */
-static bool read_output(struct tool_slot *slot)
+static bool is_over(const struct stack_tools *t, uint64_t deadline_ns)
+{
+    return atomic_load(&t->is_cancelled) || now_ns() >= deadline_ns;
+}
+
+/* The second look, after a kill: a thread of the process may have taken its signal only now. */
+static void settle(const struct stack_tools *t, struct tool_slot *slot, uint64_t end_ns, uint64_t limit_ns)
 {
     struct stack_job *job = slot->job;
 
-    if (!job->text && !(job->text = malloc(STACK_OUTPUT_MAX + 1)))
-        return false;
-    if (job->n_text == STACK_OUTPUT_MAX)
-        return false;
-    ssize_t n = read(slot->fd, job->text + job->n_text, STACK_OUTPUT_MAX - job->n_text);
+    if (now_ns() < slot->settled_ns || (!examined_continue(&slot->examined) && !is_over(t, UINT64_MAX)))
+        return;
+    slot->job = NULL;
+    if (!slot->begins_again)
+        return;
+    job->is_late = is_over(t, end_ns);
+    if (!job->is_late)
+        start_job(t, job, limit_ns, slot);
+}
+
+static void end_job(struct tool_slot *slot, bool is_at_end)
+{
+    slot->settled_ns = end_tool(slot, is_at_end) ? 0 : now_ns() + SETTLE_MS * 1000000u;
+    if (slot->pidfd >= 0)
+        (void)close(slot->pidfd);
+    (void)close(slot->fd); /* only read */
+    slot->fd = slot->pidfd = -1;
+    (void)examined_continue(&slot->examined); /* false: settle() looks again */
+}
+
+/* ---- the output of a tool ---- */
+
+/* False at the end. What comes behind STACK_OUTPUT_MAX is read and dropped: a tool that cannot print does not detach. */
+static bool read_output(struct tool_slot *slot)
+{
+    struct stack_job *job = slot->job;
+    char dropped[4096];
+
+    if (!job->text)
+        job->text = malloc(STACK_OUTPUT_MAX + 1);
+    size_t room = job->text ? STACK_OUTPUT_MAX - job->n_text : 0;
+    ssize_t n = read(slot->fd, room ? job->text + job->n_text : dropped, room ? room : sizeof(dropped));
     if (n < 0)
         return errno == EAGAIN || errno == EINTR;
-    job->n_text += (size_t)n;
-    job->text[job->n_text] = '\0';
+    if (job->text) {
+        job->n_text += room ? (size_t)n : 0;
+        job->text[job->n_text] = '\0';
+    }
     return n > 0;
 }
 
@@ -234,26 +328,32 @@ static bool is_in_vain(struct tool_slot *slot)
     return slot->blocked_ns && now - slot->blocked_ns >= STILL_BLOCKED_MS * 1000000u;
 }
 
-/* Another try that pauses nothing. */
-static void begin_again(const struct stack_tools *t, struct tool_slot *slot, uint64_t deadline_ns)
+/* Another try that pauses nothing follows. */
+static void begin_again(struct tool_slot *slot)
 {
     struct stack_job *job = slot->job;
 
-    end_job(slot);
+    end_job(slot, false);
+    slot->begins_again = job->tool == STACK_TOOL_PY_SPY;
     job->is_blocked = true;
     job->n_text = 0;
     free(job->text);
     job->text = NULL;
-    if (job->tool == STACK_TOOL_PY_SPY)
-        (void)start_job(t, job, deadline_ns, slot); /* without a tool there is no text */
 }
 
-static bool is_over(const struct stack_tools *t, uint64_t deadline_ns)
+static void look_at_tool(const struct stack_tools *t, struct tool_slot *slot, bool is_readable)
 {
-    return atomic_load(&t->is_cancelled) || now_ns() >= deadline_ns;
+    bool is_at_end = is_readable && !read_output(slot);
+
+    slot->job->is_late = !is_at_end && is_over(t, slot->deadline_ns);
+    if (is_at_end || slot->job->is_late)
+        end_job(slot, is_at_end);
+    else if (is_in_vain(slot))
+        begin_again(slot);
 }
 
-static void poll_slots(const struct stack_tools *t, struct tool_slot slots[AT_ONCE], uint64_t deadline_ns)
+static void poll_slots(const struct stack_tools *t, struct tool_slot slots[AT_ONCE], uint64_t end_ns,
+                       uint64_t limit_ns)
 {
     struct pollfd polled[AT_ONCE];
 
@@ -261,14 +361,10 @@ static void poll_slots(const struct stack_tools *t, struct tool_slot slots[AT_ON
         polled[i] = (struct pollfd){.fd = slots[i].job ? slots[i].fd : -1, .events = POLLIN};
     (void)poll(polled, AT_ONCE, POLL_MS); /* an error is seen by the next read */
     for (int i = 0; i < AT_ONCE; i++) {
-        if (!slots[i].job)
-            continue;
-        bool has_ended = polled[i].revents && !read_output(&slots[i]);
-        slots[i].job->is_late = !has_ended && is_over(t, slots[i].deadline_ns);
-        if (has_ended || slots[i].job->is_late)
-            end_job(&slots[i]);
-        else if (is_in_vain(&slots[i]))
-            begin_again(t, &slots[i], deadline_ns);
+        if (slots[i].job && slots[i].fd >= 0)
+            look_at_tool(t, &slots[i], polled[i].revents);
+        if (slots[i].job && slots[i].fd < 0)
+            settle(t, &slots[i], end_ns, limit_ns);
     }
 }
 
@@ -280,9 +376,10 @@ static bool any_busy(const struct tool_slot slots[AT_ONCE])
     return false;
 }
 
-void stack_tools_run(const struct stack_tools *t, struct stack_job *jobs, size_t n_jobs, uint64_t deadline_ns)
+void stack_tools_run(const struct stack_tools *t, struct stack_job *jobs, size_t n_jobs, uint64_t limit_ns)
 {
     struct tool_slot slots[AT_ONCE] = {{.job = NULL}};
+    uint64_t end_ns = now_ns() + limit_ns;
     size_t next = 0;
 
     while (next < n_jobs || any_busy(slots)) {
@@ -290,12 +387,12 @@ void stack_tools_run(const struct stack_tools *t, struct stack_job *jobs, size_t
             if (slots[i].job)
                 continue;
             struct stack_job *job = &jobs[next++];
-            job->is_late = job->tool != STACK_TOOL_NONE && is_over(t, deadline_ns);
+            job->is_late = job->tool != STACK_TOOL_NONE && is_over(t, end_ns);
             if (job->tool != STACK_TOOL_NONE && !job->is_late)
-                (void)start_job(t, job, deadline_ns, &slots[i]); /* without a tool there is no text */
+                start_job(t, job, limit_ns, &slots[i]);
         }
         if (any_busy(slots))
-            poll_slots(t, slots, deadline_ns);
+            poll_slots(t, slots, end_ns, limit_ns);
     }
 }
 

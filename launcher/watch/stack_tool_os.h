@@ -2,8 +2,8 @@
 
 /*
  * The stacks of processes, by programs that crun does not need: py-spy for Python, else eu-stack, else gdb. Each call is
- * bounded in time and in what it may print. A tool that waits for a process in state D is left behind: it has got SIGKILL, and
- * crun reaps it when the kernel lets it end.
+ * bounded in time, and so is what is kept of its output. A tool that waits for a process in state D is left behind: it has got
+ * SIGKILL, and crun reaps it when the kernel lets it end. No process stays stopped by a tool that was killed.
  */
 
 #include <stdatomic.h>
@@ -39,9 +39,9 @@ void stack_tools_finish(struct stack_tools *t);
 /* The best tool there is. */
 enum stack_tool stack_tools_choose(const struct stack_tools *t, bool is_python);
 
-/* Runs the tools of all jobs, a few at a time, until deadline_ns. For a thread that is not the event loop's. */
-void stack_tools_run(const struct stack_tools *t, struct stack_job *jobs, size_t n_jobs,
-                     uint64_t deadline_ns);
+/* Runs the tools of all jobs, a few at a time. They are started during limit_ns, and each has that time to end, or four seconds
+ * where that is shorter. For a thread that is not the event loop's. */
+void stack_tools_run(const struct stack_tools *t, struct stack_job *jobs, size_t n_jobs, uint64_t limit_ns);
 
 /* For any thread: stack_tools_run() ends its tools, now and from now on, and their jobs are late. */
 void stack_tools_cancel(struct stack_tools *t);

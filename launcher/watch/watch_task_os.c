@@ -21,10 +21,11 @@ enum {
     LOOKS_PER_LISTING = 8, /* descendants are looked for in every so many looks */
     LOOK_STACKS_MAX = 64,  /* processes whose stacks one look takes */
     LOOK_MIN_MS = 2000, /* for the stacks of one look; twice as long behind one for which it was too short */
-    LOOKS_PER_TIMEOUT = 12, /* and no less than such a part of the time-out */
-    REPORT_MS = 4000,       /* and REPORT_RANK_MS for each rank: */
-    REPORT_RANK_MS = 100,   /* for the stacks that the report needs */
-    NATIVE_MS = 4000,       /* for native frames of Python programs, behind it */
+    LOOKS_PER_TIMEOUT = 12,  /* and no less than such a part of the time-out */
+    REPORT_MS = 4000,        /* and REPORT_PROCESS_MS for each process, at most REPORT_MAX_MS: */
+    REPORT_PROCESS_MS = 100, /* in which tools are started for the stacks that the report needs */
+    REPORT_MAX_MS = 20000,
+    NATIVE_MS = 4000, /* the same for native frames of Python programs, behind it */
     DESCRIPTION_SIZE = 32 << 10,
     FOLDERS_MAX = 100,
 };
@@ -190,7 +191,7 @@ static void look_at_places(struct watch_task *t)
     }
     uint64_t limit_ns = t->timeout_ns / LOOKS_PER_TIMEOUT, least_ns = LOOK_MIN_MS * UINT64_C(1000000);
     limit_ns = (limit_ns > least_ns ? limit_ns : least_ns) * (t->was_late ? 2 : 1);
-    stack_tools_run(tools_of(t), stacks.jobs, stacks.n, now_ns() + limit_ns);
+    stack_tools_run(tools_of(t), stacks.jobs, stacks.n, limit_ns);
     t->was_late = add_digests(t, &stacks);
 }
 
@@ -402,7 +403,7 @@ static void add_native_frames(struct watch_task *t, struct stack_set *set)
         if (job->tool != STACK_TOOL_PY_SPY || job->is_blocked)
             job->tool = STACK_TOOL_NONE;
     }
-    stack_tools_run(tools_of(t), set->jobs, set->n, now_ns() + (uint64_t)NATIVE_MS * 1000000u);
+    stack_tools_run(tools_of(t), set->jobs, set->n, (uint64_t)NATIVE_MS * 1000000u);
     write_files(t, set, false);
 }
 
@@ -414,6 +415,13 @@ static void note_blocked(struct stack_set *set)
             set->processes[i].state = 'D';
 }
 
+static uint64_t report_limit_ns(const struct stack_set *set)
+{
+    uint64_t ms = REPORT_MS + REPORT_PROCESS_MS * (uint64_t)set->n;
+
+    return (ms < REPORT_MAX_MS ? ms : REPORT_MAX_MS) * 1000000u;
+}
+
 static void take_stacks(struct watch_task *t)
 {
     free_set(&t->set);
@@ -422,8 +430,7 @@ static void take_stacks(struct watch_task *t)
     nccl_state_trigger(t->environment, t->rank_base, t->n_workers);
     if (collect(t, &t->set) != 0)
         return; /* without memory: the next time */
-    stack_tools_run(tools_of(t), t->set.jobs, t->set.n,
-                    now_ns() + (uint64_t)(REPORT_MS + REPORT_RANK_MS * t->n_workers) * 1000000u);
+    stack_tools_run(tools_of(t), t->set.jobs, t->set.n, report_limit_ns(&t->set));
     note_blocked(&t->set);
     report(t, &t->set);
     write_files(t, &t->set, true);

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import random
 import re
 import shutil
 import signal
@@ -19,6 +20,7 @@ import pytest
 import hangs
 import jobs
 import nodes as lib
+import tool_kills
 
 SLEEPER = "import os, sys, time\nif os.environ['RANK'] == '1':\n    os.kill(os.getpid(), 19)\ntime.sleep(1000)\n"
 
@@ -127,6 +129,49 @@ def test_no_worker_of_the_next_generation_is_killed_for_a_hang(tmp_path, monkeyp
         assert len([e for e in hangs.read_events(tmp_path / "events") if e["event"] == "restart"]) == 1
     finally:
         hangs.end(p)
+
+
+# Attaches to each thread and does not end: crun has to kill it.
+TRACER = f'''#!{sys.executable}
+import ctypes, os, sys, time
+libc = ctypes.CDLL(None)
+libc.ptrace.argtypes = [ctypes.c_long] * 4
+pid = sys.argv[sys.argv.index("--pid") + 1]
+for thread in os.listdir(f"/proc/{{pid}}/task"):
+    libc.ptrace(16, int(thread), 0, 0)
+open(f"{{sys.argv[0]}}.{{pid}}", "w").close()
+time.sleep(1e6)
+'''
+
+
+def state_of(pid):
+    return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_nothing_stays_stopped_behind_a_tool_that_is_killed(tmp_path, monkeypatch):
+    """Ranks that only wait, with threads and children."""
+    tool = tmp_path / "py-spy"
+    tool.write_text(TRACER)
+    tool.chmod(0o755)
+    monkeypatch.setenv("CRUN_PYSPY", str(tool))
+    script = ("import os, threading, time\n"
+              "for _ in range(8):\n    threading.Thread(target=time.sleep, args=(1e6,), daemon=True).start()\n"
+              "print('pid', os.getpid(), flush=True)\nos.environ['RANK'] == '0' and os.fork()\ntime.sleep(1e6)\n")
+    p = start(tmp_path, script, "--hang-timeout=2")
+    try:
+        jobs.wait_for(lambda: event(tmp_path, "hang"), 60)
+        examined = [int(path.suffix[1:]) for path in tmp_path.glob("py-spy.*")]
+        assert set(map(int, re.findall(r"pid (\d+)", output(tmp_path)))) <= set(examined) and len(examined) >= 4
+        assert {pid: state_of(pid) for pid in examined} == dict.fromkeys(examined, "S"), output(tmp_path)
+    finally:
+        hangs.end(p)
+
+
+@pytest.mark.parametrize("kind", tool_kills.KINDS)
+def test_a_killed_tool_leaves_no_process_stopped(kind):
+    if not tool_kills.find("eu-stack"):
+        pytest.skip("needs eu-stack")
+    assert tool_kills.kill_tool("eu-stack", kind, kills=4, seed=random.randrange(1 << 31)) == (0, "4 kills, 0 stopped")
 
 
 @pytest.fixture

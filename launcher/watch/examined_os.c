@@ -1,0 +1,80 @@
+#include "launcher/watch/examined_os.h"
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "launcher/util/folder_list_os.h"
+#include "launcher/util/proc_stat_os.h"
+#include "launcher/util/read_file_os.h"
+
+static atomic_bool are_workers_suspended;
+
+static bool is_stopped(char state)
+{
+    return state == 'T' || state == 't';
+}
+
+void examined_begin(struct examined *e, pid_t pid)
+{
+    struct proc_stat stat;
+
+    *e = (struct examined){.pid = pid};
+    if (proc_stat_read(pid, &stat) && !is_stopped(stat.state))
+        e->start_ticks = stat.start_ticks;
+}
+
+static uint64_t number_behind(const char *text, const char *name, int base)
+{
+    const char *at = strstr(text, name);
+
+    return at ? strtoull(at + strlen(name), NULL, base) : 0;
+}
+
+/* One thread: whether it is traced, and whether it is stopped or has a SIGSTOP of its own (that of kill(2) is the process's). */
+static void look_at_thread(pid_t pid, const char *thread, bool *is_traced, bool *has_stop)
+{
+    char path[64], text[4096];
+
+    (void)snprintf(path, sizeof(path), "/proc/%d/task/%.20s/status", (int)pid, thread); /* fits */
+    if (!read_file_text(path, text, sizeof(text)))
+        return; /* it has ended */
+    *is_traced |= number_behind(text, "\nTracerPid:", 10) != 0;
+    *has_stop |= strstr(text, "\nState:\tT") || number_behind(text, "\nSigPnd:", 16) >> (SIGSTOP - 1) & 1;
+}
+
+static bool is_left_stopped(pid_t pid)
+{
+    bool is_traced = false, has_stop = false;
+    struct folder_list list;
+    const char *name;
+    char path[64];
+
+    (void)snprintf(path, sizeof(path), "/proc/%d/task", (int)pid); /* fits */
+    if (folder_list_open(&list, path) != 0)
+        return false;
+    while ((name = folder_list_next(&list)))
+        if (name[0] != '.')
+            look_at_thread(pid, name, &is_traced, &has_stop);
+    folder_list_close(&list);
+    return has_stop && !is_traced;
+}
+
+bool examined_continue(const struct examined *e)
+{
+    struct proc_stat stat;
+
+    if (atomic_load(&are_workers_suspended))
+        return false;
+    if (e->start_ticks && is_left_stopped(e->pid) && proc_stat_read(e->pid, &stat) &&
+        stat.start_ticks == e->start_ticks)
+        (void)kill(e->pid, SIGCONT); /* it may have ended */
+    return true;
+}
+
+void examined_suspend(bool is_suspended)
+{
+    atomic_store(&are_workers_suspended, is_suspended);
+}
