@@ -110,6 +110,8 @@ struct guardian {
     bool refuses_starts;    /* until the next GUARDIAN_BEGIN */
     bool ending;            /* GUARDIAN_END has come */
     bool has_death_notice;
+    size_t unsent_at, n_unsent; /* in setup->unsent: the first report, and how many */
+    bool has_reported_end;
 };
 
 static pid_t listed[LISTED_MAX];
@@ -120,15 +122,41 @@ static bool is_short_of_memory(int error)
     return error == ENOBUFS || error == ENOMEM || error == EINTR;
 }
 
-/* A report that is lost would be waited for: without memory in the kernel it is sent again. Every other error means that
- * crun has ended, which the end of the link shows as well. */
-static void report_to_crun(struct guardian *g, struct guardian_report r)
+/* False: it is to be sent again later. Every other error means that crun has ended, which the end of the link shows as well. */
+static bool send_report(const struct guardian *g, const struct guardian_report *r)
+{
+    return send(g->setup->link, r, sizeof(*r), MSG_NOSIGNAL | MSG_DONTWAIT) >= 0 ||
+           (errno != EAGAIN && !is_short_of_memory(errno));
+}
+
+static void send_unsent_reports(struct guardian *g)
 {
     const struct timespec pause = {.tv_nsec = 1000000};
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = TOKEN_LINK};
+
+    for (; g->n_unsent > 0 && send_report(g, &g->setup->unsent[g->unsent_at]); g->n_unsent--)
+        g->unsent_at = (g->unsent_at + 1) % g->setup->n_unsent_max;
+    if (g->n_unsent > 0 && is_short_of_memory(errno))
+        (void)nanosleep(&pause, NULL); /* the link is writable; all signals are blocked */
+    if (g->n_unsent > 0)
+        event.events |= EPOLLOUT;
+    (void)epoll_ctl(g->epoll_fd, EPOLL_CTL_MOD, g->setup->link,
+                    &event); /* not watched any more: crun has ended */
+}
+
+/* Never waits: while crun is stopped, the lease and the orders that have come before are carried out. What the link does not
+ * take is kept in order. A worker has two reports at most that crun has not read: crun starts it again when it knows its end. */
+static void report_to_crun(struct guardian *g, struct guardian_report r)
+{
+    const size_t max = g->setup->n_unsent_max;
 
     r.time_ns = now_ns();
-    while (send(g->setup->link, &r, sizeof(r), MSG_NOSIGNAL) < 0 && is_short_of_memory(errno))
-        (void)nanosleep(&pause, NULL); /* all signals are blocked */
+    if (g->n_unsent == 0 && send_report(g, &r))
+        return;
+    bool is_needed = r.kind != GUARDIAN_SIGNALLED && r.kind != GUARDIAN_ZYGOTE;
+    if (g->n_unsent < (is_needed ? max : GUARDIAN_UNSENT_MORE / 2))
+        g->setup->unsent[(g->unsent_at + g->n_unsent++) % max] = r;
+    send_unsent_reports(g);
 }
 
 static int64_t microseconds(struct timeval t)
@@ -821,6 +849,7 @@ static void read_order(struct guardian *g)
     if (n < 0 && (errno == EAGAIN || errno == ECONNRESET || is_short_of_memory(errno)))
         return;
     if (n <= 0) { /* crun has ended; a closed link would stay readable */
+        g->n_unsent = 0;
         g->killing = !g->released;
         g->is_orphan = n == 0;
         (void)epoll_ctl(g->epoll_fd, EPOLL_CTL_DEL, g->setup->link, NULL);
@@ -881,6 +910,14 @@ static int wait_limit_ms(const struct guardian *g)
     return g->zygote.link >= 0 && g->zygote.is_loading ? ZYGOTE_PATIENCE_MS : -1;
 }
 
+static void on_link(struct guardian *g, uint32_t events)
+{
+    if (events & EPOLLOUT)
+        send_unsent_reports(g);
+    if (events & ~(uint32_t)EPOLLOUT)
+        read_order(g);
+}
+
 static void wait_for_events(struct guardian *g)
 {
     struct epoll_event events[64];
@@ -890,7 +927,7 @@ static void wait_for_events(struct guardian *g)
         int token = events[i].data.fd;
 
         if (token == TOKEN_LINK)
-            read_order(g);
+            on_link(g, events[i].events);
         else if (token == TOKEN_SIGNAL)
             read_signals(g);
         else if (token == TOKEN_ZYGOTE)
@@ -960,6 +997,17 @@ static bool is_over(struct guardian *g, bool has_children)
     return !has_children && (g->ending || g->is_orphan);
 }
 
+/* The last report; whether crun has taken all of them, or waits for none. */
+static bool has_reported_all(struct guardian *g)
+{
+    if (!g->has_reported_end)
+        job_cgroup_remove(g->setup->cgroup);
+    if (!g->has_reported_end && !g->ending)
+        report_to_crun(g, (struct guardian_report){.kind = GUARDIAN_EMPTY});
+    g->has_reported_end = true;
+    return g->ending || g->n_unsent == 0;
+}
+
 /* The end of the link is not enough: a process that ends closes its files a moment before its children get another
  * parent. */
 static bool has_crun_ended(pid_t crun)
@@ -1025,11 +1073,9 @@ _Noreturn void guardian_run(const struct guardian_setup *setup)
     for (;;) {
         bool has_children = reap_others(&g);
 
-        if (!setup->zygote && !has_children)
-            break;
-        if (!g.has_reported_orphans && have_workers_ended(&g))
+        if ((setup->zygote || has_children) && !g.has_reported_orphans && have_workers_ended(&g))
             report_orphans(&g);
-        if (is_over(&g, has_children))
+        if (is_over(&g, has_children) && has_reported_all(&g))
             break;
         renew_zygote(&g);
         limit_loading(&g);
@@ -1041,9 +1087,6 @@ _Noreturn void guardian_run(const struct guardian_setup *setup)
             sweep_sessions(&g);
         wait_for_events(&g);
     }
-    job_cgroup_remove(setup->cgroup);
-    if (!g.ending)
-        report_to_crun(&g, (struct guardian_report){.kind = GUARDIAN_EMPTY});
     if (g.is_orphan && !g.cannot_list && has_crun_ended(setup->crun)) {
         const struct death_notice *notice = g.has_death_notice ? &latest_notice : setup->death_notice;
         if (notice)

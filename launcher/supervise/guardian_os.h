@@ -56,7 +56,7 @@ enum guardian_report_kind {
     GUARDIAN_ZYGOTE, /* a report of the zygote (zygote_os.h): value: its kind; text; the members named there */
 };
 
-enum { GUARDIAN_TEXT_SIZE = 200 };
+enum { GUARDIAN_TEXT_SIZE = 200, GUARDIAN_UNSENT_MORE = 32 };
 
 struct guardian_report {
     uint32_t kind;
@@ -86,6 +86,8 @@ struct guardian_setup {
     const struct spawn_worker *workers;
     struct guardian_worker *state;
     size_t n_workers;
+    struct guardian_report *unsent; /* room for reports that crun does not take yet */
+    size_t n_unsent_max;            /* two for each worker and GUARDIAN_UNSENT_MORE */
     int link;
     int *keep; /* descriptors that the workers need, the link and the folder of cgroups, ascending; all others
                   above 2 are closed */

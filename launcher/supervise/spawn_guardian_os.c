@@ -56,9 +56,11 @@ int spawn_guardian(const struct spawn_worker *workers, size_t n_workers, const s
     _cleanup_free_ struct guardian_worker *state = calloc(n_workers, sizeof(*state));
     _cleanup_free_ struct replacement *starts = calloc(n_workers, sizeof(*starts));
     _cleanup_free_ int *keep = calloc(7 * n_workers + 8, sizeof(*keep));
+    const size_t n_unsent_max = 2 * n_workers + GUARDIAN_UNSENT_MORE;
+    _cleanup_free_ struct guardian_report *unsent = calloc(n_unsent_max, sizeof(*unsent));
     int link[2];
 
-    if (!state || !keep || !starts)
+    if (!state || !keep || !starts || !unsent)
         return -ENOMEM;
     for (size_t i = 0; i < n_workers; i++)
         state[i].start = &starts[i];
@@ -67,6 +69,8 @@ int spawn_guardian(const struct spawn_worker *workers, size_t n_workers, const s
     struct guardian_setup setup = {.workers = workers,
                                    .state = state,
                                    .n_workers = n_workers,
+                                   .unsent = unsent,
+                                   .n_unsent_max = n_unsent_max,
                                    .link = link[1],
                                    .keep = keep,
                                    .crun = getpid(),

@@ -66,6 +66,30 @@ def test_workers_of_a_stopped_crun_end_before_others_start(tmp_path, policy):
         assert spans[1][1] < spans[2][0] + 0.5, spans
 
 
+def test_a_lease_holds_when_more_workers_have_ended_than_a_stopped_crun_is_told_of(tmp_path):
+    """The socket between guardian and crun takes about 190 reports; 50 workers run on."""
+    stay, lease_s = 50, 4
+    end = int(os.environ.get("CRUN_TEST_ENDED_WORKERS", "250"))
+    script = (f"echo > {tmp_path}/$CRUN_GENERATION.$RANK; "
+              f"[ $LOCAL_RANK -ge {stay} ] && exec sh -c 'read x' < {tmp_path}/gate$NODE; exec sleep 1000")
+    port = lib.free_port()
+    with Crund(jobs.build_folder(), listen=(f"127.0.0.1:{port}",)), lib.Nodes(tmp_path) as nodes:
+        for i in range(2):
+            os.mkfifo(tmp_path / f"gate{i}")
+            nodes.crun("--nnodes=1:2", f"--nproc-per-node={stay + end if i else 1}", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}",
+                       "--rdzv-id=job", "--rdzv-conf=is_host=no,last_call_timeout=60,node_timeout_ms=2000", "--security=open",
+                       f"--lease={lease_s}", "--no-python", "sh", "-c", script, env={**os.environ, "NODE": str(i)})
+        jobs.wait_for(lambda: sum(1 for _ in tmp_path.glob("0.*")) == stay + end + 1, 60, 0.05)
+        workers = jobs.workers(nodes[1].pid).values()
+        nodes[1].signal(signal.SIGSTOP)
+        os.close(os.open(tmp_path / "gate1", os.O_RDWR))  # those that wait for it end
+        assert jobs.wait_until(lambda: not any(os.path.exists(f"/proc/{p}") for p in workers), lease_s + 2)
+        jobs.wait_for(lambda: any(tmp_path.glob("1.*")), 60)
+        nodes[1].signal(signal.SIGCONT)
+        jobs.wait_for(lambda: sum(1 for _ in tmp_path.glob("2.*")) == stay + end + 1, 60, 0.05)
+        assert f"and its lease is {lease_s} s" in nodes[1].text()
+
+
 @pytest.mark.parametrize("output", [[], ["-t1"]], ids=["inherited", "captured"])
 def test_the_lease_is_named_where_the_end_of_the_workers_is_known_before_it_is_over(tmp_path, output):
     """A crun that was stopped while it computed sees what its guardian has reported before it looks at its timers."""
