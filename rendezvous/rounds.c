@@ -234,6 +234,18 @@ static void learn_from_report(struct rounds_node *n, const struct session_report
         job_learn_charges(n);
 }
 
+/* The text of a failure may follow the report on it, because it is read from a disk, which may be slow. The end of the generation may
+ * be decided by then. */
+static void complete_cause(struct rounds_node *n, const struct session_report *report)
+{
+    struct session_cause *cause = &n->job->cause;
+    bool is_same = cause->kind == SESSION_CAUSE_WORKER && cause->group_rank == n->group_rank &&
+                   cause->rank == report->cause.rank;
+
+    if (report->phase == SESSION_FAILED && node_is_current(n) && is_same && !cause->text[0])
+        session_copy_text(cause->text, sizeof(cause->text), report->cause.text);
+}
+
 static void store_report(struct rounds_node *n, const struct session_report *report)
 {
     n->phase = report->phase;
@@ -248,6 +260,7 @@ static void store_report(struct rounds_node *n, const struct session_report *rep
     n->keeps_keys = report->phase == SESSION_READY && report->keeps_keys;
     if (report->cut_from > 0 && node_is_current(n))
         n->cut_from = report->cut_from;
+    complete_cause(n, report);
 }
 
 /* After the state of the node was decided anew. */

@@ -527,11 +527,19 @@ static void step_view(struct session *s, const struct session_event *event, stru
 
 /* ---- the worker group ---- */
 
+/* The failure was reported already, without the text, which takes a while to be read. */
+static bool is_text_of_failure(const struct session *s, const struct session_event *event)
+{
+    return s->phase == SESSION_FAILED && !s->cause.text[0] && s->cause.rank == event->cause->rank &&
+           s->cause.pid == event->cause->pid;
+}
+
 static void step_group_failed(struct session *s, const struct session_event *event,
                               struct session_actions *out)
 {
     /* A worker may have failed before it could be stopped for another reason. */
-    if ((s->phase != SESSION_RUNNING && s->phase != SESSION_STOPPING) || s->leaving)
+    if ((s->phase != SESSION_RUNNING && s->phase != SESSION_STOPPING && !is_text_of_failure(s, event)) ||
+        s->leaving)
         return;
     if (is_lease_over(s, event->now_ns)) { /* they were killed for that while this process did not run */
         if (s->phase == SESSION_RUNNING) {

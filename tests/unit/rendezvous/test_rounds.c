@@ -741,6 +741,33 @@ static void the_first_failure_in_time_is_the_cause(void **state)
     assert_string_equal(t->agents[0].view.cause.host, "node1");
 }
 
+static void fail_with_text(struct table *t, unsigned i, const char *text)
+{
+    session_copy_text(t->agents[i].hello.report.cause.text, sizeof(t->agents[i].hello.report.cause.text),
+                      text);
+    say(t, i, SESSION_FAILED);
+}
+
+static void the_text_of_a_failure_may_follow_it(void **state)
+{
+    struct table *t = *state;
+
+    t->params.max_restarts = 1;
+    run(t, 2, 2, 2);
+    fail_worker(t, 0, 0);
+    say(t, 1, SESSION_READY); /* which decides the end of the generation */
+    t->agents[0].hello.report.cause = session_cause_empty(SESSION_CAUSE_WORKER);
+    t->agents[0].hello.report.cause.rank = 0;
+    fail_with_text(t, 0, "of another rank");
+    t->agents[0].hello.report.cause.rank = 1;
+    fail_with_text(t, 0, "boom");
+    fail_with_text(t, 0, "another text");
+    say(t, 0, SESSION_READY);
+    assert_started(t, 1, 1, 1, 2);
+    assert_string_equal(t->agents[1].view.cause.text, "boom");
+    assert_int_equal(t->agents[1].view.restarts, 1);
+}
+
 static void a_failure_that_follows_from_a_lost_node_is_not_charged(void **state)
 {
     struct table *t = *state;
@@ -3018,6 +3045,7 @@ int main(void)
         TEST(the_last_failure_is_final_for_everybody),
         TEST(what_no_restart_helps_against_is_final),
         TEST(the_first_failure_in_time_is_the_cause),
+        TEST(the_text_of_a_failure_may_follow_it),
         TEST(a_failure_that_follows_from_a_lost_node_is_not_charged),
         TEST(a_silent_node_is_lost_after_its_timeout),
         TEST(a_node_whose_words_are_on_the_way_is_not_lost_yet),

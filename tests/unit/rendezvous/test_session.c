@@ -232,6 +232,34 @@ static void an_own_failure_is_reported_with_its_age(void **state)
     assert_int_equal(report.cause.kind, SESSION_CAUSE_NONE);
 }
 
+static void the_text_of_a_failure_is_reported_behind_it(void **state)
+{
+    struct table *t = *state;
+    struct session_cause cause = {.kind = SESSION_CAUSE_WORKER, .rank = 3, .pid = 11};
+    struct session_report report;
+
+    come_up(t);
+    run_generation(t, 0);
+    step(t,
+         (struct session_event){.kind = SESSION_EVENT_GROUP_FAILED, .cause = &cause, .when_ns = t->now_ns});
+    assert_did(t, "r");
+    session_copy_text(cause.text, sizeof(cause.text), "boom");
+    cause.rank = 4;
+    step(t,
+         (struct session_event){.kind = SESSION_EVENT_GROUP_FAILED, .cause = &cause, .when_ns = t->now_ns});
+    assert_did(t, "");
+    cause.rank = 3;
+    step(t,
+         (struct session_event){.kind = SESSION_EVENT_GROUP_FAILED, .cause = &cause, .when_ns = t->now_ns});
+    assert_did(t, "r");
+    session_report(&t->session, t->now_ns, &report);
+    assert_int_equal(report.phase, SESSION_FAILED);
+    assert_string_equal(report.cause.text, "boom");
+    step(t,
+         (struct session_event){.kind = SESSION_EVENT_GROUP_FAILED, .cause = &cause, .when_ns = t->now_ns});
+    assert_did(t, "");
+}
+
 static void a_failure_elsewhere_stops_the_workers(void **state)
 {
     struct table *t = *state;
@@ -1117,6 +1145,7 @@ int main(void)
         TEST(an_unfit_node_checks_again_when_it_is_asked_to),
         TEST(a_job_from_hello_to_its_end),
         TEST(an_own_failure_is_reported_with_its_age),
+        TEST(the_text_of_a_failure_is_reported_behind_it),
         TEST(a_failure_elsewhere_stops_the_workers),
         TEST(the_barrier_may_fall),
         TEST(old_generations_are_not_listened_to),
