@@ -41,6 +41,7 @@ struct agent {
     uv_timer_t deadline; /* of the group */
     uv_timer_t sweep;    /* runs while crun kills the children of a lost guardian */
     struct output *output;
+    struct disk_texts *texts; /* for reports on failed workers */
     struct events *events;    /* NULL: no event log was asked for */
     uv_timer_t history_timer; /* until the history is written */
     struct generation_host host;
@@ -108,8 +109,9 @@ struct agent {
     struct restart_progress restart_progress;
     char final_why[200];          /* why it rules out a restart; "": it does not */
     uint64_t line_stacks_due_ns;  /* when a line has stacks taken again */
-    struct guardian_report *held; /* that wait for lines; NULL: none */
+    struct guardian_report *held; /* that wait for lines or files; NULL: none */
     size_t n_held;
+    bool awaits_lines; /* they do */
     uv_timer_t held_timer;
     struct failures_outcome outcome; /* of the reports so far */
     int exit_code;
@@ -191,11 +193,30 @@ struct line_match;
 /* The callback of agent->output. */
 void agent_on_line_match(void *data, const struct line_match *match);
 
-/* True: the report waits for lines that were printed before; otherwise it is for agent_take_report(). */
+/* True: the report waits for lines that were printed before, or for files; otherwise it is for agent_take_report(). */
 bool agent_hold_report(struct agent *a, const struct guardian_report *report);
 
-/* Takes the reports that wait. The callback of agent->output; data is the agent. */
-void agent_release_reports(void *data);
+/* Takes the reports that wait. */
+void agent_release_reports(struct agent *a);
+
+/* The callback of agent->output: those lines are known. data is the agent. */
+void agent_on_lines_known(void *data);
+
+/* Something that reports may wait for has come. */
+void agent_check_held(struct agent *a);
+
+/* ---- agent_texts_uv.c ---- */
+
+/* 0 or -ENOMEM. */
+int agent_open_texts(struct agent *a);
+
+/* Asks for the files that belong to a report of the guardian. */
+void agent_want_texts(struct agent *a, const struct guardian_report *report);
+
+/* How long the report waits for them, in ms; 0: not at all. */
+unsigned agent_text_patience(const struct agent *a, const struct guardian_report *report);
+
+struct failures_source agent_failures_source(const struct agent *a);
 
 /* ---- agent_restarts_uv.c ---- */
 

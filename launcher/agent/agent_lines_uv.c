@@ -4,7 +4,7 @@
  * Lines come from the output thread, the ends of workers from the guardian: the end of a worker may be known before the line
  * that it printed last. The end of a generation waits until that thread has looked at all that was written before, and so
  * does the report of a failed worker where a rule rules out a restart, and with it all reports behind it. Any other event of
- * the group, and HELD_MS, end that wait.
+ * the group, and HELD_MS, end that wait. Reports wait for files of failed workers in the same place (agent_texts_uv.c).
  */
 
 #include <stdio.h>
@@ -91,7 +91,7 @@ void agent_on_line_match(void *data, const struct line_match *match)
         fail_for_line(a, match->local_rank, rule->action, text);
 }
 
-/* ---- reports that wait for lines ---- */
+/* ---- reports that wait ---- */
 
 static bool waits_for_lines(const struct agent *a, const struct guardian_report *report)
 {
@@ -104,9 +104,25 @@ static bool waits_for_lines(const struct agent *a, const struct guardian_report 
            line_rules_have(rules, LINE_STOP);
 }
 
+static void release_held(struct agent *a, bool may_wait_again)
+{
+    struct guardian_report *held = a->held;
+    size_t n = a->n_held;
+
+    a->held = NULL;
+    a->n_held = 0;
+    a->awaits_lines = false;
+    if (n > 0)
+        (void)uv_timer_stop(&a->held_timer); /* cannot fail on a timer that exists */
+    for (size_t i = 0; i < n; i++)
+        if (i == 0 || !may_wait_again || !agent_hold_report(a, &held[i]))
+            agent_take_report(a, &held[i]);
+    free(held);
+}
+
 static void on_held_too_long(uv_timer_t *timer)
 {
-    agent_release_reports(timer->data);
+    release_held(timer->data, true);
 }
 
 static bool append_held(struct agent *a, const struct guardian_report *report)
@@ -124,30 +140,38 @@ static bool append_held(struct agent *a, const struct guardian_report *report)
 bool agent_hold_report(struct agent *a, const struct guardian_report *report)
 {
     bool is_first = a->n_held == 0;
+    unsigned ms = is_first ? agent_text_patience(a, report) : 0;
 
-    if (is_first && (!waits_for_lines(a, report) || !output_look(a->output)))
+    if (is_first && waits_for_lines(a, report) && output_look(a->output)) {
+        a->awaits_lines = true;
+        ms = HELD_MS;
+    }
+    if (is_first && ms == 0)
         return false;
     if (!append_held(a, report)) {
         agent_release_reports(a);
         return false;
     }
     if (is_first)
-        (void)uv_timer_start(&a->held_timer, on_held_too_long, HELD_MS,
-                             0); /* fails only without a callback */
+        (void)uv_timer_start(&a->held_timer, on_held_too_long, ms, 0); /* fails only without a callback */
     return true;
 }
 
-void agent_release_reports(void *data)
+void agent_release_reports(struct agent *a)
+{
+    release_held(a, false);
+}
+
+void agent_check_held(struct agent *a)
+{
+    if (a->n_held > 0 && !a->awaits_lines && agent_text_patience(a, &a->held[0]) == 0)
+        release_held(a, true);
+}
+
+void agent_on_lines_known(void *data)
 {
     struct agent *a = data;
-    struct guardian_report *held = a->held;
-    size_t n = a->n_held;
 
-    a->held = NULL;
-    a->n_held = 0;
-    if (n > 0)
-        (void)uv_timer_stop(&a->held_timer); /* cannot fail on a timer that exists */
-    for (size_t i = 0; i < n; i++)
-        agent_take_report(a, &held[i]);
-    free(held);
+    a->awaits_lines = false;
+    agent_check_held(a);
 }

@@ -18,7 +18,6 @@
 #include "launcher/report/events_os.h"
 #include "launcher/util/log_os.h"
 #include "launcher/util/signal_name.h"
-#include "base/cleanup.h"
 #include "base/time.h"
 #include "rendezvous/server_uv.h"
 
@@ -46,9 +45,9 @@ static void describe_worker_failure(struct agent *a, int worker, struct session_
         cause->fatal = a->group.is_final;
         session_copy_text(cause->text, sizeof(cause->text), a->line_cause);
     } else {
-        _cleanup_free_ char *path = logs_worker_file(&a->logs, w->generation, worker, "error.json");
+        const struct failures_source source = agent_failures_source(a);
 
-        failures_read_message(path, cause->text, sizeof(cause->text));
+        failures_read_message(&source, worker, cause->text, sizeof(cause->text)); /* "": it may follow */
     }
 }
 

@@ -33,6 +33,7 @@
 #include "launcher/rdzv/rdzv_static_uv.h"
 #include "launcher/rdzv/resolver_uv.h"
 #include "launcher/rdzv/worker_store_uv.h"
+#include "launcher/report/disk_texts_uv.h"
 #include "launcher/report/events.h"
 #include "launcher/report/events_os.h"
 #include "launcher/report/final_error.h"
@@ -42,6 +43,7 @@
 #include "launcher/supervise/zygote_os.h"
 #include "launcher/util/bounded_os.h"
 #include "launcher/util/log_os.h"
+#include "launcher/util/side_thread_uv.h"
 #include "launcher/util/signal_name.h"
 #include "launcher/util/trace_os.h"
 #include "launcher/watch/examined_os.h"
@@ -126,8 +128,10 @@ void agent_take_report(struct agent *a, const struct guardian_report *report)
         return; /* the same */
     if (report->kind == GUARDIAN_STARTED && !a->has_traced_containment)
         agent_trace_containment(a);
-    if (report->kind == GUARDIAN_EMPTY)
+    if (report->kind == GUARDIAN_EMPTY) {
         output_flush(a->output); /* before the report on its end */
+        disk_texts_give_up(a->texts);
+    }
     if (report->kind == GUARDIAN_EXITED)
         a->group.workers[report->worker].max_rss_kib = report->max_rss_kib;
     agent_dispatch(a, (struct group_event){.kind = kinds[report->kind],
@@ -140,6 +144,7 @@ void agent_take_report(struct agent *a, const struct guardian_report *report)
 
 static void on_report(void *data, const struct guardian_report *report)
 {
+    agent_want_texts(data, report);
     if (!agent_hold_report(data, report))
         agent_take_report(data, report);
 }
@@ -538,21 +543,10 @@ static void do_disarm(struct agent *a)
 
 static void do_print_report(struct agent *a)
 {
-    const struct failures_source source = {
-        .group = &a->group,
-        .job = a->config->job,
-        .environment = a->config->environment,
-        .program = a->config->file,
-        .logs = &a->logs,
-        .rank_base = (int)a->assignment.rank_base,
-        .oom_kills = a->oom_kills_before < 0 ? -1 : cgroup_oom_kills("") - a->oom_kills_before,
-        .sender = a->sender,
-        .gave_up = a->gave_up,
-        .line_worker = a->line_worker,
-        .line_cause = a->line_cause,
-        .final_why = a->final_why,
-    };
+    struct failures_source source = agent_failures_source(a);
 
+    if (a->oom_kills_before >= 0)
+        source.oom_kills = cgroup_oom_kills("") - a->oom_kills_before;
     failures_tell(&source, &a->outcome);
 }
 
@@ -658,7 +652,8 @@ static void close_everything(struct agent *a)
     cancel_start(a);
     agent_stop_check(a);
     a->start_cancelled = false;
-    events_end(a->events, &a->group, &a->outcome, a->exit_code, &a->logs);
+    events_end(a->events, &a->group, &a->outcome, a->exit_code, a->texts);
+    disk_texts_give_up(a->texts);
     begin_early_removal(a); /* first, as it takes longest */
     events_begin_history(a->events);
     if (a->generation && a->generation->empty && a->generation->guardian)
@@ -952,9 +947,11 @@ static int agent_init(struct agent *a, const struct agent_config *config)
     if (!r)
         r = open_loop(a);
     if (!r)
+        r = agent_open_texts(a);
+    if (!r)
         r = output_create(&a->output, &a->loop,
                           &(struct output_callbacks){.on_match = agent_on_line_match,
-                                                     .on_looked = agent_release_reports,
+                                                     .on_looked = agent_on_lines_known,
                                                      .on_end = on_output_end,
                                                      .data = a});
     a->files_config = (struct attempt_files_config){
@@ -1037,11 +1034,13 @@ int agent_run(const struct agent_config *config)
     bool is_watch_over = watch_destroy(a.watch); /* it may write files among the logs */
     end_logs(&a);
     bounded_wait_for_then(CONSOLE_PATIENCE_MS); /* the note on threads */
-    if (!are_files_made || !is_watch_over || bounded_is_hung() || resolver_is_asking()) {
+    if (!are_files_made || !is_watch_over || bounded_is_hung() || resolver_is_asking() ||
+        side_thread_is_hung()) {
         trace_close();
         /* A thread that waits for a disk or for name servers uses what would be freed now. */
         _exit(a.exit_code);
     }
+    disk_texts_destroy(a.texts);
     free(a.failed);
     output_destroy(a.output);
     group_finish(&a.group);

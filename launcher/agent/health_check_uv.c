@@ -33,7 +33,7 @@ enum {
     SHOWN_MAX = 200,     /* lines of it */
     LINE_SIZE = 512,
     LAST_LINE_MAX = 120, /* of the reason */
-    APPEND_MS = 1000,
+    APPEND_MS = 250,
     WHY_SIZE = 256,
 };
 

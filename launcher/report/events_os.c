@@ -8,11 +8,11 @@
 #include <unistd.h>
 
 #include "launcher/report/events.h"
+#include "launcher/report/disk_texts_uv.h"
 #include "launcher/report/failures_os.h"
 #include "launcher/supervise/worker_group.h"
 #include "launcher/cli/job.h"
 #include "launcher/host/proc_info_os.h"
-#include "launcher/output/logs_os.h"
 #include "launcher/util/line_file_os.h"
 #include "launcher/util/control_path.h"
 #include "launcher/util/log_os.h"
@@ -22,7 +22,7 @@
 #include "base/time.h"
 #include "rendezvous/session_message.h"
 
-enum { ERROR_FILE_MAX = 64 << 10, HISTORY_MARKS_MAX = 100 /* of a generation */ };
+enum { RAW_ERROR_MAX = 64 << 10, HISTORY_MARKS_MAX = 100 /* of a generation */ };
 
 struct events {
     struct event_job job;
@@ -154,28 +154,24 @@ static void print_rendezvous(struct events *e, const struct worker_group *g)
 }
 
 /* The error file of a worker, or what torchrun writes for one without. Malloc'ed. */
-static char *read_raw_error(const struct worker_group *g, int local_rank, const struct logs *logs)
+static char *raw_error(const struct worker_group *g, int local_rank, const struct disk_texts *texts)
 {
-    _cleanup_free_ char *path =
-        logs_worker_file(logs, g->workers[local_rank].generation, local_rank, "error.json");
-    size_t n;
+    const struct file_part *part =
+        disk_texts_get(texts, (size_t)local_rank, g->workers[local_rank].generation);
 
-    char *bytes = path ? read_disk_start(path, ERROR_FILE_MAX, &n) : NULL;
-    if (!bytes)
-        return strdup(
-            "{\"message\": \"<NONE>\", \"errorTraits\": {\"category\": \"system_terminated_error\", "
-            "\"retryability\": \"False\"}}");
-    char *text = strndup(bytes, n);
-    free(bytes);
-    return text;
+    return strndup(
+        part ? part->bytes
+             : "{\"message\": \"<NONE>\", \"errorTraits\": {\"category\": \"system_terminated_error\", "
+               "\"retryability\": \"False\"}}",
+        RAW_ERROR_MAX);
 }
 
 static void print_worker_end(struct events *e, const struct worker_group *g, int local_rank, int64_t run_s,
-                             const struct logs *logs)
+                             const struct disk_texts *texts)
 {
     const struct event_ending ending = ending_of(g, local_rank);
     bool failed = ending.code != 0;
-    _cleanup_free_ char *error = failed ? read_raw_error(g, local_rank, logs) : NULL;
+    _cleanup_free_ char *error = failed ? raw_error(g, local_rank, texts) : NULL;
 
     print_torch(e, g,
                 (struct event_torch){.state = failed                         ? "FAILED"
@@ -189,12 +185,13 @@ static void print_worker_end(struct events *e, const struct worker_group *g, int
 }
 
 /* As in torchrun, the agent has "succeeded" when it ran to its end, whatever the result of the workers. */
-static void print_end(struct events *e, const struct worker_group *g, int64_t run_s, const struct logs *logs)
+static void print_end(struct events *e, const struct worker_group *g, int64_t run_s,
+                      const struct disk_texts *texts)
 {
     bool came_to_its_end = !g->interrupt && g->cause != GROUP_CAUSE_EXEC && g->cause != GROUP_CAUSE_START;
 
     for (int i = 0; came_to_its_end && i < g->config.n_workers; i++)
-        print_worker_end(e, g, i, run_s, logs);
+        print_worker_end(e, g, i, run_s, texts);
     print_torch(e, g,
                 (struct event_torch){
                     .state = came_to_its_end ? "SUCCEEDED" : "FAILED", .run_s = run_s, .duration_ms = -1});
@@ -297,7 +294,7 @@ void events_restart(struct events *e, const struct worker_group *g, const struct
 }
 
 void events_end(struct events *e, const struct worker_group *g, const struct failures_outcome *outcome,
-                int exit_code, const struct logs *logs)
+                int exit_code, const struct disk_texts *texts)
 {
     if (!e)
         return;
@@ -315,7 +312,7 @@ void events_end(struct events *e, const struct worker_group *g, const struct fai
                                .number = exit_code,
                                .took_ns = took},
                 now);
-    print_end(e, g, (int64_t)(took / 1000000000u), logs);
+    print_end(e, g, (int64_t)(took / 1000000000u), texts);
 }
 
 /* ---- life ---- */

@@ -10,7 +10,7 @@
 
 struct events;
 struct failures_outcome;
-struct logs;
+struct disk_texts;
 struct worker_group;
 struct group_actions;
 struct group_event;
@@ -53,9 +53,9 @@ void events_mark(struct events *e, const struct worker_group *g, const struct ev
 /* The report on a generation is out and another one follows. */
 void events_restart(struct events *e, const struct worker_group *g, const struct failures_outcome *outcome);
 
-/* The job is over. logs: the place of error files. */
+/* The job is over. texts: failures_n_texts(). */
 void events_end(struct events *e, const struct worker_group *g, const struct failures_outcome *outcome,
-                int exit_code, const struct logs *logs);
+                int exit_code, const struct disk_texts *texts);
 
 /* Begins to write the history, which is kept in memory before this and before events_destroy() (line_file_os.h). */
 void events_begin_history(struct events *e);

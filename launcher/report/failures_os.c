@@ -13,6 +13,7 @@
 #include "launcher/cli/job.h"
 #include "launcher/host/proc_info_os.h"
 #include "launcher/output/logs_os.h"
+#include "launcher/report/disk_texts_uv.h"
 #include "launcher/report/final_error.h"
 #include "launcher/report/report.h"
 #include "launcher/report/report_json.h"
@@ -25,39 +26,82 @@
 
 enum {
     ERROR_FILE_MAX = 1 << 20,
+    PROGRAM_HEAD_MAX = 256,
     LAST_LINES = 4,
     LAST_BYTES = 1024,
     LOOP_LIMIT_MS = 250, /* for a file that is written while the event loop waits */
     END_LIMIT_MS = 5000, /* for one that is written when the loop has ended */
 };
 
-/* What report_failure borrows. */
-struct strings {
-    char *path, *message, *bytes;
-    size_t n_bytes;
-};
+/* ---- what lies on a disk: the error file of each worker, and two texts on the cause ---- */
 
-static void read_error_file(const struct failures_source *source, struct report_failure *f, struct strings *s)
+static size_t stderr_text(const struct failures_source *source)
 {
+    return (size_t)source->group->config.n_workers;
+}
+
+static size_t program_text(const struct failures_source *source)
+{
+    return stderr_text(source) + 1;
+}
+
+size_t failures_n_texts(int n_workers)
+{
+    return (size_t)n_workers + 2;
+}
+
+static char *worker_file(const struct failures_source *source, int local_rank, const char *name)
+{
+    return logs_worker_file(source->logs, source->group->workers[local_rank].generation, local_rank, name);
+}
+
+static bool is_stderr_kept(const struct job *job, int local_rank)
+{
+    return (job->redirects[local_rank] | job->tees[local_rank]) & JOB_STDERR;
+}
+
+void failures_want_texts(const struct failures_source *source, int local_rank)
+{
+    const struct worker_group *g = source->group;
+    unsigned generation = g->workers[local_rank].generation;
+
+    disk_texts_want(source->texts, (size_t)local_rank, generation,
+                    file_part_create(worker_file(source, local_rank, "error.json"), ERROR_FILE_MAX, false));
+    if (g->cause == GROUP_CAUSE_NONE && is_stderr_kept(source->job, local_rank))
+        disk_texts_want(source->texts, stderr_text(source), generation,
+                        file_part_create(worker_file(source, local_rank, "stderr.log"), LAST_BYTES, true));
+}
+
+void failures_want_program(const struct failures_source *source)
+{
+    disk_texts_want(source->texts, program_text(source), source->group->generation,
+                    file_part_create(strdup(source->program), PROGRAM_HEAD_MAX, false));
+}
+
+static const struct file_part *error_text(const struct failures_source *source, int local_rank)
+{
+    return disk_texts_get(source->texts, (size_t)local_rank, source->group->workers[local_rank].generation);
+}
+
+static void read_error_file(const struct failures_source *source, struct report_failure *f, char **message)
+{
+    const struct file_part *part = error_text(source, f->local_rank);
     int64_t time_s = 0;
 
-    s->path = logs_worker_file(source->logs, source->group->workers[f->local_rank].generation, f->local_rank,
-                               "error.json");
-    if (!s->path)
+    if (!part)
         return;
-    s->bytes = read_disk_start(s->path, ERROR_FILE_MAX, &s->n_bytes);
-    if (!s->bytes)
-        return;
-    f->error_file = s->path;
-    if (report_json_read(s->bytes, s->n_bytes, &s->message, &time_s) != 0)
+    f->error_file = part->path;
+    if (report_json_read(part->bytes, part->n_bytes, message, &time_s) != 0)
         return; /* the file is named, what is in it cannot be shown */
-    f->message = s->message;
+    f->message = *message;
     if (time_s > 0)
         f->time_s = time_s;
 }
 
+/* ---- the failures ---- */
+
 static void describe_failure(const struct failures_source *source, int local_rank, struct report_failure *f,
-                             struct strings *s)
+                             char **message)
 {
     const struct group_worker *w = &source->group->workers[local_rank];
     struct tm local;
@@ -73,7 +117,7 @@ static void describe_failure(const struct failures_source *source, int local_ran
         .time_s = wall_clock_ns(w->ended_ns) / 1000000000,
         .max_rss_kib = w->max_rss_kib,
     };
-    read_error_file(source, f, s);
+    read_error_file(source, f, message);
     if (local_rank == source->line_worker)
         f->message = source->line_cause;
     time_t t = (time_t)f->time_s;
@@ -87,37 +131,29 @@ static bool is_stderr_shown(const struct job *job, int local_rank)
     return job->tees[local_rank] & JOB_STDERR && (!job->listed || job->listed[local_rank]);
 }
 
-/* The end of the worker's stderr.log: whole lines, at most LAST_LINES of them. Malloc'ed or NULL. */
+/* The end of the worker's stderr.log, if that is the worker which failed first: whole lines, at most LAST_LINES of them. Malloc'ed
+ * or NULL. */
 static char *last_stderr_lines(const struct failures_source *source, int local_rank)
 {
-    const struct job *job = source->job;
-    _cleanup_free_ char *path = NULL;
-    char *bytes;
-    size_t n;
+    const struct file_part *part =
+        disk_texts_get(source->texts, stderr_text(source), source->group->workers[local_rank].generation);
+    _cleanup_free_ char *path = worker_file(source, local_rank, "stderr.log");
 
-    if (!((job->redirects[local_rank] | job->tees[local_rank]) & JOB_STDERR))
+    if (!part || !path || strcmp(part->path, path) != 0)
         return NULL;
-    path = logs_worker_file(source->logs, source->group->workers[local_rank].generation, local_rank,
-                            "stderr.log");
-    if (!path)
-        return NULL;
-    bytes = read_disk_end(path, LAST_BYTES, &n);
-    if (!bytes)
-        return NULL;
-    while (n > 0 && bytes[n - 1] == '\n')
+    size_t n = part->n_bytes;
+    while (n > 0 && part->bytes[n - 1] == '\n')
         n--;
-    bytes[n] = '\0';
     size_t from = n;
     for (int lines = 0; from > 0; from--)
-        if (bytes[from - 1] == '\n' && ++lines == LAST_LINES)
+        if (part->bytes[from - 1] == '\n' && ++lines == LAST_LINES)
             break;
-    memmove(bytes, bytes + from, n - from + 1);
-    return bytes;
+    return strndup(part->bytes + from, n - from);
 }
 
 /* In the order in which they ended. */
 static size_t collect_failures(const struct failures_source *source, struct report_failure *failures,
-                               struct strings *strings)
+                               char **messages)
 {
     const struct worker_group *g = source->group;
     size_t n = 0;
@@ -127,7 +163,7 @@ static size_t collect_failures(const struct failures_source *source, struct repo
             const struct group_worker *w = &g->workers[i];
             if (w->state != GROUP_WORKER_ENDED || w->order != order || w->status == 0)
                 continue;
-            describe_failure(source, i, &failures[n], &strings[n]);
+            describe_failure(source, i, &failures[n], &messages[n]);
             n++;
         }
     return n;
@@ -149,11 +185,12 @@ static void write_own_error_file(const char *path, const char *text, unsigned li
 }
 
 /* torchrun's nesting: a launcher that was itself started with an error file copies the root cause there. */
-static void copy_error_file(const struct failures_source *source, const struct strings *s, int exit_code)
+static void copy_error_file(const struct failures_source *source, const struct report_failure *root)
 {
     const char *path = own_error_file(source->environment);
+    const struct file_part *part = error_text(source, root->local_rank);
     _cleanup_free_ char *text =
-        path && s->bytes ? report_json_with_code(s->bytes, s->n_bytes, exit_code) : NULL;
+        path && part ? report_json_with_code(part->bytes, part->n_bytes, root->exit_code) : NULL;
 
     write_own_error_file(path, text, LOOP_LIMIT_MS);
 }
@@ -179,24 +216,12 @@ void failures_record_own(char *const *environment, int signal, const char *text)
 static char *bad_interpreter(const struct failures_source *source)
 {
     const struct worker_group *g = source->group;
-    size_t n;
+    const struct file_part *part = disk_texts_get(source->texts, program_text(source), g->generation);
 
-    if (g->cause != GROUP_CAUSE_EXEC || access(source->program, X_OK) < 0)
+    if (g->cause != GROUP_CAUSE_EXEC || !part || !part->is_executable || strncmp(part->bytes, "#!", 2) != 0)
         return NULL;
-    int error = g->workers[g->cause_worker].status;
-    char *head = error == ENOENT || error == EACCES ? read_disk_start(source->program, 256, &n) : NULL;
-    if (!head)
-        return NULL;
-    head[n] = '\0';
-    if (strncmp(head, "#!", 2) != 0) {
-        free(head);
-        return NULL;
-    }
-    const char *name = head + 2 + strspn(head + 2, " \t");
-    size_t length = strcspn(name, " \t\n");
-    memmove(head, name, length);
-    head[length] = '\0';
-    return head;
+    const char *name = part->bytes + 2 + strspn(part->bytes + 2, " \t");
+    return strndup(name, strcspn(name, " \t\n"));
 }
 
 /* "rank 1 (pid 4711): exit code 3: ValueError: boom". */
@@ -254,13 +279,13 @@ static bool is_final_failure(const struct failures_source *source, const struct 
 }
 
 static void report_failed_generation(const struct failures_source *source, struct report_failure *failures,
-                                     struct strings *strings, struct failures_outcome *outcome)
+                                     char **messages, struct failures_outcome *outcome)
 {
     const struct worker_group *g = source->group;
     char host[256], core_pattern[128];
 
     proc_info_core_pattern(core_pattern, sizeof(core_pattern));
-    size_t n = collect_failures(source, failures, strings);
+    size_t n = collect_failures(source, failures, messages);
     int root = report_find_root(failures, n);
     proc_info_host_name(host, sizeof(host));
     outcome->root_code = root < 0 ? 0 : failures[root].exit_code;
@@ -296,35 +321,31 @@ static void report_failed_generation(const struct failures_source *source, struc
     _cleanup_free_ char *text = report_compose(&report);
     log_lines(text ? text : "crun: the job has failed, and there is no memory for the report\n");
     if (root >= 0 && !g->will_restart)
-        copy_error_file(source, &strings[root], failures[root].exit_code);
+        copy_error_file(source, &failures[root]);
 }
 
 void failures_tell(const struct failures_source *source, struct failures_outcome *outcome)
 {
     size_t n = (size_t)source->group->config.n_workers;
     struct report_failure *failures = calloc(n, sizeof(*failures));
-    struct strings *strings = calloc(n, sizeof(*strings));
+    char **messages = calloc(n, sizeof(*messages));
 
-    if (failures && strings)
-        report_failed_generation(source, failures, strings, outcome);
-    for (size_t i = 0; strings && i < n; i++) {
-        free(strings[i].path);
-        free(strings[i].message);
-        free(strings[i].bytes);
-    }
-    free(strings);
+    if (failures && messages)
+        report_failed_generation(source, failures, messages, outcome);
+    for (size_t i = 0; messages && i < n; i++)
+        free(messages[i]);
+    free(messages);
     free(failures);
 }
 
-void failures_read_message(const char *error_file, char *ret, size_t size)
+void failures_read_message(const struct failures_source *source, int local_rank, char *ret, size_t size)
 {
-    _cleanup_free_ char *bytes = NULL, *message = NULL;
+    const struct file_part *part = error_text(source, local_rank);
+    _cleanup_free_ char *message = NULL;
     int64_t time_s;
-    size_t n;
 
     ret[0] = '\0';
-    bytes = error_file ? read_disk_start(error_file, ERROR_FILE_MAX, &n) : NULL;
-    if (!bytes || report_json_read(bytes, n, &message, &time_s) != 0)
+    if (!part || report_json_read(part->bytes, part->n_bytes, &message, &time_s) != 0)
         return;
     const char *end = message + strlen(message);
     while (end > message && end[-1] == '\n')

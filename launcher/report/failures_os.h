@@ -2,13 +2,14 @@
 
 /*
  * After a generation has failed: collects how its workers ended, with their error files, and prints the report (report.h).
- * Reads files and writes to stderr.
+ * Files are read beside the loop (disk_texts_uv.h) from the end of each worker on. What has not been read in time is missing.
  */
 
 #include <stdbool.h>
 #include <stddef.h>
 
 struct worker_group;
+struct disk_texts;
 struct job;
 struct logs;
 
@@ -16,15 +17,16 @@ struct failures_source {
     const struct worker_group *group;
     const struct job *job;
     char *const *environment;
-    const char *program;     /* path that was executed */
-    const struct logs *logs; /* the place of error files and kept ones */
-    int rank_base;           /* global rank of local rank 0 */
-    long oom_kills;          /* since the start; -1 when unknown */
-    const char *sender;      /* sender of the signal that stopped crun; "" when unknown */
-    bool gave_up;            /* something cannot be killed */
-    int line_worker;         /* local rank that was killed for a line that it printed; -1: none */
-    const char *line_cause;  /* which, as a sentence */
-    const char *final_why;   /* why there is no restart, where no rule on a line is the reason; or "" */
+    const char *program;      /* path that was executed */
+    const struct logs *logs;  /* the place of error files and kept ones */
+    struct disk_texts *texts; /* failures_n_texts() */
+    int rank_base;            /* global rank of local rank 0 */
+    long oom_kills;           /* since the start; -1 when unknown */
+    const char *sender;       /* sender of the signal that stopped crun; "" when unknown */
+    bool gave_up;             /* something cannot be killed */
+    int line_worker;          /* local rank that was killed for a line that it printed; -1: none */
+    const char *line_cause;   /* which, as a sentence */
+    const char *final_why;    /* why there is no restart, where no rule on a line is the reason; or "" */
 };
 
 struct failures_outcome {
@@ -34,14 +36,22 @@ struct failures_outcome {
     char reason[256]; /* of the last report: the root cause in a few words */
 };
 
+size_t failures_n_texts(int n_workers);
+
+/* Asks for what a report shows of the files of a worker that has ended; before the group machine learns of that end. */
+void failures_want_texts(const struct failures_source *source, int local_rank);
+
+/* The program could not be executed: asks for its first line. */
+void failures_want_program(const struct failures_source *source);
+
 /*
  * Prints the report and updates the outcome. When the job is over and TORCHELASTIC_ERROR_FILE is in crun's own
  * environment, the error file of the root cause is copied there.
  */
 void failures_tell(const struct failures_source *source, struct failures_outcome *outcome);
 
-/* The last line of the message in the error file of a worker (of a traceback: the exception); "" without one (NULL, too). */
-void failures_read_message(const char *error_file, char *ret, size_t size);
+/* The last line of the message in the error file of a worker (of a traceback: the exception); "" without one. */
+void failures_read_message(const struct failures_source *source, int local_rank, char *ret, size_t size);
 
 /* The end of crun by a signal (else 0), or by what text names (NULL: the last line that crun logged), for the file that
  * TORCHELASTIC_ERROR_FILE names in its environment. */

@@ -13,16 +13,7 @@
 
 enum { DISK_LIMIT_MS = 250 }; /* of an event loop that has to answer other nodes within their node timeout */
 
-/* A part of a file that is read in a thread. */
-struct file_part {
-    char *path;
-    size_t n_max;
-    bool from_end;
-    char *bytes; /* the result, or NULL */
-    size_t n_bytes;
-};
-
-static void read_part(void *data)
+void file_part_read(void *data)
 {
     struct file_part *part = data;
     _cleanup_close_ int fd = open(part->path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
@@ -32,7 +23,8 @@ static void read_part(void *data)
         return;
     size_t size = (size_t)info.st_size < part->n_max ? (size_t)info.st_size : part->n_max;
     off_t offset = part->from_end ? info.st_size - (off_t)size : 0;
-    part->bytes = malloc(size + 1);
+    part->is_executable = info.st_mode & 0111;
+    part->bytes = calloc(1, size + 1);
     while (part->bytes && part->n_bytes < size) {
         ssize_t n =
             pread(fd, part->bytes + part->n_bytes, size - part->n_bytes, offset + (off_t)part->n_bytes);
@@ -42,42 +34,42 @@ static void read_part(void *data)
     }
 }
 
-static void drop_part(void *data)
+void file_part_drop(void *data)
 {
     struct file_part *part = data;
 
+    if (!part)
+        return;
     free(part->bytes);
     free(part->path);
     free(part);
 }
 
-static char *read_disk_part(const char *path, size_t n_max, bool from_end, size_t *ret_n_bytes)
+struct file_part *file_part_create(char *path, size_t n_max, bool from_end)
 {
-    struct file_part *part = calloc(1, sizeof(*part));
+    struct file_part *part = path ? calloc(1, sizeof(*part)) : NULL;
+
+    if (part)
+        *part = (struct file_part){.path = path, .n_max = n_max, .from_end = from_end};
+    else
+        free(path);
+    return part;
+}
+
+char *read_disk_start(const char *path, size_t n_max, size_t *ret_n_bytes)
+{
+    struct file_part *part = file_part_create(strdup(path), n_max, false);
     char *bytes = NULL;
 
-    if (!part)
-        return NULL;
-    *part = (struct file_part){.path = strdup(path), .n_max = n_max, .from_end = from_end};
-    int r = part->path ? bounded_call(read_part, drop_part, part, DISK_LIMIT_MS) : -ENOMEM;
+    int r = part ? bounded_call(file_part_read, file_part_drop, part, DISK_LIMIT_MS) : -ENOMEM;
     if (r == -ETIMEDOUT)
         return NULL; /* the thread has it */
     if (!r) {
         bytes = steal_ptr(part->bytes);
         *ret_n_bytes = part->n_bytes;
     }
-    drop_part(part);
+    file_part_drop(part);
     return bytes;
-}
-
-char *read_disk_start(const char *path, size_t n_max, size_t *ret_n_bytes)
-{
-    return read_disk_part(path, n_max, false, ret_n_bytes);
-}
-
-char *read_disk_end(const char *path, size_t n_max, size_t *ret_n_bytes)
-{
-    return read_disk_part(path, n_max, true, ret_n_bytes);
 }
 
 /* ---- writing ---- */

@@ -1,7 +1,7 @@
 /*
  * A disk that hangs, for LD_PRELOAD: open, mkdir, read, write, fsync and their like on files with $SLOW_DISK in their
  * path do not return while the file $SLOW_DISK_HANGS exists; with $SLOW_DISK_READS read and pread alone. A hung network
- * file system is like that, except that there SIGKILL ends the wait.
+ * file system is like that, except that there SIGKILL ends the wait. With $SLOW_DISK_OPEN_MS each open takes so long.
  */
 
 #include <dlfcn.h>
@@ -94,6 +94,14 @@ static void wait_for_path(const char *path)
         wait_while_hung(path);
 }
 
+static void wait_to_open(const char *path)
+{
+    const char *disk = getenv("SLOW_DISK"), *ms = getenv("SLOW_DISK_OPEN_MS");
+
+    if (disk && ms && strstr(path, disk))
+        (void)usleep((useconds_t)atoi(ms) * 1000);
+}
+
 /* Programs with large files call it as open64(), and so is this one compiled. */
 static int open_slowly(const char *path, int flags, mode_t mode)
 {
@@ -102,6 +110,7 @@ static int open_slowly(const char *path, int flags, mode_t mode)
     if (!real)
         real = (int (*)(const char *, int, ...))dlsym(RTLD_NEXT, "open64");
     wait_for_path(path);
+    wait_to_open(path);
     return real(path, flags, mode);
 }
 

@@ -10,6 +10,7 @@ import socket
 import struct
 import sys
 import termios
+import time
 
 import pytest
 
@@ -394,3 +395,36 @@ def test_prefix_has_the_rank_in_the_whole_job(tmp_path):
         for node in nodes:
             lines = re.findall(r"^(\S+):(\d) GENERATION .* RANK (\d)/4", node.text(), re.M)
             assert len(lines) == 2 and all(name == host and prefix == rank for name, prefix, rank in lines)
+
+
+# One rank fails with an error file. The others end on SIGTERM without one: crun looks for theirs all the same.
+FAILS_ONCE = ("[ $CRUN_GENERATION = 0 ] || exit 0; "
+              "[ $RANK = 5 ] && sleep 0.3 && { echo '{\"message\": \"ValueError: boom\"}' > $TORCHELASTIC_ERROR_FILE; exit 3; }; exec sleep 1000")
+
+
+def slow_error_files(ms):
+    return {**os.environ, **jobs.preload("slow_disk", SLOW_DISK="error.json", SLOW_DISK_OPEN_MS=ms)}
+
+
+def test_a_disk_that_is_slow_costs_one_restart_and_no_node(tmp_path):
+    """A node with 32 workers, whose error files take 100 ms each: with the default node timeout of a second."""
+    port = lib.free_port()
+    with Crund(jobs.build_folder(), listen=(f"127.0.0.1:{port}",)), lib.Nodes(tmp_path) as nodes:
+        for n_workers, ms in (32, 100), (1, 100):
+            nodes.crun(*options(port, "--max-restarts=3", f"--nproc-per-node={n_workers}", nnodes="1:2", silence_ms=1000, conf="last_call_timeout=60"),
+                       "--no-python", "sh", "-c", SHOW + FAILS_ONCE, env=slow_error_files(ms))
+        assert nodes.codes() == [0, 0], nodes.texts()
+        assert {line[0] for line in shown(nodes)[0]} == {0, 1} and len(shown(nodes)[0]) == 66, nodes.texts()
+        text = nodes[0].text() + nodes[1].text()
+        assert "lost" not in text and "waiting for" not in text, text
+        assert all("ValueError: boom" in n.text() for n in nodes), nodes.texts()
+
+
+def test_sigterm_is_obeyed_while_error_files_are_read(tmp_path):
+    with lib.Nodes(tmp_path) as nodes:
+        nodes.crun("--standalone", "--nproc-per-node=32", "--no-python", "sh", "-c", "echo READY; exec sleep 1000", env=slow_error_files(100))
+        jobs.wait_for(lambda: nodes[0].text().count("READY") == 32)
+        began = time.monotonic()
+        nodes[0].signal(signal.SIGTERM)
+        assert nodes[0].wait() == 1
+        assert time.monotonic() - began < 2  # all files one after the other take 3.2 s

@@ -1,0 +1,124 @@
+#include "launcher/report/disk_texts_uv.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "launcher/util/read_disk_os.h"
+#include "launcher/util/side_thread_uv.h"
+#include "base/cleanup.h"
+
+enum { DISK_TEXT_LIMIT_MS = 250 };
+
+struct disk_text {
+    struct disk_text *next; /* that is asked for behind this one */
+    struct file_part *part; /* asked for, then read; NULL: there is none */
+    unsigned generation;
+    bool is_wanted, is_read;
+};
+
+struct disk_texts {
+    struct disk_texts_host host;
+    struct disk_text *first, **end; /* asked for */
+    struct side_call *call;         /* that reads `first`; NULL: none */
+    struct disk_text items[];
+};
+
+static void read_next_text(struct disk_texts *t);
+
+static void end_first_text(struct disk_texts *t, struct file_part *part)
+{
+    struct disk_text *text = t->first;
+
+    t->call = NULL;
+    t->first = text->next;
+    if (!t->first)
+        t->end = &t->first;
+    *text = (struct disk_text){.generation = text->generation, .part = part, .is_read = part && part->bytes};
+}
+
+static void on_text_read(void *owner, void *data)
+{
+    struct disk_texts *t = owner;
+    size_t i = (size_t)(t->first - t->items);
+
+    end_first_text(t, data);
+    read_next_text(t);
+    t->host.on_read(t->host.data, i);
+}
+
+static void read_next_text(struct disk_texts *t)
+{
+    while (t->first && !t->call) {
+        const struct side_task task = {.run = file_part_read,
+                                       .drop = file_part_drop,
+                                       .done = on_text_read,
+                                       .data = steal_ptr(t->first->part),
+                                       .owner = t,
+                                       .limit_ms = DISK_TEXT_LIMIT_MS};
+
+        if (side_thread_is_hung())
+            file_part_drop(task.data);
+        if (side_thread_is_hung() || side_thread_submit(&t->call, t->host.loop, &task) != 0)
+            end_first_text(t, NULL);
+    }
+}
+
+void disk_texts_want(struct disk_texts *t, size_t i, unsigned generation, struct file_part *part)
+{
+    struct disk_text *text = &t->items[i];
+
+    if (text->is_wanted)
+        disk_texts_give_up(t); /* a worker that has ended twice while a file was read */
+    file_part_drop(text->part);
+    *text = (struct disk_text){.part = part, .generation = generation, .is_wanted = part};
+    if (!part)
+        return;
+    *t->end = text;
+    t->end = &text->next;
+    read_next_text(t);
+}
+
+const struct file_part *disk_texts_get(const struct disk_texts *t, size_t i, unsigned generation)
+{
+    const struct disk_text *text = &t->items[i];
+
+    return text->is_read && text->generation == generation ? text->part : NULL;
+}
+
+bool disk_texts_await(const struct disk_texts *t, size_t i)
+{
+    return t->items[i].is_wanted;
+}
+
+bool disk_texts_await_any(const struct disk_texts *t)
+{
+    return t->first;
+}
+
+void disk_texts_give_up(struct disk_texts *t)
+{
+    side_thread_cancel(t->call);
+    while (t->first) {
+        file_part_drop(t->first->part);
+        end_first_text(t, NULL);
+    }
+}
+
+int disk_texts_create(struct disk_texts **ret, const struct disk_texts_host *host)
+{
+    struct disk_texts *t = calloc(1, sizeof(*t) + host->n * sizeof(t->items[0]));
+
+    if (!t)
+        return -ENOMEM;
+    t->host = *host;
+    t->end = &t->first;
+    *ret = t;
+    return 0;
+}
+
+void disk_texts_destroy(struct disk_texts *t)
+{
+    for (size_t i = 0; t && i < t->host.n; i++)
+        file_part_drop(t->items[i].part);
+    free(t);
+}

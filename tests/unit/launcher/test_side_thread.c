@@ -1,0 +1,174 @@
+/*
+ * Calls beside the loop, and the files that a report on failed workers reads by them: in order, none of them waited for, and what is
+ * late is dropped.
+ */
+
+#include "launcher/util/side_thread_uv.h"
+
+#include <semaphore.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "launcher/report/disk_texts_uv.h"
+#include "launcher/util/read_disk_os.h"
+
+#include "tests/support/c/cmocka_fixed.h"
+
+struct test_task {
+    sem_t *may_end; /* NULL: it does not wait */
+    sem_t *dropped;
+    int result;
+};
+
+static void run_test_task(void *data)
+{
+    struct test_task *t = data;
+
+    while (t->may_end && sem_wait(t->may_end) < 0) {
+    }
+    t->result = 7;
+}
+
+static void drop_test_task(void *data)
+{
+    struct test_task *t = data;
+    sem_t *dropped = t->dropped;
+
+    free(t);
+    (void)sem_post(dropped);
+}
+
+static void on_test_task(void *owner, void *data)
+{
+    struct test_task *t = data;
+
+    *(int *)owner = t ? t->result : -1;
+    free(t);
+}
+
+static struct side_call *submit(uv_loop_t *loop, sem_t *may_end, sem_t *dropped, int *result)
+{
+    struct test_task *t = calloc(1, sizeof(*t));
+    struct side_call *c = NULL;
+
+    assert_non_null(t);
+    *t = (struct test_task){.may_end = may_end, .dropped = dropped};
+    assert_int_equal(side_thread_submit(&c, loop,
+                                        &(struct side_task){.run = run_test_task,
+                                                            .drop = drop_test_task,
+                                                            .done = on_test_task,
+                                                            .data = t,
+                                                            .owner = result,
+                                                            .limit_ms = may_end ? 50 : 10000}),
+                     0);
+    return c;
+}
+
+static void wait_for(sem_t *s)
+{
+    while (sem_wait(s) < 0) {
+    }
+    for (int i = 0; i < 1000 && side_thread_is_hung(); i++) /* a moment behind that */
+        (void)usleep(1000);
+    assert_false(side_thread_is_hung());
+}
+
+static void a_call_is_done_or_late_or_cancelled(void **state)
+{
+    sem_t may_end, dropped;
+    int done = 0, late = 0, cancelled = 0;
+    uv_loop_t loop;
+
+    (void)state;
+    assert_int_equal(sem_init(&may_end, 0, 0) | sem_init(&dropped, 0, 0), 0);
+    assert_int_equal(uv_loop_init(&loop), 0);
+    (void)submit(&loop, NULL, &dropped, &done);
+    (void)submit(&loop, &may_end, &dropped, &late);
+    side_thread_cancel(submit(&loop, &may_end, &dropped, &cancelled));
+    side_thread_cancel(NULL);
+    (void)uv_run(&loop, UV_RUN_DEFAULT); /* ends although two calls have not returned */
+    assert_int_equal(done, 7);
+    assert_int_equal(late, -1);
+    assert_int_equal(cancelled, 0);
+    assert_true(side_thread_is_hung());
+    assert_int_equal(sem_post(&may_end) | sem_post(&may_end), 0);
+    while (sem_wait(&dropped) < 0) {
+    }
+    wait_for(&dropped);
+    assert_int_equal(uv_loop_close(&loop), 0);
+}
+
+struct texts {
+    char seen[16];
+    size_t n_seen;
+};
+
+static void on_read(void *data, size_t i)
+{
+    struct texts *t = data;
+
+    t->seen[t->n_seen++] = (char)('0' + i);
+}
+
+static struct file_part *part_of(const char *path, bool from_end)
+{
+    return file_part_create(path ? strdup(path) : NULL, 4, from_end);
+}
+
+static void texts_are_read_in_the_order_of_the_requests(void **state)
+{
+    char path[] = "/tmp/test_side_thread.XXXXXX";
+    struct texts seen = {.n_seen = 0};
+    struct disk_texts *t;
+    uv_loop_t loop;
+    int fd = mkstemp(path);
+
+    (void)state;
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, "abcdef", 6), 6);
+    assert_int_equal(close(fd), 0);
+    assert_int_equal(uv_loop_init(&loop), 0);
+    assert_int_equal(
+        disk_texts_create(
+            &t, &(struct disk_texts_host){.loop = &loop, .n = 4, .on_read = on_read, .data = &seen}),
+        0);
+    disk_texts_want(t, 2, 5, part_of(path, false));
+    disk_texts_want(t, 0, 5, part_of("/none", false));
+    disk_texts_want(t, 3, 5, part_of(path, true));
+    disk_texts_want(t, 1, 5, part_of(NULL, false));
+    assert_true(disk_texts_await(t, 2) && disk_texts_await(t, 3) && !disk_texts_await(t, 1));
+    assert_true(disk_texts_await_any(t) && !disk_texts_get(t, 2, 5));
+    (void)uv_run(&loop, UV_RUN_DEFAULT);
+    assert_string_equal(seen.seen, "203");
+    assert_false(disk_texts_await_any(t));
+    assert_string_equal(disk_texts_get(t, 2, 5)->bytes, "abcd");
+    assert_string_equal(disk_texts_get(t, 3, 5)->bytes, "cdef");
+    assert_null(disk_texts_get(t, 2, 4)); /* of another generation */
+    assert_null(disk_texts_get(t, 0, 5));
+    disk_texts_want(t, 2, 6, part_of(path, false));
+    disk_texts_want(t, 0, 6, part_of(path, false));
+    disk_texts_want(t, 0, 7, part_of(path, false)); /* in place of both */
+    (void)uv_run(&loop, UV_RUN_DEFAULT);
+    assert_non_null(disk_texts_get(t, 0, 7));
+    disk_texts_want(t, 1, 7, part_of(path, false));
+    disk_texts_give_up(t);
+    assert_false(disk_texts_await_any(t) || disk_texts_get(t, 1, 7));
+    (void)uv_run(&loop, UV_RUN_DEFAULT);
+    disk_texts_destroy(t);
+    assert_int_equal(uv_loop_close(&loop), 0);
+    for (int i = 0; i < 1000 && side_thread_is_hung(); i++)
+        (void)usleep(1000);
+    assert_int_equal(unlink(path), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_call_is_done_or_late_or_cancelled),
+        cmocka_unit_test(texts_are_read_in_the_order_of_the_requests),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
