@@ -79,13 +79,12 @@ static void begin_seam(const struct line_prefix *l, const char *end, size_t n)
 /* The bytes before a character that is not complete. */
 static size_t whole_characters(const char *data, size_t n)
 {
-    size_t lead = n;
-
-    while (lead > 0 && n - lead < 3 && ((unsigned char)data[lead - 1] & 0xC0) == 0x80)
-        lead--;
-    unsigned char first = lead > 0 ? (unsigned char)data[lead - 1] : 0;
-    size_t wanted = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : first >= 0xC0 ? 2 : 1;
-    return wanted > n - lead + 1 ? lead - 1 : n;
+    for (size_t back = 1; back <= 3 && back < n; back++) {
+        unsigned char lead = (unsigned char)data[n - back];
+        if (lead >= 0xC0)
+            return (lead >= 0xF0 ? 4u : lead >= 0xE0 ? 3u : 2u) > back ? n - back : n;
+    }
+    return n;
 }
 
 /* console: NULL when the line is not for it. */
