@@ -487,7 +487,7 @@ static int job_take_output(struct job_builder *b)
     if (job->metrics_addr && !metrics_address_parse(job->metrics_addr, metrics_host, &metrics_port))
         return job_refuse(b, "--metrics-addr %s: not PORT, HOST:PORT or [IPV6]:PORT with a numeric address",
                           job->metrics_addr);
-    job->log_dir = job_text(b, OPTION_LOG_DIR);
+    job->log_dir = job_text_or_none(b, OPTION_LOG_DIR);
     int r = take_stream_map(b, OPTION_REDIRECTS, &job->redirects);
     if (!r)
         r = take_stream_map(b, OPTION_TEE, &job->tees);

@@ -30,6 +30,14 @@ static inline const char *job_text(const struct job_builder *b, enum option_id i
     return b->options->value[id].text;
 }
 
+/* An empty text is none, as Python's "or" has it; NULL then. */
+static inline const char *job_text_or_none(const struct job_builder *b, enum option_id id)
+{
+    const char *text = job_text(b, id);
+
+    return text && *text ? text : NULL;
+}
+
 static inline bool job_flag(const struct job_builder *b, enum option_id id)
 {
     return b->options->value[id].flag;

@@ -334,9 +334,10 @@ static long endpoint_port(const char *endpoint, size_t *ret_host_size)
     return atol(colon + 1);
 }
 
+/* As torchrun has it, which also takes a name with a colon, and waits for a host that cannot be. */
 static bool is_host_text(const char *host)
 {
-    return *host &&
+    return *host && (!strchr(host, ':') || address_is_numeric(host)) &&
            host[strspn(host, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:-")] == 0;
 }
 
@@ -632,7 +633,7 @@ int job_take_rendezvous(struct job_builder *b)
 
     (void)snprintf(job->run_id, sizeof(job->run_id), "%s", b->machine->random_id); /* a UUID fits */
     job->run_id_text = job_text(b, OPTION_RDZV_ID);
-    job->local_addr = job_text(b, OPTION_LOCAL_ADDR);
+    job->local_addr = job_text_or_none(b, OPTION_LOCAL_ADDR);
     bool alone =
         job_flag(b, OPTION_STANDALONE) ||
         (is_static && !has_endpoint && !job_value(b, OPTION_MASTER_PORT)->text && job->max_nodes == 1);

@@ -136,6 +136,7 @@ static void test_rendezvous(void **state)
         {{{"--rdzv-backend=c10d", "--rdzv-id=", "x"}}, "uuid", "127.0.0.1", 0},
         {{{"--rdzv-backend=c10d", "--rdzv-id=b", "--rdzv-endpoint=other:29400", "x"}}, "b", "127.0.0.1", 0},
         {{{"--standalone", "--local-addr=10.0.0.7", "x"}}, "uuid", "10.0.0.7", 0},
+        {{{"--standalone", "--local-addr=", "x"}}, "uuid", "127.0.0.1", 0},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -357,6 +358,9 @@ static void test_refused(void **state)
         {{{"--master-addr=h\r", "--master-port=7", "x"}}, "It ends in a carriage return"},
         {{{"--master-addr=h ", "--master-port=7", "x"}}, "It ends in white space"},
         {{{"--master-addr=a b", "--master-port=7", "x"}}, "must be a dot-separated list of labels"},
+        {{{"--master-addr=h:7", "--master-port=7", "x"}}, "must be a dot-separated list of labels"},
+        {{{"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=10.0.0.1:7:8", "x"}},
+         "must be a dot-separated list of labels"},
         {{{"--nnodes=2", "--master-addr=", "x"}}, "must be a dot-separated list of labels"},
         {{{"x"}, {"PET_MASTER_ADDR=", "PET_MASTER_PORT=7"}}, "--master-addr comes from PET_MASTER_ADDR"},
         {{{"-m", "--no-python", "x"}}, "Don't use both"},
