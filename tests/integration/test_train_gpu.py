@@ -101,6 +101,21 @@ def assert_lost_nothing(tmp_path, n, step, environment, faulty=None):
     assert crc == expected
 
 
+def test_hosts_save_the_same(small_data, tmp_path, gpu):
+    """Each rank has statistics of batch norm of its own on its device; what is saved within an epoch is rank 0's. Each
+    worker believes to be the first of its host."""
+    args = ("--backend", "cuda", "--oversubscribe-gpu", "--data", small_data, "--batch-size", 8, "--snapshot-every", 2, "--keep", 9,
+            "--save-on-every-host", "--max-steps", 3)
+    script = 'export LOCAL_RANK=0; exec "$@" --snapshot-dir "$FOLDER/$RANK"'
+    p = jobs.run([jobs.crun(), "--standalone", "--nproc-per-node=2", "--no-python", "sh", "-c", script, "sh", jobs.train(), "mnist",
+                  *map(str, args)], env={**gpu(), "FOLDER": str(tmp_path / "s")})
+    assert p.returncode == 0, p.stderr
+    files = sorted(f.name for f in (tmp_path / "s" / "0").glob("snap-*"))
+    assert files == ["snap-000000000002.safetensors", "snap-000000000003.safetensors"]
+    for name in files:
+        assert (tmp_path / "s" / "0" / name).read_bytes() == (tmp_path / "s" / "1" / name).read_bytes()
+
+
 @pytest.mark.parametrize("n, schedule", [(2, "late"), (2, "early"), (2, "11"), (3, "late"), (3, "early"), (4, "12")])
 def test_killed_rank_and_resume(tmp_path, gpu, n, schedule):
     """Early: the killed rank's part of the all-reduce completes, so the other device has all it needs for the step."""

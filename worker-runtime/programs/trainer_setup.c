@@ -399,8 +399,6 @@ int trainer_share(struct trainer *t)
     r = trainer_fetch(t);
     if (r == 0)
         r = state_broadcast_statistics(&t->state, t->group, 0);
-    if (r == 0 && t->device)
-        r = device_load(t->device);
     if (r == 0)
         r = crw_broadcast(t->group, &position, sizeof(position), 0);
     if (r)
@@ -441,7 +439,8 @@ void trainer_save(struct trainer *t)
 {
     if (!may_save(t) || t->saved_step == t->state.position.step || is_busy(t))
         return;
-    if (trainer_fetch(t) < 0) {
+    if (t->shared_step != t->state.position.step &&
+        trainer_fetch(t) < 0) { /* what is shared is on the host */
         report_warn(&t->report, "%s; this state is not saved", crw_error_message());
         return;
     }
