@@ -29,7 +29,7 @@ def build(commit, folder):
     subprocess.run(["git", "clone", "-q", "--shared", "--no-checkout", jobs.ROOT, source], check=True)
     subprocess.run(["git", "-C", source, "checkout", "-q", "--detach", commit], check=True)
     subprocess.run(["meson", "setup", made, source, "-Dcuda=disabled"], check=True, stdout=subprocess.DEVNULL)
-    subprocess.run(["ninja", "-C", made, "launcher/crun", "launcher/job-guardian", "rendezvous/crund"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["ninja", "-C", made, "launcher/crun", "rendezvous/crund"], check=True, stdout=subprocess.DEVNULL)
     return made
 
 
@@ -129,7 +129,7 @@ def main():
                     else:
                         with_etcd(at, crun, crund, older if crund == this else this)
                     shutil.rmtree(at)
-            print(f"{what} of {commit}: {rounds} jobs with a directory, {rounds} with etcd, all well", flush=True)
+            print(f"{what} (older: {commit}): {rounds} jobs with a directory, {rounds} with etcd, all well", flush=True)
 
 
 if __name__ == "__main__":
