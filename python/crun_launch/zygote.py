@@ -47,6 +47,7 @@ CACHE_SIZE_MAX = 4 << 20
 NOTES_SIZE = 1 << 20
 PASSES_MAX = 10
 THREAD_END_S = 0.5  # for a thread that ends by itself after an import
+LEARN_FIRST_MS = 100  # behind the starts of a generation, what the one before has imported
 LEARN_INTERVAL_MS = 1000
 LEARN_SLOW_MS = 10000
 LEARN_QUICK_ROUNDS = 60
@@ -182,10 +183,9 @@ class Places:
     def has(self, file):
         """Whether a module of this file may be imported by the zygote."""
         file = os.path.realpath(file)
-        if any(file.startswith(folder + os.sep) and len(folder) > max(map(len, self.library), default=0)
-               for folder in self.first):
-            return False
-        return any(file.startswith(folder + os.sep) for folder in self.library)
+        library, first = (max((len(f) for f in folders if file.startswith(f + os.sep)), default=0)
+                          for folders in (self.library, self.first))
+        return library > 0 and library >= first
 
 
 # ---- the names ----
@@ -201,7 +201,7 @@ class Names:
         self.wanted, self.dropped = {}, {}
         self.hidden = {}  # modules that need one that is hidden: the name of that
         self.suspects = {}  # their import has failed, perhaps because of another module
-        self.unreported = {}  # dropped when nothing could be reported any more
+        self.unreported = {}  # dropped, and the user has not been told
         self.places, self.path = places, self.cache_path(places, origin)
         self.read()
         self.take(origin.found)
@@ -228,6 +228,14 @@ class Names:
         except (OSError, UnicodeDecodeError):
             return
         self.take(text.split("\n")[:2 * N_NAMES_MAX])
+
+    def drop(self, name, reason):
+        """The reason of modules that only import a dropped one is empty: the user reads one name."""
+        if name not in self.dropped:
+            self.dropped[name] = reason
+            self.wanted.pop(name, None)
+            if reason:
+                self.unreported[name] = reason
 
     def take(self, lines):
         for line in lines:
@@ -457,9 +465,9 @@ class UnderImport:
 class Loader:
     """One pass of imports. What has to be dropped is in names.dropped afterwards."""
 
-    def __init__(self, places, names, report, under_import, on_unclean):
-        self.places, self.names, self.report, self.under_import = places, names, report, under_import
-        self.on_unclean = on_unclean  # called when this process can fork nothing any more
+    def __init__(self, places, names, under_import, before_import, on_unclean):
+        self.places, self.names, self.under_import = places, names, under_import
+        self.before_import, self.on_unclean = before_import, on_unclean  # the second: this process can fork nothing any more
         self.guard = Guard(places, names)
         self.n_threads = count_threads()
         self.descriptors = list_descriptors()
@@ -470,23 +478,14 @@ class Loader:
             self.on_unclean()
         self.unclean = True
 
-    def drop(self, name, reason):
-        # The reason of modules that only import a dropped one is empty: the user reads one name.
-        if name not in self.names.dropped:
-            self.names.dropped[name] = reason
-            self.names.wanted.pop(name, None)
-            if reason:
-                self.report(DROPPED, text="%s %s" % (name, reason))
-        self.spoil()
-
     def drop_importers(self):
         for name, shadow in self.guard.importers.items():
             if shadow is None:
-                self.drop(name, "")
+                self.names.drop(name, "")
             else:
                 self.names.hidden[name] = shadow
                 self.names.wanted.pop(name, None)
-                self.spoil()
+            self.spoil()
         self.guard.importers.clear()
 
     def fault_of(self, watch):
@@ -529,7 +528,8 @@ class Loader:
         else:
             fault = self.fault_of(watch) or fault
         if fault:
-            self.drop(name, fault)
+            self.names.drop(name, fault)
+            self.spoil()
             for new in set(sys.modules) - before:
                 del sys.modules[new]  # what imports it is found by this
         self.drop_importers()
@@ -543,7 +543,7 @@ class Loader:
                         prefix == self.places.module:
                     break
                 if prefix not in sys.modules:
-                    self.report(LOADING, text=prefix)
+                    self.before_import()
                     self.import_one(prefix, is_fresh)
 
     def load(self):
@@ -751,9 +751,7 @@ class Zygote:
         self.notes = Notes()
         self.names = Names(self.places, self.origin)
         self.drop_fatal()
-        for name, reason in self.names.unreported.items():
-            self.report(DROPPED, text="%s %s" % (name, reason))
-        self.names.unreported.clear()
+        self.report_dropped()
         self.capture_output()
         self.customize_site()
         self.title.set_comm(b"crun-zygote")
@@ -766,10 +764,7 @@ class Zygote:
         """The module whose import has ended the zygote before this one."""
         name = self.under_import.read()
         if name:
-            reason = "ends the interpreter when it is imported, or its import does not end"
-            self.names.wanted.pop(name, None)
-            self.names.dropped[name] = reason
-            self.report(DROPPED, text="%s %s" % (name, reason))
+            self.names.drop(name, "ends the interpreter when it is imported, or its import does not end")
             self.names.write()
             self.under_import.write("")
 
@@ -795,9 +790,10 @@ class Zygote:
         self.names.write()
         self.report(LOADING)  # the guardian kills a zygote that imports when the job ends
         self.places.look()
-        loader = Loader(self.places, self.names, self.report_import, self.under_import, self.stop_waits)
+        loader = Loader(self.places, self.names, self.under_import, self.before_import, self.stop_waits)
         loader.load()
         if loader.unclean:
+            self.report_dropped()
             self.names.write()
             if self.origin.n_passes + 1 >= PASSES_MAX:
                 raise Refused("imports leave something that cannot be shared after %d passes" % PASSES_MAX)
@@ -812,20 +808,21 @@ class Zygote:
         self.is_awaited, self.origin.n_passes = False, 0
         self.remark()
 
-    def report_import(self, kind, text):
-        self.report(kind, text=text)
-        if not self.is_awaited:
-            self.refuse_waiting()
+    def report_dropped(self):
+        for name, reason in self.names.unreported.items():
+            self.report(DROPPED, text="%s %s" % (name, reason))
+        self.names.unreported.clear()
 
     def stop_waits(self):
         """This pass has to be repeated: workers that wait for it are started by exec."""
         self.is_awaited, self.last_loading = False, 0.0
-        self.report(LOADING)
-        self.refuse_waiting()
+        self.report_dropped()
+        self.before_import()
 
-    def refuse_waiting(self):
-        """The guardian knows by LOADING that it has to start these; what lies in the socket keeps their descriptors open."""
-        order = self.receive(0)
+    def before_import(self):
+        """By LOADING the guardian starts workers that do not wait; what lies in the socket keeps their descriptors open."""
+        self.report(LOADING)
+        order = None if self.is_awaited else self.receive(0)
         while order is not None:
             if order.kind == END:
                 self.end()
@@ -840,12 +837,10 @@ class Zygote:
 
     def remark(self):
         """One line when a tenth of the modules is hidden, or most are in a folder that nothing is imported from beforehand."""
-        n_wanted, hidden, notes = len(self.names.wanted), {}, []
-        for name in self.names.hidden.values():
-            hidden[name] = hidden.get(name, 0) + 1
-        for name, n in hidden.items():
-            if 10 * n >= n_wanted:
-                notes.append((n, "%s hides a module of the library" % self.places.shadows.get(name, name)))
+        n_wanted, hidden, notes = len(self.names.wanted), list(self.names.hidden.values()), []
+        for name in set(hidden):
+            if 10 * hidden.count(name) >= n_wanted:
+                notes.append((hidden.count(name), "%s hides a module of the library" % self.places.shadows.get(name, name)))
         for line in self.notes.lines():
             n, _, folder = line[1:].partition(" ")
             if line[:1] == "@" and int(n) > n_wanted:
@@ -896,41 +891,40 @@ class Zygote:
         return Order(record, fds)
 
     def end(self):
-        self.take_notes(False)
+        self.take_notes()
         self.names.write()
         os._exit(0)
 
-    def take_notes(self, can_report=True):
+    def take_notes(self):
         """What the first worker has noted. Returns whether any name is new."""
         lines = self.notes.lines()
         for name, _, reason in (line[1:].partition(" ") for line in lines if line[:1] == "-"):
-            if is_name(name) and name not in self.names.dropped:
-                self.names.take(["%s%s %s" % ("*" if reason and not can_report else "-", name, reason)])
-                if reason and can_report:
-                    self.report(DROPPED, text="%s %s" % (name, reason))
+            self.names.drop(name, reason)
         return self.names.add(line for line in lines if is_name(line))
 
-    def learn(self):
-        """While workers run: imports what they have imported, when their imports have paused."""
+    def learn(self, has_paused):
+        """While workers run: imports what they have imported, when their imports have paused, as those of an ended generation."""
         size = self.notes.size()
-        if size == self.learned or size != self.seen:
+        if size == self.learned or not has_paused and size != self.seen:
             self.seen = size
             return
         self.learned = size
-        if self.take_notes():
+        is_new = self.take_notes()
+        self.report_dropped()
+        if is_new:
             self.load()
         self.remark()
 
     def serve(self):
         """Forks workers for ever. Returns in a worker only, with its order."""
-        rounds, self.seen = 0, 0
+        rounds, self.seen = 1, 0
         while True:
-            order = self.receive(LEARN_INTERVAL_MS if rounds < LEARN_QUICK_ROUNDS else LEARN_SLOW_MS)
+            order = self.receive(LEARN_FIRST_MS if rounds == 0 else LEARN_INTERVAL_MS if rounds < LEARN_QUICK_ROUNDS else LEARN_SLOW_MS)
             if order is None:
+                self.learn(rounds == 0)
                 rounds += 1
-                self.learn()
                 continue
-            rounds, orders = 0, []
+            rounds, orders = int(self.notes.size() == self.learned), []  # 0: the generation before has imported more
             while order is not None:
                 if order.kind == END:
                     self.end()
