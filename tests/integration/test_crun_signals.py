@@ -531,7 +531,7 @@ def test_debug_file_that_cannot_be_opened():
 # Rank 0 takes 0.2 s to save; its helper in the same group, and one that has left the session, end by the signal. Each writes when.
 SAVING = """
 note() { echo "$1 $(date +%s%N)" >>order; }
-(trap 'note $KIND; exit' TERM INT HUP; [ $RANK = 0 ] && touch helper; KIND=helper; while :; do sleep 0.02; done) &
+(trap 'note helper; exit' TERM INT HUP; touch helper; while :; do sleep 0.02; done) &
 setsid sh -c "trap 'echo orphan \\$(date +%s%N) >>order; exit' TERM INT HUP; touch orphan; while :; do sleep 0.02; done" &
 disown
 end() { note worker; [ "$DEAF" ] && return; sleep 0.2; note saved; exit 0; }
