@@ -3,10 +3,9 @@
 /*
  * Memory files that crun lends its workers. Header only.
  *
- * A worker finds the numbers of two inherited file descriptors in these variables, where there are such files.
- * Both are anonymous files in memory (memfd) that crun holds for as long as the job lasts, empty at its start;
- * what is written into them is the worker runtime's affair alone. A worker that never looks at them loses
- * nothing.
+ * A worker finds the numbers of inherited file descriptors in these variables, where there are such files: anonymous
+ * files in memory (memfd) that crun holds for as long as the job lasts. The state file is empty at the start of the
+ * job, and the worker runtime defines its content. A worker that never looks at it loses nothing.
  *
  * One runtime's state file has a head that others may read, the Python module crun_launch.worker's (little-endian):
  *
@@ -70,7 +69,7 @@ struct worker_cut {
 
 /* The worker's own: the worker with its local rank in a later generation of the job gets the same file. */
 #define WORKER_MEMORY_STATE_ENVIRONMENT "CRUN_STATE_FD"
-/* One for all workers of the node. */
+/* Reserved: earlier releases lent all workers of a node one more file by this name. */
 #define WORKER_MEMORY_CACHE_ENVIRONMENT "CRUN_CACHE_FD"
 /* The key of the job, 32 bytes in a sealed file; workers of a job without a secret have none. Derived from the secret for this
  * purpose alone (KEY_WORKER). */

@@ -99,7 +99,7 @@ static int start_init(struct worker_starts *s, const struct agent_config *config
                                               .stdio = {-1, -1, -1},
                                               .notice_fd = -1,
                                               .state_fd = -1,
-                                              .cache_fd = -1,
+                                              .import_fd = -1,
                                               .key_fd = -1};
     return s->workers && s->arguments && s->environments ? 0 : -ENOMEM;
 }
@@ -160,7 +160,6 @@ static int describe_workers(struct generation *g, struct worker_starts *s, const
         .has_flat_files = g->has_flat_files,
         .notice_fd = SPAWN_NOTICE_FD,
         .local_addr = own_address(job, assignment),
-        .cache_fd = g->host->worker_memory->cache < 0 ? 0 : SPAWN_CACHE_FD,
         .key_fd = g->host->worker_memory->key < 0 ? 0 : SPAWN_KEY_FD,
         .seals = job->seals,
         .environment = config->environment,
@@ -209,7 +208,6 @@ static int open_descriptors(struct generation *g, struct worker_starts *s, struc
         g->notice_fds[i] = pair[0];
         s->workers[i].notice_fd = pair[1];
         s->workers[i].state_fd = g->host->worker_memory->states[i]; /* not owned: struct worker_memory is */
-        s->workers[i].cache_fd = g->host->worker_memory->cache;
         s->workers[i].key_fd = g->host->worker_memory->key;
     }
     return 0;
@@ -478,7 +476,7 @@ static int spawn_warm_guardian(struct generation *g, const struct worker_starts 
                                         .stdio = {-1, -1, -1},
                                         .notice_fd = -1,
                                         .state_fd = source,
-                                        .cache_fd = import,
+                                        .import_fd = import,
                                         .key_fd = -1,
                                         .cpus = g->n_workers == 1 ? start->workers[0].cpus : NULL};
     int r = environment.failed ? -ENOMEM

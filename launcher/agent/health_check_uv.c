@@ -283,7 +283,7 @@ static int spawn_check(struct health_check *c, int output)
                              .stdio = {null, output, output},
                              .notice_fd = -1,
                              .state_fd = -1,
-                             .cache_fd = -1,
+                             .import_fd = -1,
                              .key_fd = -1};
 
     strlist_add_copy(&arguments, is_builtin ? "crun" : "sh");

@@ -108,8 +108,6 @@ static int add_worker_variables(const struct plan *plan, int local_rank, struct 
         strlist_add(out, "CRUN_LOCAL_ADDR=%s", plan->local_addr);
     if (plan->state_fd)
         strlist_add(out, WORKER_MEMORY_STATE_ENVIRONMENT "=%d", plan->state_fd);
-    if (plan->cache_fd)
-        strlist_add(out, WORKER_MEMORY_CACHE_ENVIRONMENT "=%d", plan->cache_fd);
     if (plan->key_fd)
         strlist_add(out, WORKER_MEMORY_KEY_ENVIRONMENT "=%d", plan->key_fd);
     if (plan->key_fd && plan->seals)

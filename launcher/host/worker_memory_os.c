@@ -10,7 +10,7 @@
 
 int worker_memory_init(struct worker_memory *h, int n_workers)
 {
-    *h = (struct worker_memory){.cache = -1, .key = -1};
+    *h = (struct worker_memory){.key = -1};
     h->states = malloc((size_t)n_workers * sizeof(*h->states));
     if (!h->states)
         return -ENOMEM;
@@ -18,7 +18,6 @@ int worker_memory_init(struct worker_memory *h, int n_workers)
     /* A worker is started without one that cannot be had (no descriptor left, no such call). */
     for (int i = 0; i < n_workers; i++)
         h->states[i] = memfd_create("crun-state", MFD_CLOEXEC);
-    h->cache = memfd_create("crun-cache", MFD_CLOEXEC);
     return 0;
 }
 
@@ -50,8 +49,7 @@ void worker_memory_finish(struct worker_memory *h)
         return;
     for (int i = 0; i < h->n_workers; i++)
         close_one(h->states[i]);
-    close_one(h->cache);
     close_one(h->key);
     free(h->states);
-    *h = (struct worker_memory){.cache = -1, .key = -1};
+    *h = (struct worker_memory){.key = -1};
 }

@@ -2,12 +2,11 @@
 
 /*
  * Memory that crun holds for a job from its first generation to its end, so that it survives the workers: for each
- * worker a file for its training state, which the worker of the same local rank inherits in the next generation, and
- * one file for data that all workers of this node share. They are anonymous (memfd_create()) and vanish with their
- * last descriptor.
+ * worker a file for its training state, which the worker of the same local rank inherits in the next generation. They
+ * are anonymous (memfd_create()) and vanish with their last descriptor.
  *
- * crun reads the heads alone (proto/worker_memory.h). libcrw defines their content: worker-runtime/checkpoint/in_memory_checkpoint_os.c and
- * worker-runtime/data/host_cache_os.h.
+ * crun reads the heads alone (proto/worker_memory.h). libcrw defines their content:
+ * worker-runtime/checkpoint/in_memory_checkpoint_os.c.
  */
 
 #include <stddef.h>
@@ -15,7 +14,6 @@
 struct worker_memory {
     int n_workers;
     int *states; /* for each worker; -1: none could be had, the job runs without */
-    int cache;   /* shared by all workers of the node, or -1 */
     int key;     /* of the job, the same for all workers; -1: it has none */
 };
 

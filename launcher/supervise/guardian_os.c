@@ -301,7 +301,7 @@ static bool start_by_zygote(struct guardian *g, size_t i, struct replacement *r)
     g->n_live++;
     *w->start = *r;
     *r = (struct replacement){
-        .worker = {.stdio = {-1, -1, -1}, .notice_fd = -1, .state_fd = -1, .cache_fd = -1, .key_fd = -1},
+        .worker = {.stdio = {-1, -1, -1}, .notice_fd = -1, .state_fd = -1, .import_fd = -1, .key_fd = -1},
         .texts_fd = -1};
     return true;
 }

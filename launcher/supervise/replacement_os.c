@@ -139,7 +139,7 @@ static void list_descriptors(struct spawn_worker *w, int *places[N_FDS])
     places[2] = &w->stdio[2];
     places[3] = &w->notice_fd;
     places[4] = &w->state_fd;
-    places[5] = &w->cache_fd;
+    places[5] = &w->import_fd;
     places[6] = &w->key_fd;
 }
 
@@ -203,7 +203,7 @@ ssize_t replacement_receive(int link, struct guardian_order *order, struct repla
     int fds[N_SENT_MAX], n = 0;
 
     *ret = (struct replacement){
-        .worker = {.stdio = {-1, -1, -1}, .notice_fd = -1, .state_fd = -1, .cache_fd = -1, .key_fd = -1},
+        .worker = {.stdio = {-1, -1, -1}, .notice_fd = -1, .state_fd = -1, .import_fd = -1, .key_fd = -1},
         .texts_fd = -1};
     ssize_t got = recvmsg(link, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (got <= 0 || (order->kind != GUARDIAN_START && order->kind != GUARDIAN_BEGIN))

@@ -27,8 +27,8 @@ static size_t collect_descriptors(const struct spawn_worker *workers, size_t n_w
 
     for (size_t i = 0; i < n_workers; i++) {
         const struct spawn_worker *w = &workers[i];
-        const int fds[] = {w->stdio[0], w->stdio[1], w->stdio[2], w->notice_fd,
-                           w->state_fd, w->cache_fd, w->key_fd};
+        const int fds[] = {w->stdio[0], w->stdio[1],  w->stdio[2], w->notice_fd,
+                           w->state_fd, w->import_fd, w->key_fd};
 
         for (size_t j = 0; j < ARRAY_SIZE(fds); j++)
             if (fds[j] > 2)

@@ -78,7 +78,7 @@ static int place_descriptors(const struct spawn_worker *w)
             return errno;
     /* After stdio, which may have had these numbers. First each of them moves above all targets: they may have each
      * other's numbers, and dup2() of a descriptor onto itself would keep close-on-exec. */
-    int special[] = {w->notice_fd, w->state_fd, w->cache_fd, w->key_fd};
+    int special[] = {w->notice_fd, w->state_fd, w->import_fd, w->key_fd};
     for (size_t i = 0; i < ARRAY_SIZE(special); i++)
         if (special[i] >= 0 && special[i] < SPAWN_FD_END) {
             special[i] = fcntl(special[i], F_DUPFD_CLOEXEC, SPAWN_FD_END);

@@ -12,7 +12,7 @@ struct numa_cpus;
 enum {
     SPAWN_NOTICE_FD = 3,
     SPAWN_STATE_FD,
-    SPAWN_CACHE_FD,
+    SPAWN_IMPORT_FD,
     SPAWN_KEY_FD,
     SPAWN_FD_END, /* no descriptor from here on is open */
 };
@@ -24,8 +24,8 @@ struct spawn_worker {
     char *const *environment;
     int stdio[3];
     int notice_fd;
-    int state_fd, cache_fd;       /* see proto/worker_memory.h */
-    int key_fd;                   /* the same */
+    int state_fd, key_fd;         /* see proto/worker_memory.h */
+    int import_fd;                /* of the zygote alone: see zygote_launch() */
     const struct numa_cpus *cpus; /* it runs on these only; NULL: on every CPU that crun may use */
 };
 

@@ -60,7 +60,7 @@ void zygote_reaped(struct zygote *z, const struct spawn_worker *worker, int stat
 {
     z->pid = 0;
     if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && !z->is_stuck)
-        (void)!ftruncate(worker->cache_fd,
+        (void)!ftruncate(worker->import_fd,
                          0); /* killed from outside; else a module is imported by the workers alone */
 }
 
@@ -72,7 +72,7 @@ static int list_worker_fds(const struct spawn_worker *w, uint32_t *ret_present, 
                                      w->stdio[2] >= 0 ? w->stdio[2] : 2,
                                      w->notice_fd,
                                      w->state_fd,
-                                     w->cache_fd,
+                                     w->import_fd,
                                      w->key_fd};
     int n = 0;
 

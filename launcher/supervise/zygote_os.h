@@ -80,7 +80,7 @@ struct zygote {
 };
 
 /* Executes it. worker: as the first worker, with the environment of zygote_environment(), the source as state_fd, and as
- * cache_fd a memory file for the name of the module whose import is under way. Cgroup as for spawn_worker(): workers that
+ * import_fd a memory file for the name of the module whose import is under way. Cgroup as for spawn_worker(): workers that
  * it forks are in the same. 0 or -errno. */
 int zygote_launch(struct zygote *z, const struct spawn_worker *worker, struct spawn_cgroup *cgroup);
 

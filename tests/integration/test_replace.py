@@ -81,7 +81,7 @@ def test_every_rank_can_die(calm, tmp_path, policy):
         assert ("will replace what has failed" in p.stderr) == (policy == "replace"), p.stderr
 
 
-def test_mnist_inflates_once_and_goes_on(small_data, tmp_path):
+def test_mnist_goes_on(small_data, tmp_path):
     """Running statistics and sums of the primary rank are its own, and come back from its memory: not only the
     parameters are the undisturbed run's."""
     wanted = ("param_crc32c", "loss", "loss_all", "test_accuracy", "step")

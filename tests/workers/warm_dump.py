@@ -17,7 +17,7 @@ import traceback
 
 import warm_beside  # beside this script
 
-OWN_NUMBERS = ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE")
+OWN_NUMBERS = ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE", "CRUN_INSTANCE")
 
 
 def proc(name):

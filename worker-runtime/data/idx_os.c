@@ -2,9 +2,8 @@
  * IDX files of bytes (the MNIST family): big-endian magic 00 00 08 <dimensions>, one u32 for each
  * dimension, then the bytes, nothing behind them.
  *
- * A plain file is mapped, so that the ranks of a host share its pages. A gzip file is inflated by one
- * rank of the host into memory that they all map (host_cache_os.h), or, where there is none, into this
- * process's own. What decides is the first two bytes, not the name. The header is not trusted: the length
+ * A plain file is mapped, so that the ranks of a host share its pages. A gzip file is inflated by each process into
+ * memory of its own: a plain file beside it is taken first. What decides is the first two bytes, not the name. The header is not trusted: the length
  * that it promises is compared with the file before anything is allocated, exactly for a plain file, and
  * by the best ratio that deflate can reach for a compressed one.
  */
@@ -13,7 +12,6 @@
 #include "worker-runtime/crw.h"
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/base/memory.h"
-#include "worker-runtime/data/host_cache_os.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -37,9 +35,7 @@ enum {
 struct idx_owner {
     void *mapping; /* NULL: not a plain file */
     size_t mapping_size;
-    uint8_t *memory; /* inflated here; NULL: not */
-    uint8_t *shared; /* inflated for all */
-    size_t shared_size;
+    uint8_t *memory; /* inflated; NULL: not a gzip file */
 };
 
 static uint32_t read_u32(const uint8_t *bytes)
@@ -158,28 +154,11 @@ static int read_gz(const char *path, gzFile gz, uint8_t *to, size_t n, size_t *r
     return 0;
 }
 
-/* The content of an IDX file that is already known, inflated, by whichever rank. */
-static int use_content(const char *path, uint8_t *content, size_t size, int n_dims, struct crw_idx *idx)
-{
-    uint64_t n_bytes = 0;
-    int r;
-
-    if (size < header_size(n_dims))
-        return crw_fail(CRW_E_DATA, "%s is truncated: %zu bytes are not even a header", path, size);
-    r = parse_header(path, content, n_dims, idx, &n_bytes);
-    if (r == 0 && header_size(n_dims) + n_bytes != size)
-        r = fail_length(path, size, header_size(n_dims) + n_bytes);
-    if (r == 0)
-        idx->data = content + header_size(n_dims);
-    return r;
-}
-
-/* Into memory of item's if it has some, else of ours. */
 static int inflate_all(const char *path, gzFile gz, uint64_t file_size, int n_dims, struct crw_idx *idx,
-                       struct idx_owner *owner, struct host_cache_item *item)
+                       struct idx_owner *owner)
 {
     _cleanup_free_ uint8_t *memory = NULL;
-    uint8_t header[HEADER_MAX], beyond, *to;
+    uint8_t header[HEADER_MAX], beyond;
     uint64_t n_bytes = 0;
     size_t n;
     int r;
@@ -198,14 +177,10 @@ static int inflate_all(const char *path, gzFile gz, uint64_t file_size, int n_di
                         " bytes, which cannot come "
                         "out of %" PRIu64,
                         path, n_bytes, file_size);
-    to = host_cache_reserve(item, header_size(n_dims) + n_bytes);
-    if (!to)
-        to = memory = memory_has_room(n_bytes, 1) ? malloc(header_size(n_dims) + n_bytes) : NULL;
-    if (!to)
+    memory = memory_has_room(n_bytes, 1) ? malloc(n_bytes + 1) : NULL;
+    if (!memory)
         return crw_fail_errno(-ENOMEM, "cannot hold the %" PRIu64 " bytes of %s", n_bytes, path);
-    memcpy(to, header, header_size(n_dims));
-    to += header_size(n_dims);
-    r = read_gz(path, gz, to, n_bytes, &n);
+    r = read_gz(path, gz, memory, n_bytes, &n);
     if (r)
         return r;
     if (n < n_bytes)
@@ -218,13 +193,12 @@ static int inflate_all(const char *path, gzFile gz, uint64_t file_size, int n_di
         return crw_fail(CRW_E_DATA,
                         "%s is too long: data follows the %" PRIu64 " bytes that its header promises", path,
                         header_size(n_dims) + n_bytes);
-    idx->data = to;
-    owner->memory = steal_ptr(memory);
+    idx->data = owner->memory = steal_ptr(memory);
     return 0;
 }
 
-static int inflate_file(const char *path, int fd, uint64_t file_size, int n_dims, struct crw_idx *idx,
-                        struct idx_owner *owner, struct host_cache_item *item)
+static int open_gz(const char *path, int fd, uint64_t file_size, int n_dims, struct crw_idx *idx,
+                   struct idx_owner *owner)
 {
     int gz_fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     gzFile gz;
@@ -238,27 +212,8 @@ static int inflate_file(const char *path, int fd, uint64_t file_size, int n_dims
         return crw_fail_errno(-ENOMEM, "cannot inflate %s", path);
     }
     (void)gzbuffer(gz, GZ_BUFFER); /* only faster */
-    r = inflate_all(path, gz, file_size, n_dims, idx, owner, item);
+    r = inflate_all(path, gz, file_size, n_dims, idx, owner);
     (void)gzclose_r(gz); /* everything was read and checked */
-    return r;
-}
-
-/* The first rank of the host to come inflates, the others wait for it and share. A damaged file is never
- * shared: each process finds the damage and reports it itself. */
-static int open_gz(const char *path, int fd, const struct stat *st, int n_dims, struct crw_idx *idx,
-                   struct idx_owner *owner)
-{
-    struct host_cache_item item;
-    int r;
-
-    host_cache_open(st, &item);
-    if (item.state == HOST_CACHE_READY)
-        r = use_content(path, item.data, item.n_bytes, n_dims, idx);
-    else
-        r = inflate_file(path, fd, (uint64_t)st->st_size, n_dims, idx, owner, &item);
-    host_cache_close(&item, r == 0 && !owner->memory, &owner->shared, &owner->shared_size);
-    if (r)
-        host_cache_unmap(owner->shared, owner->shared_size);
     return r;
 }
 
@@ -306,7 +261,7 @@ static int open_content(const char *path, int fd, int n_dims, struct crw_idx *id
     if (pread(fd, magic, sizeof(magic), 0) < 0)
         return crw_fail_errno(-errno, "cannot read %s", path);
     if (magic[0] == 0x1f && magic[1] == 0x8b)
-        return open_gz(path, fd, &st, n_dims, idx, owner);
+        return open_gz(path, fd, (uint64_t)st.st_size, n_dims, idx, owner);
     return open_plain(path, fd, (uint64_t)st.st_size, n_dims, idx, owner);
 }
 
@@ -348,7 +303,6 @@ void crw_idx_close(struct crw_idx *idx)
     if (owner->mapping)
         (void)munmap(owner->mapping, owner->mapping_size); /* our own mapping: cannot fail */
     free(owner->memory);
-    host_cache_unmap(owner->shared, owner->shared_size);
     free(owner);
     *idx = (struct crw_idx){0};
 }

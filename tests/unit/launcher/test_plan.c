@@ -84,7 +84,6 @@ static const struct plan usual = {
     .notice_fd = 3,
     .local_addr = "10.0.0.7",
     .state_fd = 4,
-    .cache_fd = 5,
     .key_fd = 6,
 };
 
@@ -128,7 +127,6 @@ static void test_environment(void **state)
         "CRUN_SHUTDOWN_TIMEOUT=7",
         "CRUN_LOCAL_ADDR=10.0.0.7",
         "CRUN_STATE_FD=4",
-        "CRUN_CACHE_FD=5",
         "CRUN_KEY_FD=6",
         "HOME=/root",
         "PET_NNODES=1",
@@ -153,7 +151,7 @@ static void test_outer_variables_end_here(void **state)
     struct strlist environment = {0};
 
     plan.local_addr = NULL;
-    plan.state_fd = plan.cache_fd = plan.key_fd = 0;
+    plan.state_fd = plan.key_fd = 0;
     plan.environment = ENVIRONMENT("CRUN_LOCAL_ADDR=10.9.9.9", "CRUN_STATE_FD=7", "CRUN_CACHE_FD=8",
                                    "CRUN_KEY_FD=9", "CRUN_SEAL=1", "CRUN_MASTER_HOST=10.9.9.8", "HOME=/root");
     assert_int_equal(plan_environment(&plan, 0, &environment), 0);

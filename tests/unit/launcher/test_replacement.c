@@ -42,7 +42,7 @@ static void send_order(void)
                                    .stdio = {0, 1, 2},
                                    .notice_fd = link_fds[0],
                                    .state_fd = 0,
-                                   .cache_fd = -1,
+                                   .import_fd = -1,
                                    .key_fd = -1};
 
     assert_int_equal(replacement_send(link_fds[0], 1, &w), 0);
@@ -84,7 +84,7 @@ static void an_order_arrives_with_its_descriptors(void **state)
     assert_string_equal(r.worker.argv[1], "argument");
     assert_string_equal(r.worker.environment[0], "RANK=1");
     assert_true(r.worker.stdio[2] > 2 && r.worker.notice_fd > 2 && r.worker.state_fd > 2);
-    assert_int_equal(r.worker.cache_fd, -1);
+    assert_int_equal(r.worker.import_fd, -1);
     replacement_finish(&r);
 }
 

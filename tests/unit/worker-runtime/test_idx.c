@@ -284,7 +284,6 @@ static void refuses_a_wrong_argument(void **state)
 
 int main(void)
 {
-    char cache[16];
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_plain_and_compressed_images),
         cmocka_unit_test(reads_labels),
@@ -303,11 +302,5 @@ int main(void)
         cmocka_unit_test(refuses_a_wrong_argument),
     };
 
-    int n_failed = cmocka_run_group_tests_name("alone", tests, make_folder, remove_folder);
-
-    /* All of it holds as well where ranks share what one of them has inflated. */
-    (void)snprintf(folder, sizeof(folder), "/tmp/crw-test-idx-XXXXXX");
-    (void)snprintf(cache, sizeof(cache), "%d", memfd_create("crun-cache", 0));
-    (void)setenv(WORKER_MEMORY_CACHE_ENVIRONMENT, cache, 1);
-    return n_failed + cmocka_run_group_tests_name("sharing", tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
