@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -121,6 +122,14 @@ def test_save_every_epochs(tmp_path):
 def test_unwritable_outputs(tmp_path):
     path = tmp_path / "no" / "such" / "folder"
     assert_one_sentence(train("toy", "--save-model", path), 1, "--save-model", str(path), "No such file")
+
+
+def test_a_device_stays_a_device(tmp_path):
+    """A saved model takes the place of an earlier one by its name, which must not be that of a pipe or device."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    assert_one_sentence(train("toy", "--save-model", path), 1, "--save-model", str(path), "no regular file")
+    assert path.is_fifo()
 
 
 # ---- the drawing

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/buf.h"
@@ -64,6 +65,7 @@ static int write_durably(const char *path, const struct buf *bytes)
 {
     _cleanup_close_ int folder_fd = -1;
     char folder[PATH_MAX], temporary[NAME_MAX + 1], what[PATH_MAX + 8];
+    struct stat st;
     uint64_t number;
     const char *name;
     int r = split_path(path, folder, &name);
@@ -73,6 +75,8 @@ static int write_durably(const char *path, const struct buf *bytes)
     folder_fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder_fd < 0)
         return crw_fail_errno(-errno, "cannot save the model to %s", path);
+    if (fstatat(folder_fd, name, &st, 0) == 0 && !S_ISREG(st.st_mode)) /* /dev/null would end as a file */
+        return crw_fail(CRW_E_ARGUMENT, "cannot save the model to %s: it is no regular file", path);
     (void)snprintf(what, sizeof(what), "model %s", path);
     if (getrandom(&number, sizeof(number), 0) != (ssize_t)sizeof(number))
         return crw_fail_errno(-EIO, "cannot save the model to %s", path);

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* A save may take SAVE_PATIENCE_MS of the ranks' time; the last one all that a collective may. */
@@ -169,6 +170,7 @@ static int create_state(struct trainer *t)
 /* A file that is written at the end only: better reported now that it cannot be. */
 static int check_output(struct trainer *t, const char *option, const char *path)
 {
+    struct stat st;
     char folder[PATH_MAX];
     const char *slash;
 
@@ -180,6 +182,8 @@ static int check_output(struct trainer *t, const char *option, const char *path)
     snprintf(folder, sizeof(folder), "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
     if (access(folder, W_OK | X_OK) < 0)
         return trainer_fail(t, "%s %s: cannot write to its folder: %s", option, path, strerror(errno));
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+        return trainer_fail(t, "%s %s: it is no regular file; name a new file", option, path);
     return 0;
 }
 

@@ -401,8 +401,8 @@ const char *draw_text_meta_value(struct draw *d)
 
 const char *draw_text_path(struct draw *d)
 {
-    static const char *const texts[] = {
-        NULL, "", any_file, snapshot_folder, new_path, "/dev/zero", "/proc/self/mem", "a/", long_text};
+    static const char *const texts[] = {NULL, "",       any_file, snapshot_folder, new_path, "/proc/self/mem",
+                                        "a/", long_text};
 
     return one_of(d, texts, ARRAY_SIZE(texts));
 }

@@ -221,6 +221,9 @@ static void a_leftover_of_a_killed_process_is_in_no_ones_way(void **state)
     assert_int_equal(crw_model_create(&layer, 1, (struct crw_shape){2, 1, 1}, 1, NULL, &model), 0);
     for (int i = 0; i < 2; i++)
         assert_int_equal(crw_model_save(model, path), 0);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(mkfifo(path, 0600), 0); /* not replaced by a file, nor is a device */
+    assert_int_equal(crw_model_save(model, path), CRW_E_ARGUMENT);
     crw_model_destroy(model);
     assert_int_equal(unlink(path), 0);
     assert_int_equal(unlink(leftover), 0);
