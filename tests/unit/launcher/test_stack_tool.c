@@ -115,6 +115,27 @@ static void a_tool_that_prints_much_ends_by_itself(void **state)
     (void)state;
 }
 
+/* Those that begin late in the time for starts are not killed at its end. */
+static void each_tool_has_its_own_time(void **state)
+{
+    char path[32] = "/tmp/test_stack_tool.XXXXXX";
+    struct stack_tools tools = {.paths = {[STACK_TOOL_EU_STACK] = path}};
+    struct stack_job jobs[8];
+
+    write_script(path, "#!/bin/sh\nexec sleep 1\n");
+    for (int i = 0; i < 8; i++)
+        jobs[i] = (struct stack_job){.pid = getpid(), .tool = STACK_TOOL_EU_STACK};
+    stack_tools_run(&tools, jobs, 8, 1900000000u);
+    for (int i = 0; i < 8; i++) {
+        assert_false(jobs[i].is_late);
+        free(jobs[i].text);
+    }
+    while (waitpid(-1, NULL, 0) > 0)
+        ;
+    assert_int_equal(unlink(path), 0);
+    (void)state;
+}
+
 static void *cancel_soon(void *data)
 {
     const struct timespec pause = {.tv_nsec = 50000000};
@@ -321,6 +342,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_tool_that_was_late_has_ended),
         cmocka_unit_test(a_tool_that_cannot_be_waited_for_is_left),
         cmocka_unit_test(a_tool_that_prints_much_ends_by_itself),
+        cmocka_unit_test(each_tool_has_its_own_time),
         cmocka_unit_test(tools_end_when_they_are_cancelled),
         cmocka_unit_test(a_process_goes_on_when_its_tool_is_killed),
         cmocka_unit_test(a_process_that_was_stopped_stays_so),
