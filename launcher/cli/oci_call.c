@@ -23,10 +23,20 @@ bool oci_call_is(char *const *words, bool exists)
 {
     static const char *const commands[] = {"create", "start", "state", "kill", "delete",
                                            "run",    "list",  "spec",  "exec", "features"};
-    static const char *const options[] = {"--root", "--log", "--log-format", "--systemd-cgroup"};
+    static const char *const options[] = {"--root", "--log-format", "--systemd-cgroup"};
+    static const char *const log[] = {"--log"};
+    bool is_log;
 
     if (words[0] && !exists && is_among(commands, ARRAY_SIZE(commands), words[0], strlen(words[0])))
         return true;
     words += words[0] && strcmp(words[0], "--debug") == 0; /* both programs have it */
-    return words[0] && is_among(options, ARRAY_SIZE(options), words[0], strcspn(words[0], "="));
+    is_log = words[0] && is_among(log, 1, words[0], strcspn(words[0], "="));
+    for (; *words; words++) {
+        if (is_among(options, ARRAY_SIZE(options), *words, strcspn(*words, "=")) ||
+            (is_log && is_among(commands, ARRAY_SIZE(commands), *words, strlen(*words))))
+            return true;
+        if (!is_log) /* which alone may be short for an option of the launcher */
+            break;
+    }
+    return false;
 }

@@ -270,7 +270,10 @@ static void test_oci_calls(void **state)
     } cases[] = {
         {{"--root", "/run/crun", "state"}, false, true},
         {{"--root=/run/crun", "create"}, false, true},
-        {{"--log", "/x"}, false, true},
+        {{"--log", "/x", "delete"}, false, true},
+        {{"--log=/x", "--log-format=json"}, false, true},
+        {{"--log", "logs", "probe.py"}, false, false},
+        {{"--lo", "x", "run"}, false, false},
         {{"--log-format=json"}, false, true},
         {{"--systemd-cgroup", "create"}, false, true},
         {{"--debug", "--root", "x"}, false, true},
