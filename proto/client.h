@@ -28,7 +28,6 @@ enum {
     CLIENT_E_CLOSED,      /* the server closed the connection, or it broke */
     CLIENT_E_TIMEOUT,     /* the deadline passed */
     CLIENT_E_INTERRUPTED, /* the caller's interrupt was raised */
-    CLIENT_E_EMPTY,       /* the queue is empty */
 };
 
 struct client_pending;

@@ -1,8 +1,9 @@
 /*
  * The blocking client: the client machine (client.h) and a socket, with sock_wait() between them.
  *
- * The happy path of a call: start_attempt() finishes what an earlier call left, the operation puts its
- * message into the machine, client_pump() moves bytes until the machine has the reply, end_attempt() returns the result.
+ * The happy path of a call: client_sock_begin() finishes what an earlier call left, the operation puts its message
+ * into the machine, client_sock_exchange() moves bytes until the machine has the reply, client_sock_end() returns
+ * the result.
  *
  * A call that runs out of time leaves its request behind as abandoned: the machine cancels it if it waits
  * (the CANCEL_WAIT is sent at once if the socket takes it) and drops its reply when that arrives. The next
@@ -56,18 +57,16 @@ static void describe_key(struct wire_span key, char *text, size_t size)
     (void)snprintf(text + n, size - n, "%s", n < key.size ? "..." : "");
 }
 
-/* "GET of "/k" and 3 more" */
+/* "GET of "k"" */
 static void describe_call(const struct client_sock_call *call, char *text, size_t size)
 {
     char key[120];
     int n = snprintf(text, size, "%s", wire_op_name(call->op));
 
-    if (call->n_keys == 0)
+    if (!call->key.data)
         return;
     describe_key(call->key, key, sizeof(key));
-    n += snprintf(text + n, size - (size_t)n, " of \"%s\"", key);
-    if (call->n_keys > 1)
-        (void)snprintf(text + n, size - (size_t)n, " and %zu more", call->n_keys - 1);
+    (void)snprintf(text + n, size - (size_t)n, " of \"%s\"", key);
 }
 
 static int fail_call(struct client_sock *s, int r)
@@ -109,7 +108,7 @@ void client_sock_finish(struct client_sock *s)
 {
     disconnect(s);
     client_finish(&s->machine);
-    buf_finish(&s->keys);
+    buf_finish(&s->key);
 }
 
 const char *client_sock_error(const struct client_sock *s)
@@ -174,11 +173,7 @@ static int receive_some(struct client_sock *s)
     return 0;
 }
 
-/*
- * Moves bytes both ways until the next reply is there, or, without ret_reply, until everything is sent and
- * no reply is due any more. 0, CLIENT_E_*, -errno.
- */
-static int client_pump(struct client_sock *s, struct wire_reply *ret_reply)
+int client_sock_exchange(struct client_sock *s, struct wire_reply *ret_reply)
 {
     struct client *c = &s->machine;
     struct wire_reply reply;
@@ -228,8 +223,7 @@ static int refuse_unasked(struct client_sock *s)
     return r == CLIENT_E_MORE ? 0 : r;
 }
 
-/* A call starts: the connection is there, and nothing from an earlier call is in the way. */
-static int start_attempt(struct client_sock *s, struct client_sock_call call)
+int client_sock_begin(struct client_sock *s, struct client_sock_call call)
 {
     int r;
 
@@ -239,16 +233,15 @@ static int start_attempt(struct client_sock *s, struct client_sock_call call)
         call.timeout_ms = s->timeout_ms;
     call.deadline_ns = sock_deadline_ns(call.timeout_ms);
     s->call = call;
-    r = client_pump(s, NULL);
+    r = client_sock_exchange(s, NULL);
     release_large(&s->machine.in);
     release_large(&s->machine.out);
     return r ? r : refuse_unasked(s);
 }
 
-/* A call ends with r. What it left behind is abandoned, or the connection closed. */
-static int end_attempt(struct client_sock *s, int r)
+int client_sock_end(struct client_sock *s, int r)
 {
-    if (r == 0 || r == CLIENT_E_CLOSED || r == CLIENT_E_EMPTY || r == -EMSGSIZE)
+    if (r == 0 || r == CLIENT_E_CLOSED || r == -EMSGSIZE)
         return r; /* nothing left behind, or already described */
     if (r == CLIENT_E_PROTOCOL || client_abandon(&s->machine) != 0) {
         (void)fail_call(s, r);
@@ -283,7 +276,7 @@ static int shake_hands(struct client_sock *s)
     if (!r)
         r = client_word(&s->machine, WIRE_OP_PING, nonce);
     if (!r)
-        r = client_pump(s, &reply);
+        r = client_sock_exchange(s, &reply);
     if (r)
         return r;
     if (reply.number != nonce)
@@ -384,73 +377,23 @@ static int check_value(struct client_sock *s, struct wire_span value)
                 value.size, (unsigned long long)s->limits.value_max);
 }
 
-/*
- * Copies the keys, each with a "/" in front, and has ret_keys (which may be keys) point to the copies. The
- * room is taken beforehand, so that the copies do not move.
- */
-static int name_keys(struct client_sock *s, const struct wire_span *keys, size_t n_keys,
-                     struct wire_span *ret_keys)
-{
-    size_t total = 0;
-    uint8_t *to;
-
-    for (size_t i = 0; i < n_keys; i++) {
-        if (keys[i].size >= s->limits.key_max)
-            return fail(s, -EMSGSIZE, "store %s: a key of %zu bytes is longer than the %llu allowed", s->peer,
-                        keys[i].size, (unsigned long long)s->limits.key_max - 1);
-        total += 1 + keys[i].size;
-    }
-    buf_consume(&s->keys, buf_size(&s->keys));
-    release_large(&s->keys);
-    to = buf_reserve(&s->keys, total);
-    if (!to)
-        return -ENOMEM;
-    buf_commit(&s->keys, total);
-    for (size_t i = 0; i < n_keys; i++) {
-        struct wire_span key = keys[i];
-
-        ret_keys[i] = wire_span(to, 1 + key.size);
-        *to++ = '/';
-        if (key.size > 0)
-            memcpy(to, key.data, key.size);
-        to += key.size;
-    }
-    return 0;
-}
-
-/* As start_attempt(), for calls on one key; *key becomes the name on the wire. */
+/* As client_sock_begin(), for calls on one key; *key becomes the name on the wire, a copy with a "/" in front. */
 static int begin_key(struct client_sock *s, enum wire_op op, int timeout_ms, struct wire_span *key)
 {
-    struct client_sock_call call = {.op = op, .key = *key, .n_keys = 1, .timeout_ms = timeout_ms};
-    int r = start_attempt(s, call);
+    struct client_sock_call call = {.op = op, .key = *key, .timeout_ms = timeout_ms};
+    int r = client_sock_begin(s, call);
 
-    return r ? r : name_keys(s, key, 1, key);
-}
-
-/* As start_attempt(), for calls on a list; *ret_keys is the caller's to free. */
-static int begin_keys(struct client_sock *s, enum wire_op op, int timeout_ms, const struct wire_span *keys,
-                      size_t n_keys, struct wire_span **ret_keys)
-{
-    struct client_sock_call call = {.op = op, .n_keys = n_keys, .timeout_ms = timeout_ms};
-    _cleanup_free_ struct wire_span *named = NULL;
-    int r;
-
-    if (n_keys > 0)
-        call.key = keys[0];
-    r = start_attempt(s, call);
     if (r)
         return r;
-    if (n_keys > s->limits.keys_max)
-        return fail(s, -EMSGSIZE, "store %s: a list of %zu keys is longer than the %llu allowed", s->peer,
-                    n_keys, (unsigned long long)s->limits.keys_max);
-    named = calloc(n_keys + 1, sizeof(*named));
-    if (!named)
-        return -ENOMEM;
-    r = name_keys(s, keys, n_keys, named);
-    if (r)
-        return r;
-    *ret_keys = steal_ptr(named);
-    return 0;
+    if (key->size >= s->limits.key_max)
+        return fail(s, -EMSGSIZE, "store %s: a key of %zu bytes is longer than the %llu allowed", s->peer,
+                    key->size, (unsigned long long)s->limits.key_max - 1);
+    buf_clear(&s->key, KEEP_MAX);
+    r = buf_append(&s->key, "/", 1);
+    if (!r)
+        r = buf_append(&s->key, key->data, key->size);
+    *key = wire_span(buf_bytes(&s->key), buf_size(&s->key));
+    return r;
 }
 
 /* ------------------------------------------------------------------ operations */
@@ -460,109 +403,28 @@ int client_sock_ping(struct client_sock *s)
     struct client_sock_call call = {.op = WIRE_OP_PING, .timeout_ms = -1};
     uint32_t nonce = random_u32();
     struct wire_reply reply;
-    int r = start_attempt(s, call);
+    int r = client_sock_begin(s, call);
 
     if (!r)
         r = client_word(&s->machine, WIRE_OP_PING, nonce);
     if (!r)
-        r = client_pump(s, &reply);
+        r = client_sock_exchange(s, &reply);
     if (!r && reply.number != nonce)
         r = lost(s, "the answer to PING has another number");
-    return end_attempt(s, r);
-}
-
-int client_sock_join(struct client_sock *s, int64_t *ret_n_joined)
-{
-    struct wire_span key = wire_span("init/", 5); /* the one name without "/" in front */
-    struct client_sock_call call = {.op = WIRE_OP_ADD, .key = key, .n_keys = 1, .timeout_ms = -1};
-    struct wire_reply reply;
-    int r = start_attempt(s, call);
-
-    if (!r)
-        r = client_key_amount(&s->machine, WIRE_OP_ADD, key, 1);
-    if (!r)
-        r = client_pump(s, &reply);
-    if (!r)
-        *ret_n_joined = reply.number;
-    return end_attempt(s, r);
-}
-
-/* SET, APPEND, QUEUE_PUSH */
-static int put_value(struct client_sock *s, enum wire_op op, struct wire_span key, struct wire_span value)
-{
-    int r = begin_key(s, op, -1, &key);
-
-    if (!r)
-        r = check_value(s, value);
-    if (!r)
-        r = client_key_value(&s->machine, op, key, value);
-    if (!r)
-        r = client_pump(s, NULL);
-    return end_attempt(s, r);
+    return client_sock_end(s, r);
 }
 
 int client_sock_set(struct client_sock *s, struct wire_span key, struct wire_span value)
 {
-    return put_value(s, WIRE_OP_SET, key, value);
-}
-
-int client_sock_append(struct client_sock *s, struct wire_span key, struct wire_span value)
-{
-    return put_value(s, WIRE_OP_APPEND, key, value);
-}
-
-int client_sock_queue_push(struct client_sock *s, struct wire_span key, struct wire_span value)
-{
-    return put_value(s, WIRE_OP_QUEUE_PUSH, key, value);
-}
-
-int client_sock_multi_set(struct client_sock *s, const struct wire_span *keys, const struct wire_span *values,
-                          size_t n_pairs)
-{
-    _cleanup_free_ struct wire_span *named = NULL;
-    int r = begin_keys(s, WIRE_OP_MULTI_SET, -1, keys, n_pairs, &named);
-
-    for (size_t i = 0; !r && i < n_pairs; i++)
-        r = check_value(s, values[i]);
-    if (!r)
-        r = client_multi_set(&s->machine, named, values, n_pairs);
-    if (!r)
-        r = client_pump(s, NULL);
-    return end_attempt(s, r);
-}
-
-/* WAIT and its reply; can only be released, as a cancelled one is abandoned and its reply dropped. */
-static int await_keys(struct client_sock *s, const struct wire_span *named, size_t n_keys)
-{
-    struct wire_reply reply;
-    int r = client_keys(&s->machine, WIRE_OP_WAIT, named, n_keys);
-
-    return r ? r : client_pump(s, &reply);
-}
-
-int client_sock_wait(struct client_sock *s, const struct wire_span *keys, size_t n_keys, int timeout_ms)
-{
-    _cleanup_free_ struct wire_span *named = NULL;
-    int r = begin_keys(s, WIRE_OP_WAIT, timeout_ms, keys, n_keys, &named);
+    int r = begin_key(s, WIRE_OP_SET, -1, &key);
 
     if (!r)
-        r = await_keys(s, named, n_keys);
-    return end_attempt(s, r);
-}
-
-int client_sock_check(struct client_sock *s, const struct wire_span *keys, size_t n_keys, bool *ret_all)
-{
-    _cleanup_free_ struct wire_span *named = NULL;
-    struct wire_reply reply;
-    int r = begin_keys(s, WIRE_OP_CHECK, -1, keys, n_keys, &named);
-
+        r = check_value(s, value);
     if (!r)
-        r = client_keys(&s->machine, WIRE_OP_CHECK, named, n_keys);
+        r = client_key_value(&s->machine, WIRE_OP_SET, key, value);
     if (!r)
-        r = client_pump(s, &reply);
-    if (!r)
-        *ret_all = reply.number == WIRE_CHECK_READY;
-    return end_attempt(s, r);
+        r = client_sock_exchange(s, NULL);
+    return client_sock_end(s, r);
 }
 
 int client_sock_get(struct client_sock *s, struct wire_span key, int timeout_ms, struct wire_span *ret_value)
@@ -571,33 +433,16 @@ int client_sock_get(struct client_sock *s, struct wire_span key, int timeout_ms,
     int r = begin_key(s, WIRE_OP_GET, timeout_ms, &key);
 
     if (!r)
-        r = await_keys(s, &key, 1);
+        r = client_keys(&s->machine, WIRE_OP_WAIT, &key, 1);
+    if (!r)
+        r = client_sock_exchange(s, &reply); /* a release: the reply to a cancelled WAIT is dropped */
     if (!r)
         r = client_key(&s->machine, WIRE_OP_GET, key);
     if (!r)
-        r = client_pump(s, &reply);
+        r = client_sock_exchange(s, &reply);
     if (!r)
         *ret_value = reply.value;
-    return end_attempt(s, r);
-}
-
-int client_sock_multi_get(struct client_sock *s, const struct wire_span *keys, size_t n_keys, int timeout_ms,
-                          struct wire_span *ret_values)
-{
-    _cleanup_free_ struct wire_span *named = NULL;
-    struct wire_reply reply;
-    int r = begin_keys(s, WIRE_OP_MULTI_GET, timeout_ms, keys, n_keys, &named);
-
-    if (r || n_keys == 0)
-        return end_attempt(s, r);
-    r = await_keys(s, named, n_keys);
-    if (!r)
-        r = client_keys(&s->machine, WIRE_OP_MULTI_GET, named, n_keys);
-    if (!r)
-        r = client_pump(s, &reply);
-    for (size_t i = 0; !r && i < n_keys; i++)
-        (void)wire_next_key(&reply.items, &ret_values[i]); /* the decoder has counted them */
-    return end_attempt(s, r);
+    return client_sock_end(s, r);
 }
 
 int client_sock_add(struct client_sock *s, struct wire_span key, int64_t amount, int64_t *ret_value)
@@ -608,135 +453,22 @@ int client_sock_add(struct client_sock *s, struct wire_span key, int64_t amount,
     if (!r)
         r = client_key_amount(&s->machine, WIRE_OP_ADD, key, amount);
     if (!r)
-        r = client_pump(s, &reply);
+        r = client_sock_exchange(s, &reply);
     if (!r)
         *ret_value = reply.number;
-    return end_attempt(s, r);
-}
-
-int client_sock_compare_set(struct client_sock *s, struct wire_span key, struct wire_span expected,
-                            struct wire_span desired, struct wire_span *ret_value)
-{
-    struct wire_reply reply;
-    int r = begin_key(s, WIRE_OP_COMPARE_SET, -1, &key);
-
-    if (!r)
-        r = check_value(s, expected);
-    if (!r)
-        r = check_value(s, desired);
-    if (!r)
-        r = client_compare_set(&s->machine, key, expected, desired);
-    if (!r)
-        r = client_pump(s, &reply);
-    if (!r)
-        *ret_value = reply.value;
-    return end_attempt(s, r);
-}
-
-/* DELETE_KEY, QUEUE_LEN */
-static int ask_number(struct client_sock *s, enum wire_op op, struct wire_span key, int64_t *ret_number)
-{
-    struct wire_reply reply;
-    int r = begin_key(s, op, -1, &key);
-
-    if (!r)
-        r = client_key(&s->machine, op, key);
-    if (!r)
-        r = client_pump(s, &reply);
-    if (!r)
-        *ret_number = reply.number;
-    return end_attempt(s, r);
+    return client_sock_end(s, r);
 }
 
 int client_sock_delete(struct client_sock *s, struct wire_span key, bool *ret_deleted)
 {
-    int64_t n_deleted = 0;
-    int r = ask_number(s, WIRE_OP_DELETE_KEY, key, &n_deleted);
-
-    if (!r)
-        *ret_deleted = n_deleted > 0;
-    return r;
-}
-
-int client_sock_queue_len(struct client_sock *s, struct wire_span key, int64_t *ret_len)
-{
-    return ask_number(s, WIRE_OP_QUEUE_LEN, key, ret_len);
-}
-
-/* GETNUMKEYS, LIST_KEYS */
-static int ask_plain(struct client_sock *s, enum wire_op op, struct wire_reply *ret_reply)
-{
-    struct client_sock_call call = {.op = op, .timeout_ms = -1};
-    int r = start_attempt(s, call);
-
-    if (!r)
-        r = client_plain(&s->machine, op);
-    if (!r)
-        r = client_pump(s, ret_reply);
-    return end_attempt(s, r);
-}
-
-int client_sock_num_keys(struct client_sock *s, int64_t *ret_n_keys)
-{
-    struct wire_reply reply = {0};
-    int r = ask_plain(s, WIRE_OP_GETNUMKEYS, &reply);
-
-    if (!r)
-        *ret_n_keys = reply.number;
-    return r;
-}
-
-int client_sock_list_keys(struct client_sock *s, struct wire_span *ret_list)
-{
     struct wire_reply reply;
-    int r = ask_plain(s, WIRE_OP_LIST_KEYS, &reply);
+    int r = begin_key(s, WIRE_OP_DELETE_KEY, -1, &key);
 
     if (!r)
-        *ret_list = reply.items;
-    return r;
-}
-
-bool client_sock_next_key(struct wire_span *list, struct wire_span *ret_key)
-{
-    struct wire_span key;
-
-    while (wire_next_key(list, &key)) {
-        if (key.size > 0 && key.data[0] == '/') {
-            *ret_key = wire_span(key.data + 1, key.size - 1);
-            return true;
-        }
-    }
-    return false;
-}
-
-int client_sock_queue_pop(struct client_sock *s, struct wire_span key, int timeout_ms,
-                          struct wire_span *ret_value)
-{
-    bool waits = timeout_ms != 0;
-    struct wire_reply reply;
-    int r = begin_key(s, WIRE_OP_QUEUE_POP, waits ? timeout_ms : -1, &key);
-
-    if (!r && waits)
-        r = await_keys(s, &key, 1);
+        r = client_key(&s->machine, WIRE_OP_DELETE_KEY, key);
     if (!r)
-        r = client_key(&s->machine, WIRE_OP_QUEUE_POP, key);
+        r = client_sock_exchange(s, &reply);
     if (!r)
-        r = client_pump(s, &reply);
-    if (!r && reply.number == 0)
-        r = fail(s, CLIENT_E_EMPTY, "store %s: the queue is empty", s->peer);
-    if (!r)
-        *ret_value = reply.value;
-    return end_attempt(s, r);
-}
-
-int client_sock_barrier(struct client_sock *s, struct wire_span key, int64_t world_size, int timeout_ms)
-{
-    struct wire_reply reply;
-    int r = begin_key(s, WIRE_OP_BARRIER, timeout_ms, &key);
-
-    if (!r)
-        r = client_key_amount(&s->machine, WIRE_OP_BARRIER, key, world_size);
-    if (!r)
-        r = client_pump(s, &reply);
-    return end_attempt(s, r);
+        *ret_deleted = reply.number > 0;
+    return client_sock_end(s, r);
 }

@@ -22,6 +22,8 @@
 #include "base/err.h"
 #include "proto/client_sock.h"
 
+#include "tests/support/c/store_calls.h"
+
 enum { WORDS_MAX = 70000 };
 
 struct command {
@@ -43,7 +45,7 @@ static const char *result_name(int r)
         return "TIMEOUT";
     case CLIENT_E_INTERRUPTED:
         return "INTERRUPTED";
-    case CLIENT_E_EMPTY:
+    case STORE_CALL_EMPTY:
         return "EMPTY";
     default:
         return r < 0 ? strerrorname_np(-r) : "?";
@@ -179,7 +181,7 @@ static void do_ping(struct client_sock *s, struct command *c)
 static void do_join(struct client_sock *s, struct command *c)
 {
     int64_t n = 0;
-    int r = client_sock_join(s, &n);
+    int r = store_call_join(s, &n);
 
     answer_number(s, r, n);
 }
@@ -191,7 +193,7 @@ static void do_set(struct client_sock *s, struct command *c)
 
 static void do_append(struct client_sock *s, struct command *c)
 {
-    answer(s, client_sock_append(s, bytes_of(c, 1), bytes_of(c, 2)));
+    answer(s, store_call_append(s, bytes_of(c, 1), bytes_of(c, 2)));
 }
 
 /* get TIMEOUT KEY */
@@ -216,7 +218,7 @@ static void do_check(struct client_sock *s, struct command *c)
     size_t n;
     _cleanup_free_ struct wire_span *keys = spans_of(c, 1, 1, &n);
     bool all = false;
-    int r = client_sock_check(s, keys, n, &all);
+    int r = store_call_check(s, keys, n, &all);
 
     answer_number(s, r, all);
 }
@@ -227,13 +229,13 @@ static void do_wait(struct client_sock *s, struct command *c)
     size_t n;
     _cleanup_free_ struct wire_span *keys = spans_of(c, 2, 1, &n);
 
-    answer(s, client_sock_wait(s, keys, n, (int)number_of(c, 1)));
+    answer(s, store_call_wait(s, keys, n, (int)number_of(c, 1)));
 }
 
 static void do_compare_set(struct client_sock *s, struct command *c)
 {
     struct wire_span value = {0};
-    int r = client_sock_compare_set(s, bytes_of(c, 1), bytes_of(c, 2), bytes_of(c, 3), &value);
+    int r = store_call_compare_set(s, bytes_of(c, 1), bytes_of(c, 2), bytes_of(c, 3), &value);
 
     answer_bytes(s, r, value);
 }
@@ -252,7 +254,7 @@ static void do_multi_get(struct client_sock *s, struct command *c)
     size_t n;
     _cleanup_free_ struct wire_span *keys = spans_of(c, 2, 1, &n);
     _cleanup_free_ struct wire_span *values = calloc(n + 1, sizeof(*values));
-    int r = values ? client_sock_multi_get(s, keys, n, (int)number_of(c, 1), values) : -ENOMEM;
+    int r = values ? store_call_multi_get(s, keys, n, (int)number_of(c, 1), values) : -ENOMEM;
 
     answer(s, r);
     for (size_t i = 0; !r && i < n; i++)
@@ -268,13 +270,13 @@ static void do_multi_set(struct client_sock *s, struct command *c)
 
     if (n_keys != n_values)
         usage_error("a value is missing");
-    answer(s, client_sock_multi_set(s, keys, values, n_keys));
+    answer(s, store_call_multi_set(s, keys, values, n_keys));
 }
 
 static void do_num_keys(struct client_sock *s, struct command *c)
 {
     int64_t n = 0;
-    int r = client_sock_num_keys(s, &n);
+    int r = store_call_num_keys(s, &n);
 
     answer_number(s, r, n);
 }
@@ -282,23 +284,23 @@ static void do_num_keys(struct client_sock *s, struct command *c)
 static void do_list_keys(struct client_sock *s, struct command *c)
 {
     struct wire_span list = {0}, key;
-    int r = client_sock_list_keys(s, &list);
+    int r = store_call_list_keys(s, &list);
 
     answer(s, r);
-    while (!r && client_sock_next_key(&list, &key))
+    while (!r && store_call_next_key(&list, &key))
         print_key(key);
 }
 
 static void do_queue_push(struct client_sock *s, struct command *c)
 {
-    answer(s, client_sock_queue_push(s, bytes_of(c, 1), bytes_of(c, 2)));
+    answer(s, store_call_queue_push(s, bytes_of(c, 1), bytes_of(c, 2)));
 }
 
 /* queue_pop TIMEOUT KEY */
 static void do_queue_pop(struct client_sock *s, struct command *c)
 {
     struct wire_span value = {0};
-    int r = client_sock_queue_pop(s, bytes_of(c, 2), (int)number_of(c, 1), &value);
+    int r = store_call_queue_pop(s, bytes_of(c, 2), (int)number_of(c, 1), &value);
 
     answer_bytes(s, r, value);
 }
@@ -306,7 +308,7 @@ static void do_queue_pop(struct client_sock *s, struct command *c)
 static void do_queue_len(struct client_sock *s, struct command *c)
 {
     int64_t len = 0;
-    int r = client_sock_queue_len(s, bytes_of(c, 1), &len);
+    int r = store_call_queue_len(s, bytes_of(c, 1), &len);
 
     answer_number(s, r, len);
 }
@@ -314,7 +316,7 @@ static void do_queue_len(struct client_sock *s, struct command *c)
 /* barrier TIMEOUT KEY WORLD_SIZE */
 static void do_barrier(struct client_sock *s, struct command *c)
 {
-    answer(s, client_sock_barrier(s, bytes_of(c, 2), number_of(c, 3), (int)number_of(c, 1)));
+    answer(s, store_call_barrier(s, bytes_of(c, 2), number_of(c, 3), (int)number_of(c, 1)));
 }
 
 /* timeout MS: of all calls without their own */

@@ -243,7 +243,7 @@ def test_wait_times_out_and_the_connection_goes_on(client, torch_store, name):
     with fails("TIMEOUT") as caught:
         client.wait([name, name + b"2"], 200)
     assert 0.2 <= time.monotonic() - started < 50
-    assert "within 200 ms" in caught.value.sentence and "and 1 more" in caught.value.sentence
+    assert "within 200 ms" in caught.value.sentence
     client.ping()
     with fails("TIMEOUT"):
         client.get(name, 50)
