@@ -29,7 +29,6 @@ struct look_client {
     struct frame_reader reader;
     struct buf in;   /* frames */
     struct buf wire; /* with TLS: records to be sent */
-    bool has_opened;
     char *error;
 };
 
