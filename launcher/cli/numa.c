@@ -112,29 +112,6 @@ bool numa_cpus_parse(const char *list, struct numa_cpus *ret)
     return true;
 }
 
-void numa_cpus_format(const struct numa_cpus *cpus, char *out, size_t out_size)
-{
-    size_t n = 0;
-
-    *out = '\0';
-    for (int from = 0; from < NUMA_CPUS_MAX; from++) {
-        int to = from;
-        char range[32];
-
-        if (!numa_cpus_has(cpus, from))
-            continue;
-        while (numa_cpus_has(cpus, to + 1))
-            to++;
-        int length = from == to ? snprintf(range, sizeof(range), "%s%d", n ? "," : "", from)
-                                : snprintf(range, sizeof(range), "%s%d-%d", n ? "," : "", from, to);
-        if (n + (size_t)length >= out_size)
-            return;
-        memcpy(out + n, range, (size_t)length + 1);
-        n += (size_t)length;
-        from = to;
-    }
-}
-
 /* ---- modes ---- */
 
 /* The CPUs of a node that this process may use. */

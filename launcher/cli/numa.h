@@ -57,9 +57,6 @@ bool numa_mode_parse(const char *name, enum numa_mode *ret);
 /* A list as in /sys: "0-2,4,6-7". False when it is malformed or names a CPU beyond NUMA_CPUS_MAX. */
 bool numa_cpus_parse(const char *list, struct numa_cpus *ret);
 
-/* Formats a set as such a list; truncated at a comma when it does not fit. */
-void numa_cpus_format(const struct numa_cpus *cpus, char *out, size_t out_size);
-
 bool numa_cpus_has(const struct numa_cpus *cpus, int cpu);
 void numa_cpus_add(struct numa_cpus *cpus, int cpu);
 int numa_cpus_count(const struct numa_cpus *cpus);

@@ -10,6 +10,8 @@
 
 #include "launcher/host/numa_os.h"
 
+#include "tests/support/c/cpu_list.h"
+
 static void print_mode(const struct numa_topology *t, const char *name, int n_workers)
 {
     enum numa_mode mode;
@@ -24,7 +26,7 @@ static void print_mode(const struct numa_topology *t, const char *name, int n_wo
             printf("%s %d error: %s\n", name, i, error);
             continue;
         }
-        numa_cpus_format(&cpus, text, sizeof(text));
+        cpu_list_format(&cpus, text, sizeof(text));
         printf("%s %d %s\n", name, i, text);
     }
 }
