@@ -36,6 +36,44 @@ static void must(int r, const char *what)
     exit(1);
 }
 
+/* ---- what a product costs ---- */
+
+static int64_t count_blocks(const struct gemm_plan *plan)
+{
+    return (int64_t)plan->tiles_down * plan->tiles_across * plan->n_splits;
+}
+
+/* Slices of k of all blocks; the last of a block may be shorter. */
+static int64_t count_slices(const struct gemm_plan *plan, const struct gemm_shape *s)
+{
+    const int64_t last = s->k - (int64_t)(plan->n_splits - 1) * plan->k_of_split;
+    const int64_t slices =
+        (int64_t)(plan->n_splits - 1) * (plan->k_of_split / GEMM_SLICE) + ceil_div((int)last, GEMM_SLICE);
+    return slices * plan->tiles_down * plan->tiles_across;
+}
+
+/* Multiply-adds that the blocks make: whole tiles, and as many k as the precision's multiply takes at once. */
+static int64_t count_computed(const struct gemm_plan *plan, const struct gemm_shape *s)
+{
+    static const int k_at_once[CUDA_PRECISION_COUNT] = {1, 8, GEMM_SLICE};
+    const int at_once = k_at_once[plan->precision];
+    const int last = s->k - (plan->n_splits - 1) * plan->k_of_split;
+    const int64_t k =
+        (int64_t)(plan->n_splits - 1) * plan->k_of_split + (int64_t)ceil_div(last, at_once) * at_once;
+    return gemm_area(plan->tile, s) * k;
+}
+
+/* Bytes that the blocks load for their slices, that they store, and that adding the splits up takes. Loads of the same data
+ * by several blocks come from the second-level cache. */
+static int64_t count_bytes(const struct gemm_plan *plan, const struct gemm_shape *s)
+{
+    const struct gemm_size tile = gemm_tile_size(plan->tile);
+    const int64_t loaded = count_slices(plan, s) * GEMM_SLICE * (tile.m + tile.n);
+    const int64_t result = (int64_t)s->m * gemm_columns(s);
+    const int64_t partial = plan->n_splits > 1 ? 2 * plan->n_splits * result : 0;
+    return (loaded + partial + result) * (int64_t)sizeof(float);
+}
+
 /* ---- products ---- */
 
 struct product {
@@ -87,7 +125,7 @@ static struct products list_products(const struct crw_model *model, int n)
 
 static double percent_useful(const struct product *p, const struct gemm_plan *plan)
 {
-    return 100.0 * (double)p->shape.useful / (double)gemm_count_computed(plan, &p->shape);
+    return 100.0 * (double)p->shape.useful / (double)count_computed(plan, &p->shape);
 }
 
 /* ---- nodes ---- */
@@ -152,10 +190,10 @@ static void print_product(const struct product *p, const struct gemm_plan *plan)
     char size[16];
     (void)snprintf(size, sizeof(size), "%dx%d", tile.m, tile.n);
     printf("%-6s %-8s %-33s %-6s %-6s %7lld %8lld %9.1f %9.1f %5.0f %% %8.1f\n", p->layer, p->pass,
-           p->operands, precisions[plan->precision], size, (long long)gemm_count_blocks(plan),
-           (long long)gemm_count_slices(plan, &p->shape), 2e-6 * (double)p->shape.useful,
-           2e-6 * (double)gemm_count_computed(plan, &p->shape), percent_useful(p, plan),
-           1e-6 * (double)gemm_count_bytes(plan, &p->shape));
+           p->operands, precisions[plan->precision], size, (long long)count_blocks(plan),
+           (long long)count_slices(plan, &p->shape), 2e-6 * (double)p->shape.useful,
+           2e-6 * (double)count_computed(plan, &p->shape), percent_useful(p, plan),
+           1e-6 * (double)count_bytes(plan, &p->shape));
 }
 
 static int print_model(int batch, enum cuda_precision precision)
@@ -172,8 +210,8 @@ static int print_model(int batch, enum cuda_precision precision)
         const struct gemm_plan plan = gemm_plan_of(precision, &products.of[i].shape);
         print_product(&products.of[i], &plan);
         useful += products.of[i].shape.useful;
-        computed += gemm_count_computed(&plan, &products.of[i].shape);
-        n_bytes += gemm_count_bytes(&plan, &products.of[i].shape);
+        computed += count_computed(&plan, &products.of[i].shape);
+        n_bytes += count_bytes(&plan, &products.of[i].shape);
     }
     printf("all products: %.0f MFLOP useful, %.0f computed (%.0f %%), %.0f MB read and written\n",
            2e-6 * (double)useful, 2e-6 * (double)computed, 100.0 * (double)useful / (double)computed,

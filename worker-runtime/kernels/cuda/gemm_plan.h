@@ -2,7 +2,7 @@
 
 /*
  * How a matrix product D[m][n] = sum over k of A(m, k) B(k, n) is cut into blocks: a pure function of its shape and
- * precision, used by the launches (gemm.cuh), by tests, and to print what a training step computes.
+ * precision, used by the launches (gemm.cuh) and by tests.
  *
  * Long k is split over blocks. The number of splits decides the order of the sums and depends on the shape alone; the
  * tile does not change any bit, so it is chosen for speed: little of it may lie outside the product, and a large card
@@ -190,42 +190,4 @@ static inline struct gemm_plan gemm_plan_of(enum cuda_precision wanted, const st
     plan.tiles_down = ceil_div(s->m, gemm_tile_size(plan.tile).m);
     plan.tiles_across = ceil_div(s->n, gemm_tile_size(plan.tile).n);
     return plan;
-}
-
-/* ---- what it costs ---- */
-
-static inline int64_t gemm_count_blocks(const struct gemm_plan *plan)
-{
-    return (int64_t)plan->tiles_down * plan->tiles_across * plan->n_splits;
-}
-
-/* Slices of k of all blocks; the last of a block may be shorter. */
-static inline int64_t gemm_count_slices(const struct gemm_plan *plan, const struct gemm_shape *s)
-{
-    const int64_t last = s->k - (int64_t)(plan->n_splits - 1) * plan->k_of_split;
-    const int64_t slices =
-        (int64_t)(plan->n_splits - 1) * (plan->k_of_split / GEMM_SLICE) + ceil_div((int)last, GEMM_SLICE);
-    return slices * plan->tiles_down * plan->tiles_across;
-}
-
-/* Multiply-adds that the blocks make: whole tiles, and as many k as the precision's multiply takes at once. */
-static inline int64_t gemm_count_computed(const struct gemm_plan *plan, const struct gemm_shape *s)
-{
-    static const int k_at_once[CUDA_PRECISION_COUNT] = {1, 8, GEMM_SLICE};
-    const int at_once = k_at_once[plan->precision];
-    const int last = s->k - (plan->n_splits - 1) * plan->k_of_split;
-    const int64_t k =
-        (int64_t)(plan->n_splits - 1) * plan->k_of_split + (int64_t)ceil_div(last, at_once) * at_once;
-    return gemm_area(plan->tile, s) * k;
-}
-
-/* Bytes that the blocks load for their slices, that they store, and that adding the splits up takes. Loads of the same data
- * by several blocks come from the second-level cache. */
-static inline int64_t gemm_count_bytes(const struct gemm_plan *plan, const struct gemm_shape *s)
-{
-    const struct gemm_size tile = gemm_tile_size(plan->tile);
-    const int64_t loaded = gemm_count_slices(plan, s) * GEMM_SLICE * (tile.m + tile.n);
-    const int64_t result = (int64_t)s->m * gemm_columns(s);
-    const int64_t partial = plan->n_splits > 1 ? 2 * plan->n_splits * result : 0;
-    return (loaded + partial + result) * (int64_t)sizeof(float);
 }
