@@ -318,13 +318,6 @@ int chain_reduce_step(struct chain *s, const struct chain_arrays *arrays, struct
     return chain_run(&st);
 }
 
-int chain_reduce(struct chain *s, const struct chain_arrays *arrays)
-{
-    struct chain_progress progress = {0};
-
-    return chain_reduce_step(s, arrays, &progress, arrays->count, arrays->count);
-}
-
 int chain_broadcast(struct chain *s, void *const *targets, int n_targets, size_t n_bytes)
 {
     struct chain_progress progress = {0};

@@ -54,13 +54,11 @@ struct chain_progress {
     size_t arrived, copied, passed;
 };
 
-/* 0, NET_E_..., -errno. */
-int chain_reduce(struct chain *s, const struct chain_arrays *arrays);
-
 /*
- * The same in steps: the first n_ready elements of the sources are there. Returns when the first n_done of them have been
- * combined, and their results are in the targets and passed on: that part of the arrays may be used again. Elements between
- * n_done and n_ready are under way meanwhile. The last step is that with n_done = count.
+ * A reduction in steps, each 0, NET_E_..., -errno: the first n_ready elements of the sources are there. Returns when
+ * the first n_done of them have been combined, and their results are in the targets and passed on: that part of the
+ * arrays may be used again. Elements between n_done and n_ready are under way meanwhile. The last step is that with
+ * n_done = count.
  */
 int chain_reduce_step(struct chain *s, const struct chain_arrays *arrays, struct chain_progress *progress,
                       size_t n_ready, size_t n_done);

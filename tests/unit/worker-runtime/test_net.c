@@ -394,6 +394,7 @@ struct member {
 
 static int reduce_piece(const struct member *m, struct chain *s, size_t first, size_t count)
 {
+    struct chain_progress progress = {0};
     void *arrays[RANKS];
     struct chain_arrays a = {
         .dtype = m->dtype,
@@ -410,7 +411,7 @@ static int reduce_piece(const struct member *m, struct chain *s, size_t first, s
 
     for (int i = 0; i < m->n; i++)
         arrays[i] = data[m->first + i] + first * reduce_element_size(m->dtype);
-    return chain_reduce(s, &a);
+    return chain_reduce_step(s, &a, &progress, count, count);
 }
 
 static void *be_member(void *arg)
