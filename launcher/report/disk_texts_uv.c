@@ -11,9 +11,10 @@ enum { DISK_TEXT_LIMIT_MS = 250 };
 
 struct disk_text {
     struct disk_text *next; /* that is asked for behind this one */
-    struct file_part *part; /* asked for, then read; NULL: there is none */
+    struct file_part *part; /* asked for, then read; NULL: there is none, or its file is being read */
     unsigned generation;
     bool is_wanted, is_read;
+    bool is_replaced; /* asked for again while its file was read: that result is dropped */
 };
 
 struct disk_texts {
@@ -25,6 +26,16 @@ struct disk_texts {
 
 static void read_next_text(struct disk_texts *t);
 
+/* part NULL: there is nothing to read. */
+static void append_text(struct disk_texts *t, struct disk_text *text, struct file_part *part)
+{
+    *text = (struct disk_text){.part = part, .generation = text->generation, .is_wanted = part};
+    if (!part)
+        return;
+    *t->end = text;
+    t->end = &text->next;
+}
+
 static void end_first_text(struct disk_texts *t, struct file_part *part)
 {
     struct disk_text *text = t->first;
@@ -33,6 +44,11 @@ static void end_first_text(struct disk_texts *t, struct file_part *part)
     t->first = text->next;
     if (!t->first)
         t->end = &t->first;
+    if (text->is_replaced) {
+        file_part_drop(part);
+        append_text(t, text, text->part);
+        return;
+    }
     *text = (struct disk_text){.generation = text->generation, .part = part, .is_read = part && part->bytes};
 }
 
@@ -43,7 +59,8 @@ static void on_text_read(void *owner, void *data)
 
     end_first_text(t, data);
     read_next_text(t);
-    t->host.on_read(t->host.data, i);
+    if (!t->items[i].is_wanted)
+        t->host.on_read(t->host.data, i);
 }
 
 static void read_next_text(struct disk_texts *t)
@@ -58,7 +75,7 @@ static void read_next_text(struct disk_texts *t)
 
         if (side_thread_is_hung())
             file_part_drop(task.data);
-        if (side_thread_is_hung() || side_thread_submit(&t->call, t->host.loop, &task) != 0)
+        if (side_thread_is_hung() || !task.data || side_thread_submit(&t->call, t->host.loop, &task) != 0)
             end_first_text(t, NULL);
     }
 }
@@ -67,14 +84,14 @@ void disk_texts_want(struct disk_texts *t, size_t i, unsigned generation, struct
 {
     struct disk_text *text = &t->items[i];
 
-    if (text->is_wanted)
-        disk_texts_give_up(t); /* a worker that has ended twice while a file was read */
     file_part_drop(text->part);
-    *text = (struct disk_text){.part = part, .generation = generation, .is_wanted = part};
-    if (!part)
+    text->generation = generation;
+    if (text->is_wanted) { /* a worker that has ended again before the file was read */
+        text->part = part;
+        text->is_replaced = text == t->first && t->call;
         return;
-    *t->end = text;
-    t->end = &text->next;
+    }
+    append_text(t, text, part);
     read_next_text(t);
 }
 
@@ -99,7 +116,8 @@ void disk_texts_give_up(struct disk_texts *t)
 {
     side_thread_cancel(t->call);
     while (t->first) {
-        file_part_drop(t->first->part);
+        file_part_drop(steal_ptr(t->first->part));
+        t->first->is_replaced = false;
         end_first_text(t, NULL);
     }
 }
