@@ -18,7 +18,7 @@ import time
 
 import jobs
 
-# What ls has open: 0, 1, 2, the notice socket, two memory files, and the folder that it lists. (The shell's own are close-on-exec.)
+# What ls has open: 0, 1, 2, the notice socket, a memory file, and the folder that it lists. (The shell's own are close-on-exec.)
 WORKER = """#!/bin/sh
 n=$(ls /proc/self/fd | wc -l)
 [ $n = 6 ] || echo "rank $RANK has $n descriptors, expected 6" >> "$FOUND"
