@@ -1,5 +1,7 @@
 /*
- * What a cgroup uses counts the cache of files, which the kernel gives up first, so that part is left.
+ * What a cgroup uses counts caches that the kernel gives up first: of files, and of their names (slab). That part is left. Version
+ * 1 does not count what it can give up of the kernel's memory, so all of that is taken for left: a size that fits is never
+ * refused, and the absurd ones still are.
  */
 
 #include "worker-runtime/base/memory.h"
@@ -18,7 +20,9 @@ static uint64_t left_in_cgroup(const char *folder, bool v1)
     uint64_t limit = cgroup_number(folder, v1 ? "memory.limit_in_bytes" : "memory.max", "", UINT64_MAX);
     uint64_t used = cgroup_number(folder, v1 ? "memory.usage_in_bytes" : "memory.current", "", 0);
     uint64_t cache = cgroup_number(folder, "memory.stat", v1 ? "total_inactive_file " : "inactive_file ", 0) +
-                     cgroup_number(folder, "memory.stat", v1 ? "total_active_file " : "active_file ", 0);
+                     cgroup_number(folder, "memory.stat", v1 ? "total_active_file " : "active_file ", 0) +
+                     (v1 ? cgroup_number(folder, "memory.kmem.usage_in_bytes", "", 0)
+                         : cgroup_number(folder, "memory.stat", "slab_reclaimable ", 0));
 
     used = used > cache ? used - cache : 0;
     if (limit == UINT64_MAX)

@@ -57,10 +57,12 @@ static struct activation input_activation(const struct crw_layer *layers, size_t
     return a;
 }
 
-/* Fields that a kind does not have. The kernel of a pooling is the only one that there is. */
+/* Fields that a kind does not have. The kernel of a pooling is the only one that there is; as many channels leave a batch norm as
+ * come in. */
 static bool has_foreign_field(const struct crw_layer *layer)
 {
-    bool has_out = layer->kind == CRW_LAYER_LINEAR || layer->kind == CRW_LAYER_CONV2D;
+    bool has_out = layer->kind == CRW_LAYER_LINEAR || layer->kind == CRW_LAYER_CONV2D ||
+                   (layer->kind == CRW_LAYER_BATCHNORM2D && layer->out == layer->in);
     bool has_window = layer->kind == CRW_LAYER_MAXPOOL2D && layer->kernel == 2;
 
     return (!has_parameters(layer->kind) && layer->in != 0) || (!has_out && layer->out != 0) ||

@@ -324,6 +324,8 @@ static void make_sparse_file(void)
       create(LAYER(CRW_LAYER_MAXPOOL2D, .kernel = 3), SHAPE(1, 9, 9), 1))                                    \
     X("normalisation with outputs", CRW_E_ARGUMENT, "out",                                                   \
       create(LAYER(CRW_LAYER_BATCHNORM2D, "n", 2, 7, 5), SHAPE(2, 4, 4), 1))                                 \
+    X("normalisation with as many outputs as inputs", 0, "",                                                 \
+      create(LAYER(CRW_LAYER_BATCHNORM2D, "n", 2, 2), SHAPE(2, 4, 4), 1))                                    \
     X("a layer of kind 77", CRW_E_ARGUMENT, "kind 77",                                                       \
       create(LAYER((enum crw_layer_kind)77), SHAPE(2, 1, 1), 1))                                             \
     X("layers NULL", CRW_E_ARGUMENT, "layers",                                                               \
