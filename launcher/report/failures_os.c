@@ -67,7 +67,10 @@ void failures_want_texts(const struct failures_source *source, int local_rank)
 
     disk_texts_want(source->texts, (size_t)local_rank, generation,
                     file_part_create(worker_file(source, local_rank, "error.json"), ERROR_FILE_MAX, false));
-    if (g->cause == GROUP_CAUSE_NONE && is_stderr_kept(source->job, local_rank))
+    /* One for the report: of the worker that failed first, also while the report waits for its texts. */
+    bool is_first = !disk_texts_await(source->texts, stderr_text(source)) &&
+                    !disk_texts_get(source->texts, stderr_text(source), generation);
+    if (g->cause == GROUP_CAUSE_NONE && is_first && is_stderr_kept(source->job, local_rank))
         disk_texts_want(source->texts, stderr_text(source), generation,
                         file_part_create(worker_file(source, local_rank, "stderr.log"), LAST_BYTES, true));
 }

@@ -420,6 +420,18 @@ def test_a_disk_that_is_slow_costs_one_restart_and_no_node(tmp_path):
         assert all("ValueError: boom" in n.text() for n in nodes), nodes.texts()
 
 
+def test_last_lines_are_those_of_the_first_failure(tmp_path):
+    """Also where others fail while its report waits for a slow disk."""
+    port = lib.free_port()
+    with lib.Nodes(tmp_path) as nodes:
+        nodes.crun(*options(port, "-r3", "--nproc-per-node=4", nnodes="1:2", conf="last_call_timeout=1"),
+                   "--no-python", "sh", "-c", "sleep 0.0$RANK; echo the reason of $RANK >&2; exit 1", env=slow_error_files(20))
+        assert nodes.codes() == [1], nodes.texts()
+        first = re.search(r"rank (\d) .*failed first", nodes[0].text())
+        assert first, nodes.texts()
+        assert f"crun:   | the reason of {first.group(1)}\n" in nodes[0].text(), nodes.texts()
+
+
 def test_sigterm_is_obeyed_while_error_files_are_read(tmp_path):
     with lib.Nodes(tmp_path) as nodes:
         nodes.crun("--standalone", "--nproc-per-node=32", "--no-python", "sh", "-c", "echo READY; exec sleep 1000", env=slow_error_files(100))
