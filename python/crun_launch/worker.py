@@ -662,15 +662,20 @@ def _broadcast_piece(piece, dtype, source, device, is_source):
 
 def _outline(value):
     """The same for equal state, in whatever order dictionaries were filled: tensors are types, shapes and sums of bits."""
+    if isinstance(value, torch.Tensor) and (value.layout != torch.strided or value.is_quantized):
+        return [str(value.dtype), list(value.shape)]
     if isinstance(value, torch.Tensor):
+        value = value.resolve_conj().resolve_neg()
         t = (torch.view_as_real(value) if value.is_complex() else value).detach().reshape(-1).contiguous()
         bits = t.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[t.element_size()])
         return [str(value.dtype), list(value.shape), bits.sum(dtype=torch.int64).item()]
     if isinstance(value, dict):
-        return sorted(([str(k), _outline(v)] for k, v in value.items()), key=lambda item: item[0])
+        return sorted(([str(_outline(k)), _outline(v)] for k, v in value.items()), key=lambda item: item[0])
     if isinstance(value, (list, tuple)):
         return [_outline(v) for v in value]
-    return float(value).hex() if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return float(value).hex()
+    return json.dumps(value) if isinstance(value, (str, int)) else str(value)  # of an enum the value, as it is sent
 
 
 # ---- random generators

@@ -85,7 +85,7 @@ def read_bytes(path):
 
 
 def message_of(error):
-    text = str(error).split("\n")[0]
+    text = str(error).split("\n")[0].encode("ascii", "backslashreplace").decode().replace("\0", "?")
     return "%s: %s" % (type(error).__name__, text) if text else type(error).__name__
 
 

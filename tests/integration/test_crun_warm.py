@@ -280,6 +280,7 @@ ODD = {
     "fails": ("try:\n    import json, only_for_workers\nexcept ImportError:\n    pass", None),
     "fails in the zygote alone": ("import fails_in_zygote", ("fails_in_zygote", "cannot be imported (RuntimeError: not here)")),
     "rank at import": ("import reads_rank; print(reads_rank.RANK)", ("reads_rank", "reads RANK when it is imported")),
+    "odd words": ("import odd_words", ("odd_words", "cannot be imported (RuntimeError: a?b\\udc80)")),
     "CUDA at import": ("import initialises_cuda", ("initialises_cuda", "initialises CUDA")),
     "prints at import": ("import prints; print(prints.VALUE)", None),
     "forks itself": ("import json\nif os.fork() == 0:\n    print('child')\n    os._exit(0)\nos.wait()", None),
@@ -297,6 +298,7 @@ LIBRARY = {
     "threads_at_import": "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
     "imports_threads": "import threads_at_import",
     "opens_device": "import os\nFD = os.open('/dev/zero', os.O_RDONLY)",
+    "odd_words": "if open('/proc/self/comm').read() == 'crun-zygote\\n':\n    raise RuntimeError('a\\0b\\udc80')",
     "initialises_cuda": "import sys, types\nmodule = sys.modules['torch.cuda'] = types.ModuleType('torch.cuda')\n"
                         "module.is_initialized = lambda: True",
     "ends_zygote": "import os\nif open('/proc/self/comm').read() == 'crun-zygote\\n':\n    os.kill(os.getpid(), 11)",

@@ -550,6 +550,14 @@ for a, b in (({"a": 1, "b": [torch.zeros(2)]}, {"b": (torch.zeros(2),), "a": 1})
     assert worker._outline(a) == worker._outline(b)
 import numpy
 assert worker._outline(numpy.float64(0.1)) == worker._outline(0.1)
+import enum
+class Mode(str, enum.Enum):
+    MIN = "min"
+class Level(enum.IntEnum):
+    LOW = 1
+assert worker._outline({Mode.MIN: [Mode.MIN, Level.LOW, True]}) == worker._outline({"min": ["min", 1, True]})
+assert worker._outline(torch.tensor([1j]).conj()) == worker._outline(torch.tensor([complex(0, -1)]))
+assert worker._outline(torch.zeros(2).to_sparse()) == worker._outline(torch.zeros(2).to_sparse())
 for dtype in torch.bool, torch.bfloat16, torch.complex128, torch.int8:
     assert worker._outline(torch.ones(3).to(dtype)[1:]) != worker._outline(torch.zeros(2).to(dtype)), dtype
 assert worker._outline(torch.tensor(1.0)) != worker._outline(torch.tensor(2.0))
