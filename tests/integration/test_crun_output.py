@@ -469,7 +469,7 @@ def test_full_disk(tmp_path, option):
 
 FULL = """mount -t tmpfs -o size=256k none HERE; cd HERE
 (until [ -e full ]; do sleep 0.02; done; sleep SECONDS; rm filler; touch free) &
-CRUN --standalone -t3 --log-dir=/dev/null --no-python sh -c 'echo before; yes | head -c 1M >filler 2>/dev/null; seq 3000; sleep 0.3; touch full; AFTER' >OUT; echo $?
+CRUN --standalone -t3 --log-dir=/dev/null --no-python sh -c 'echo before; until grep -q before out; do sleep 0.02; done; yes | head -c 1M >filler 2>/dev/null; seq 3000; sleep 0.3; touch full; AFTER' >OUT; echo $?
 wait; cat out; cat err >&2"""
 
 
