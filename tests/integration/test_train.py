@@ -358,6 +358,13 @@ def test_the_last_save_is_tried_again(tmp_path):
     assert "No space left on device" in said
 
 
+def test_a_stale_file_does_not_end_the_training(tmp_path):
+    """ESTALE, as NFS has it after a failover: no other run has the folder."""
+    p = jobs.run([jobs.train(), "toy", "--epochs", "3", "--snapshot-dir", str(tmp_path)], env=faults(tmp_path, "fsync 5 116 1"))
+    assert p.returncode == 0 and "Stale file handle" in p.stderr, p.stdout + p.stderr
+    assert (tmp_path / "snap-000000000300.safetensors").exists()
+
+
 def test_damaged_snapshots_alone_are_not_a_new_training(small_data, snapshots):
     """Weeks of work may be in them."""
     for path in snapshots.glob("snap-*"):

@@ -380,21 +380,22 @@ int snapshot_folder_pass_fence(const struct snapshot_io *io, int folder_fd, cons
     if (!writer->instance[0] && (!fence.owner.instance[0] || claim == SNAPSHOT_LOOK))
         return 0;
     if (!writer->instance[0] && claim == SNAPSHOT_PASS)
-        return crw_fail_errno(-ESTALE, "another run has begun to save to the snapshot folder %s", folder);
+        return crw_fail(SNAPSHOT_E_TAKEN, "another run has begun to save to the snapshot folder %s", folder);
     if (!writer->instance[0] && make_instance(writer) < 0)
         return crw_fail_errno(-EIO, "cannot get random numbers for the snapshot folder %s", folder);
     switch (snapshot_fence_pass(&fence, writer, claim != SNAPSHOT_PASS)) {
     case SNAPSHOT_FENCE_CHANGED:
         return claim == SNAPSHOT_LOOK ? 0 : write_fence(io, folder_fd, folder, &fence);
     case SNAPSHOT_FENCE_LATER_GENERATION:
-        return crw_fail_errno(-ESTALE,
-                              "generation %" PRIu32
-                              " of this job saves to the snapshot folder %s, and this "
-                              "process is of generation %" PRIu32 ": the job goes on without it",
-                              fence.owner.generation, folder, writer->generation);
+        return crw_fail(SNAPSHOT_E_TAKEN,
+                        "generation %" PRIu32
+                        " of this job saves to the snapshot folder %s, and this "
+                        "process is of generation %" PRIu32 ": the job goes on without it",
+                        fence.owner.generation, folder, writer->generation);
     case SNAPSHOT_FENCE_LATER_RUN:
-        return crw_fail_errno(
-            -ESTALE, "another run saves to the snapshot folder %s, which has begun after this one", folder);
+        return crw_fail(SNAPSHOT_E_TAKEN,
+                        "another run saves to the snapshot folder %s, which has begun after this one",
+                        folder);
     default:
         return 0;
     }
@@ -429,10 +430,10 @@ int snapshot_folder_lock(int folder_fd, const char *folder, const struct run_ide
         if (r != 0)
             return r < 0 ? r : 0;
         if (waited_ms >= LOCK_WAIT_MS)
-            return crw_fail_errno(-EBUSY,
-                                  "another run is saving to the snapshot folder %s: wait for its end, or "
-                                  "give this one a folder of its own",
-                                  folder);
+            return crw_fail(SNAPSHOT_E_LOCKED,
+                            "another run is saving to the snapshot folder %s: wait for its end, or "
+                            "give this one a folder of its own",
+                            folder);
         (void)nanosleep(&pause, NULL);
     }
 }

@@ -186,7 +186,7 @@ static int pass_fence(void *data)
     return snapshot_folder_pass_fence(s->io, s->folder_fd, s->folder, &s->writer, SNAPSHOT_PASS);
 }
 
-/* -ESTALE: the folder is another run's, which saves there or has its fence. */
+/* SNAPSHOT_E_TAKEN: the folder is another run's, which saves there or has its fence. */
 static int claim_folder(struct crw_snapshots *s)
 {
     int r;
@@ -196,7 +196,7 @@ static int claim_folder(struct crw_snapshots *s)
     refresh_writer(s);
     r = snapshot_folder_claim(s->io, s->folder_fd, s->folder, &s->writer);
     s->claimed = r == 0;
-    return r == -EBUSY ? -ESTALE : r;
+    return r == SNAPSHOT_E_LOCKED ? SNAPSHOT_E_TAKEN : r;
 }
 
 /* How long a disk stays full is unknown: a few attempts, and after them the next save is one. */
@@ -217,7 +217,7 @@ static int write_staged(struct crw_snapshots *s)
             break;
         if (n_attempts > 1)
             (void)snprintf(more, sizeof(more), "; tried %d times", n_attempts);
-        if (r == -ESTALE || n_attempts == ATTEMPTS_MAX || pause_ms == 0 || !pause_for(s, pause_ms)) {
+        if (r == SNAPSHOT_E_TAKEN || n_attempts == ATTEMPTS_MAX || pause_ms == 0 || !pause_for(s, pause_ms)) {
             queue_failure(s, more);
             return r;
         }
@@ -228,6 +228,16 @@ static int write_staged(struct crw_snapshots *s)
         queue_failure(s, more); /* why the one before it did not */
     }
     return 0;
+}
+
+/* For the program -ESTALE is a folder that another run has: where the system uses that number, it becomes -EIO. */
+static int result_for_caller(int r)
+{
+    if (r == SNAPSHOT_E_TAKEN)
+        return -ESTALE;
+    if (r == SNAPSHOT_E_LOCKED)
+        return -EBUSY;
+    return r == -ESTALE ? -EIO : r;
 }
 
 static int save_staged(struct crw_snapshots *s)
@@ -265,7 +275,7 @@ static void *save_in_turn(void *data)
             continue;
         }
         pthread_mutex_unlock(&s->lock);
-        r = save_staged(s);
+        r = result_for_caller(save_staged(s));
         pthread_mutex_lock(&s->lock);
         s->in_flight = false;
         s->result = r;
@@ -345,7 +355,7 @@ int snapshots_create(const char *folder, int keep, const struct snapshot_io *io,
 
 failed:
     snapshots_free(s);
-    return r;
+    return result_for_caller(r);
 }
 
 int crw_snapshots_create(const char *folder, int keep, struct crw_snapshots **ret)

@@ -892,6 +892,31 @@ static void the_result_of_the_last_save_is_told(void **state)
     crw_snapshots_destroy(s);
 }
 
+/* ESTALE of the system, as NFS has it after a failover, is a failed save: the folder is still this run's. */
+static void a_stale_file_of_the_system_is_tried_again(void **state)
+{
+    static const int calls[] = {CALL_CREATE, CALL_SYNC, CALL_RENAME};
+
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+        struct fault f = {.only = calls[i], .mode = FAULT_ERROR, .error = -ESTALE};
+        struct snapshot_io io = faulty_io(&f);
+        struct crw_snapshots *s;
+        const char *failure;
+
+        assert_int_equal(snapshots_create(folder, 2, &io, &s), 0);
+        f.at = f.n_calls + 1;
+        assert_int_equal(save(s, 100), 0);
+        assert_int_equal(crw_snapshots_wait_for(s, 60000), -EIO);
+        (void)crw_snapshots_status(s, &failure);
+        assert_non_null(strstr(failure, strerror(ESTALE)));
+        io.retry_ms = 1;
+        f.at = f.n_calls + 1;
+        assert_int_equal(save(s, 200), 0);
+        assert_int_equal(crw_snapshots_wait_for(s, 60000), 0);
+        crw_snapshots_destroy(s);
+    }
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
 #define FENCE_TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, forget_identity)
 
@@ -936,6 +961,7 @@ int main(void)
         TEST(a_disk_that_hangs_is_waited_for_as_long_as_asked),
         TEST(a_disk_that_hangs_does_not_hold_the_end),
         TEST(the_result_of_the_last_save_is_told),
+        TEST(a_stale_file_of_the_system_is_tried_again),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
