@@ -191,8 +191,10 @@ static int claim_folder(struct crw_snapshots *s)
 {
     int r;
 
-    if (s->claimed)
+    if (s->claimed) {
+        (void)flock(s->folder_fd, LOCK_EX | LOCK_NB); /* claimed without the lock, which a lost process had */
         return 0;
+    }
     refresh_writer(s);
     r = snapshot_folder_claim(s->io, s->folder_fd, s->folder, &s->writer);
     s->claimed = r == 0;

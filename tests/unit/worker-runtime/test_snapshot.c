@@ -818,6 +818,29 @@ static void a_lock_of_an_earlier_generation_costs_nothing(void **state)
     close(fd);
 }
 
+/* Or another run takes lock and fence, and ends the job. */
+static void the_lock_is_taken_when_the_lost_process_has_let_go(void **state)
+{
+    int lost = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int other = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    struct crw_snapshots *s;
+
+    assert_int_equal(flock(lost, LOCK_EX), 0);
+    write_fence("crun snapshot fence 1\ninstance a1\ngeneration 3\n");
+    set_identity("a1", "4");
+    s = writer(2);
+    assert_int_equal(save(s, 100), 0);
+    assert_int_equal(crw_snapshots_wait_for(s, 60000), 0);
+    close(lost);
+    assert_int_equal(save(s, 200), 0);
+    assert_int_equal(crw_snapshots_wait_for(s, 60000), 0);
+    assert_int_equal(flock(other, LOCK_EX | LOCK_NB), -1);
+    assert_int_equal(errno, EWOULDBLOCK);
+    crw_snapshots_destroy(s);
+    assert_int_equal(flock(other, LOCK_EX | LOCK_NB), 0);
+    close(other);
+}
+
 /* ---- a disk that hangs ---- */
 
 static sem_t disk;
@@ -958,6 +981,7 @@ int main(void)
         FENCE_TEST(a_damaged_fence_is_made_anew),
         FENCE_TEST(a_fence_that_cannot_be_read_is_not_none),
         FENCE_TEST(a_lock_of_an_earlier_generation_costs_nothing),
+        FENCE_TEST(the_lock_is_taken_when_the_lost_process_has_let_go),
         TEST(a_disk_that_hangs_is_waited_for_as_long_as_asked),
         TEST(a_disk_that_hangs_does_not_hold_the_end),
         TEST(the_result_of_the_last_save_is_told),
