@@ -697,8 +697,8 @@ struct crw_pair {
 };
 
 /*
- * Opens (creates) the folder for writing; the first save claims it. -EBUSY, -ESTALE: another run or a later
- * generation saves there. -errno when it cannot be written.
+ * Opens (creates) the folder for writing; the first save claims it, unless another run has saved there since.
+ * -EBUSY, -ESTALE: another run or a later generation saves there. -errno when it cannot be written.
  */
 CRW_EXPORT int crw_snapshots_create(const char *folder, int keep, struct crw_snapshots **ret);
 /* Waits for the save in flight, at most as long as a collective (CRW_TIMEOUT_MS). */

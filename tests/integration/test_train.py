@@ -365,6 +365,18 @@ def test_a_stale_file_does_not_end_the_training(tmp_path):
     assert (tmp_path / "snap-000000000300.safetensors").exists()
 
 
+def test_a_run_that_saves_late_leaves_the_folder_to_the_one_between(tmp_path):
+    with start_toy(tmp_path) as p:
+        assert p.stdout.readline()
+        between = jobs.run([jobs.train(), "toy", "--epochs", "3", "--snapshot-dir", str(tmp_path)])
+        assert between.returncode == 0, between.stdout + between.stderr
+        before = contents(tmp_path)
+        p.terminate()
+        said = p.communicate(timeout=60)[1]
+    assert p.returncode == 1 and "another run" in said and str(tmp_path) in said, said
+    assert contents(tmp_path) == before
+
+
 def test_damaged_snapshots_alone_are_not_a_new_training(small_data, snapshots):
     """Weeks of work may be in them."""
     for path in snapshots.glob("snap-*"):

@@ -68,12 +68,23 @@ enum snapshot_claim {
 int snapshot_folder_pass_fence(const struct snapshot_io *io, int folder_fd, const char *folder,
                                struct run_identity *writer, enum snapshot_claim claim);
 
+/* What was in the folder when this writer opened it. */
+struct snapshot_sight {
+    struct run_identity owner; /* of the fence */
+    struct snapshot_entry *entries;
+    size_t n_entries;
+};
+
+/* free() the entries. 0 or -errno. */
+int snapshot_folder_see(int folder_fd, const char *folder, struct snapshot_sight *ret);
+
 /*
  * Before the first save: takes lock and fence, and removes what unfinished writers left. A program that
- * opens a folder and saves nothing thus harms no run that does. As the two above.
+ * opens a folder and saves nothing thus harms no run that does. Another run that has begun to save since
+ * `seen` keeps the folder, also when that run has ended. As the two above.
  */
 int snapshot_folder_claim(const struct snapshot_io *io, int folder_fd, const char *folder,
-                          struct run_identity *writer);
+                          const struct snapshot_sight *seen, struct run_identity *writer);
 
 /* Asked when a file is whole, before it gets its name: 0, or -errno with a sentence. */
 struct snapshot_gate {

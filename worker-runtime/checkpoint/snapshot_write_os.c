@@ -4,7 +4,8 @@
  * needed. There is one buffer, so a save waits for the one before it; crw_snapshots_busy() foresees that, so
  * that a disk that hangs stops this thread alone.
  *
- * The folder is claimed at the first save: opening it changes nothing for a run that saves there.
+ * The folder is claimed at the first save: opening it changes nothing for a run that saves there. A run that
+ * began to save between the two has the folder, ended or not.
  *
  * A save that fails is tried again from the staged bytes, each time after a longer pause: a full or stalled
  * disk is often one for a moment. A newer save ends the pauses, its state is worth more, and so does the end.
@@ -45,6 +46,7 @@ struct crw_snapshots {
     int folder_fd;
     int keep;
     struct run_identity writer; /* the thread's, after the start */
+    struct snapshot_sight seen; /* when the folder was opened */
     pthread_t thread;
 
     pthread_mutex_t lock;
@@ -196,7 +198,7 @@ static int claim_folder(struct crw_snapshots *s)
         return 0;
     }
     refresh_writer(s);
-    r = snapshot_folder_claim(s->io, s->folder_fd, s->folder, &s->writer);
+    r = snapshot_folder_claim(s->io, s->folder_fd, s->folder, &s->seen, &s->writer);
     s->claimed = r == 0;
     return r == SNAPSHOT_E_LOCKED ? SNAPSHOT_E_TAKEN : r;
 }
@@ -300,6 +302,7 @@ static void snapshots_free(struct crw_snapshots *s)
         (void)close(s->folder_fd); /* only ever read */
     buf_finish(&s->image);
     free(s->known);
+    free(s->seen.entries);
     free(s->folder);
     free(s);
 }
@@ -313,6 +316,8 @@ static int look_at_folder(struct crw_snapshots *s)
     r = snapshot_folder_pass_fence(s->io, s->folder_fd, s->folder, &s->writer, SNAPSHOT_LOOK);
     if (r == 0)
         r = snapshot_folder_lock(s->folder_fd, s->folder, &s->writer);
+    if (r == 0)
+        r = snapshot_folder_see(s->folder_fd, s->folder, &s->seen);
     if (r == 0)
         r = snapshot_folder_probe(s->io, s->folder_fd, s->folder);
     (void)flock(s->folder_fd, LOCK_UN); /* fails where there are no locks */

@@ -785,6 +785,47 @@ static void a_remaining_worker_saves_in_later_generations(void **state)
     crw_snapshots_destroy(s);
 }
 
+/* Their files would lie in one folder, each for the other's numbers. Without crun no fence shows the second run. */
+static void a_run_that_saved_between_opening_and_first_save_keeps_the_folder(void **state)
+{
+    static const char *const instances[][2] = {{"a1", "b2"}, {"a1", NULL}, {NULL, "b2"}, {NULL, NULL}};
+
+    for (size_t before = 0; before < 3;
+         before++) /* what a run before both has left: nothing, a fence, files alone */
+        for (size_t i = 0; i < sizeof(instances) / sizeof(instances[0]); i++) {
+            struct crw_snapshots *late;
+
+            empty_folder();
+            (void)unlink(path_of("snapshots.fence"));
+            set_identity(before == 1 ? "c3" : NULL, "0");
+            if (before > 0)
+                save_steps(2, 100, 100);
+            set_identity(instances[i][0], "0");
+            late = writer(2);
+            set_identity(instances[i][1], "0");
+            save_steps(2, 200, 300);
+            set_identity(instances[i][0], "0");
+            assert_refused(late, 250, "another run");
+            assert_int_equal(crw_snapshots_wait_for(late, 0), -ESTALE);
+            crw_snapshots_destroy(late);
+            assert_true(has_step(200) && has_step(300));
+        }
+}
+
+static void a_run_that_saved_between_opening_and_first_save_may_be_this_one(void **state)
+{
+    struct crw_snapshots *s;
+
+    set_identity("a1", "1");
+    s = writer(2); /* of a rank that becomes the first one later */
+    save_steps(2, 100, 200);
+    run_identity_set_generation(2);
+    assert_int_equal(save(s, 300), 0);
+    assert_int_equal(crw_snapshots_wait_for(s, 60000), 0);
+    run_identity_set_generation(0);
+    crw_snapshots_destroy(s);
+}
+
 static void a_damaged_fence_is_made_anew(void **state)
 {
     set_identity("a1", "3");
@@ -978,6 +1019,8 @@ int main(void)
         FENCE_TEST(a_rank_of_an_earlier_run_saves_nothing),
         FENCE_TEST(a_new_run_goes_on_from_a_later_generation),
         FENCE_TEST(a_remaining_worker_saves_in_later_generations),
+        FENCE_TEST(a_run_that_saved_between_opening_and_first_save_keeps_the_folder),
+        FENCE_TEST(a_run_that_saved_between_opening_and_first_save_may_be_this_one),
         FENCE_TEST(a_damaged_fence_is_made_anew),
         FENCE_TEST(a_fence_that_cannot_be_read_is_not_none),
         FENCE_TEST(a_lock_of_an_earlier_generation_costs_nothing),
