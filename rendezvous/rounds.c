@@ -663,9 +663,22 @@ void rounds_postpone(struct rounds *r, uint64_t unsaved_ns, uint64_t now_ns)
 {
     uint64_t from_ns = unsaved_ns > r->postponed_ns ? unsaved_ns : r->postponed_ns;
 
-    if (unsaved_ns == 0 || now_ns < unsaved_ns + UNSAVED_MAX_NS)
+    if (unsaved_ns == 0)
         return;
-    list_for_each(i, &r->jobs) job_postpone(list_entry(i, struct rounds_job, in_rounds), now_ns - from_ns);
+    if (unsaved_ns != r->batch_ns) { /* what the batch before had is saved */
+        r->batch_ns = unsaved_ns;
+        r->n_saved = r->n_saving;
+        r->n_saving = r->n_saves;
+    }
+    if (now_ns < unsaved_ns + UNSAVED_MAX_NS)
+        return;
+    list_for_each(i, &r->jobs)
+    {
+        struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
+
+        if (job->sequence > r->n_saved)
+            job_postpone(job, now_ns - from_ns);
+    }
     r->postponed_ns = now_ns;
 }
 

@@ -307,6 +307,8 @@ struct rounds {
     uint64_t n_saves;                /* number of the last save, over restarts */
     uint64_t superseded;             /* after a load: instance whose saved state is out of date; 0: none */
     uint64_t n_steps;                /* counted in builds with assertions */
+    uint64_t n_saved, n_saving;      /* n_saves of the last batch that is saved, and of the present one */
+    uint64_t batch_ns;               /* beginning of the present batch */
     uint64_t postponed_ns;           /* up to when rounds_postpone() has counted */
     uint64_t deadline_ns;            /* not later than the earliest deadline of all jobs; UINT64_MAX: none */
     char refusal[SESSION_TEXT_SIZE]; /* of the last refused hello */
@@ -325,8 +327,9 @@ void rounds_reset(struct rounds *r);
 /* Takes one event. Then call rounds_next() until it returns false, before the next event. */
 void rounds_step(struct rounds *r, const struct rounds_event *event);
 
-/* Decisions wait to be saved since unsaved_ns (0: none waits), so agents learn of nothing, and no job can expect them to do anything: after
- * a second of that, the deadlines of all jobs move by the time of the wait. To be called ahead of each step, and when a wait ends. */
+/* A batch of saves is under way since unsaved_ns (0: none is). Agents learn of no decision about a job before that is saved, and a job cannot
+ * expect them to do anything: after a second of that, the deadlines of the jobs with such decisions move by the time of the wait. To be
+ * called ahead of each step, and when a batch ends. */
 void rounds_postpone(struct rounds *r, uint64_t unsaved_ns, uint64_t now_ns);
 
 /* The next thing to do, in that order; false: nothing. */

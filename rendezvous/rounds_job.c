@@ -669,8 +669,6 @@ void job_postpone(struct rounds_job *job, uint64_t by_ns)
 {
     job->gather_until_ns += by_ns;
     job->ending_until_ns += by_ns;
-    job->forget_ns += by_ns;
-    job->tombstone_until_ns += by_ns;
 }
 
 static void lower_deadline(uint64_t *deadline_ns, uint64_t other_ns)

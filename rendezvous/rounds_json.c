@@ -454,7 +454,7 @@ bool rounds_json_load(struct rounds *r, const uint8_t *text, size_t n, uint64_t 
         job_discard(job);
         return false;
     }
-    r->n_saves = job->sequence > r->n_saves ? job->sequence : r->n_saves;
+    r->n_saving = r->n_saves = job->sequence > r->n_saves ? job->sequence : r->n_saves;
     keep_unknown_of_job(job, json);
     other = tombstone ? NULL : other_instance(r, job);
     if (tombstone)

@@ -358,6 +358,18 @@ static void note_closing(struct sim *sim, uint64_t instance)
         sim->closings[sim->n_closings++] = (struct sim_closing){instance, sim->now_ns};
 }
 
+static bool is_being_saved(const struct etcd_leader *l, uint64_t instance)
+{
+    list_for_each(i, &l->jobs)
+    {
+        const struct etcd_job *job = list_entry(i, struct etcd_job, link);
+
+        if (job->instance == instance)
+            return job->is_writing;
+    }
+    return false;
+}
+
 /* No agent learns of anything while etcd refuses what its job has become, so a job must not end by time meanwhile. */
 static void check_end_by_time(struct sim *sim, const struct rounds_job *job)
 {
@@ -365,7 +377,8 @@ static void check_end_by_time(struct sim *sim, const struct rounds_job *job)
         const struct sim_daemon *d = &sim->daemons[i];
         uint64_t waited_ns;
 
-        if (&d->rounds != job->rounds || etcd_leader_unsaved(&d->leader) == 0 || !sim->etcd.is_full)
+        if (&d->rounds != job->rounds || etcd_leader_unsaved(&d->leader) == 0 || !sim->etcd.is_full ||
+            !is_being_saved(&d->leader, job->instance))
             continue;
         waited_ns = daemon_clock(sim, d) - etcd_leader_unsaved(&d->leader);
         if (waited_ns > 3 * SIM_S)

@@ -1707,6 +1707,34 @@ static void no_job_ends_while_its_decisions_wait_to_be_saved(void **state)
     assert_view(t, 0, SESSION_VIEW_START);
 }
 
+/* The batch with its decisions is saved; the one after that has another job, and is refused for ever. */
+static void saves_of_other_jobs_move_no_deadline(void **state)
+{
+    struct table *t = *state;
+    uint64_t saved_ns, refused_ns;
+
+    t->params.max_restarts = 3;
+    t->params.join_timeout_ms = 20000;
+    run(t, 1, 1, 1);
+    fail_worker(t, 0, 0);
+    saved_ns = t->now_ns - 2 * MS;
+    refused_ns = t->now_ns - MS;
+    rounds_postpone(&t->rounds, saved_ns, t->now_ns);
+    for (unsigned ms = 0; ms < t->params.join_timeout_ms + 1000; ms += 250) {
+        assert_int_equal(t->agents[0].view.kind,
+                         ms < t->params.join_timeout_ms ? SESSION_VIEW_STOP : SESSION_VIEW_END);
+        alive(t, 0);
+        rounds_postpone(&t->rounds, refused_ns, t->now_ns);
+        pass(t, 250);
+    }
+    for (unsigned ms = 0; ms < 600000;
+         ms += 250) { /* refused as well, and the job makes room for others all the same */
+        rounds_postpone(&t->rounds, refused_ns, t->now_ns);
+        pass(t, 250);
+    }
+    assert_int_equal(t->rounds.n_jobs, 0);
+}
+
 /* Of a job that no save delays, and one whose saves take less than a second. */
 static void short_waits_for_saves_move_no_deadline(void **state)
 {
@@ -3093,6 +3121,7 @@ int main(void)
         TEST(quiet_members_learn_whether_all_can_relay),
         TEST(the_largest_job_costs_a_view_for_each_node),
         TEST(no_job_ends_while_its_decisions_wait_to_be_saved),
+        TEST(saves_of_other_jobs_move_no_deadline),
         TEST(short_waits_for_saves_move_no_deadline),
         TEST(keys_are_kept_for_workers_that_remain),
         TEST(keys_are_kept_where_they_are_wanted),
