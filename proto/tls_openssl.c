@@ -789,8 +789,8 @@ int tls_link_receive(struct tls_link *l, const void *bytes, size_t n, struct buf
     if (l->finished)
         return 0; /* nothing may follow: it is dropped, and needs no memory */
     if (l->context->server && !l->established && !is_start_acceptable(l, bytes, n)) {
-        (void)snprintf(l->error, sizeof(l->error), "TLS failed (the ClientHello is longer than %d bytes)",
-                       HELLO_MAX);
+        (void)snprintf(l->error, sizeof(l->error),
+                       "TLS failed (the first record has no ClientHello of at most %d bytes)", HELLO_MAX);
         l->failed = true;
         return -EPROTO;
     }

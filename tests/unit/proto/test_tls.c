@@ -352,6 +352,26 @@ static void an_older_version_is_refused(void **state)
     disconnect(&f);
 }
 
+/* A record of two bytes, the head of another message, and a ClientHello of 8 KiB. */
+static void a_first_record_without_a_short_client_hello_is_refused(void **state)
+{
+    static const uint8_t starts[][8] = {
+        {0x16, 3, 1, 0, 2, 1, 0, 0x16}, {0x16, 3, 1, 0, 45, 2, 1, 0}, {0x16, 3, 1, 0, 45, 1, 0, 0x20}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(starts); i++) {
+        struct buf plain = {0}, out = {0};
+        struct fixture f;
+
+        connect_with(&f, secret, "alpha");
+        assert_int_equal(tls_link_receive(f.server, starts[i], sizeof(starts[i]), &plain, &out), -EPROTO);
+        assert_string_equal(tls_link_error(f.server),
+                            "TLS failed (the first record has no ClientHello of at most 8192 bytes)");
+        buf_finish(&plain);
+        buf_finish(&out);
+        disconnect(&f);
+    }
+}
+
 static void an_end_differs_from_a_cut(void **state)
 {
     for (size_t i = 0; i < ARRAY_SIZE(purposes); i++) {
@@ -423,6 +443,7 @@ int main(void)
         cmocka_unit_test(nothing_follows_a_record_without_memory),
         cmocka_unit_test(an_altered_record_ends_the_link),
         cmocka_unit_test(an_older_version_is_refused),
+        cmocka_unit_test(a_first_record_without_a_short_client_hello_is_refused),
         cmocka_unit_test(an_end_differs_from_a_cut),
         cmocka_unit_test(nothing_is_sent_before_the_proof),
         cmocka_unit_test(keys_differ_by_secret_purpose_and_job),
