@@ -6,20 +6,6 @@
 
 #include "base/decimal.h"
 
-static const char *const kind_names[ETCD_KIND_COUNT] = {
-    [ETCD_AUTHENTICATE] = "the login",
-    [ETCD_GRANT] = "the request for a lease",
-    [ETCD_KEEPALIVE] = "the keep-alive",
-    [ETCD_REVOKE] = "the end of a lease",
-    [ETCD_RANGE] = "a read",
-    [ETCD_TXN] = "a write",
-};
-
-const char *etcd_kind_name(unsigned kind)
-{
-    return kind < ETCD_KIND_COUNT ? kind_names[kind] : NULL;
-}
-
 void etcd_request_finish(struct etcd_request *r)
 {
     for (size_t i = 0; i < r->n_ops; i++)

@@ -99,9 +99,6 @@ bool etcd_request_put(struct etcd_request *r, const char *key, const void *value
 /* It may be carried out twice, and its answer is short: neither a transaction nor a read of many keys. */
 bool etcd_request_is_brief(const struct etcd_request *r);
 
-/* For the log: "a transaction", ... */
-const char *etcd_kind_name(unsigned kind);
-
 /* Where etcd is: etcd://HOST:PORT,HOST:PORT/PREFIX. */
 enum { ETCD_ENDPOINTS_MAX = 9, ETCD_HOST_SIZE = 256 };
 

@@ -20,18 +20,6 @@ enum {
     HEAD_OPS = 3,
 };
 
-static const char *const role_names[ETCD_ROLE_COUNT] = {
-    [ETCD_FOLLOWING] = "following",
-    [ETCD_CAMPAIGNING] = "campaigning",
-    [ETCD_LOADING] = "loading",
-    [ETCD_LEADING] = "leading",
-};
-
-const char *etcd_role_name(unsigned role)
-{
-    return role < ETCD_ROLE_COUNT ? role_names[role] : NULL;
-}
-
 /* ---- keys ---- */
 
 static void leader_key(const struct etcd_leader *l, char key[ETCD_KEY_SIZE])

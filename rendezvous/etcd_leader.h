@@ -56,7 +56,7 @@ enum {
     ETCD_DISPROVED_MAX = 8,
 };
 
-enum etcd_role { ETCD_FOLLOWING, ETCD_CAMPAIGNING, ETCD_LOADING, ETCD_LEADING, ETCD_ROLE_COUNT };
+enum etcd_role { ETCD_FOLLOWING, ETCD_CAMPAIGNING, ETCD_LOADING, ETCD_LEADING };
 
 /* What the shell has to do. */
 enum etcd_change {
@@ -231,5 +231,3 @@ void etcd_leader_loaded(struct etcd_leader *l,
 
 /* Where the leader is, as far as is known; "": it is not, or it is this crund. */
 const char *etcd_leader_address(const struct etcd_leader *l);
-
-const char *etcd_role_name(unsigned role);
