@@ -14,6 +14,7 @@ enum {
     LOOK_MS = 400,   /* LEADING: the same */
     RETRY_MS = 50,   /* after a request that was not sent */
     REFUSED_MS = 500,
+    RETIRED_MS = 60000,
     LEASE_PARTS = 6, /* renewed that often in its time */
     MARGIN_PART = 8, /* of the lease: that much earlier its end is assumed, as clocks differ */
     LOAD_KEYS = 64,
@@ -278,9 +279,9 @@ static void see_leader(struct etcd_leader *l, const struct etcd_reply *reply, ui
     if (l->seen_id != last_id)
         l->refused_ns = l->silent_ns = 0;
     note_disproof(l);
-    l->wants_campaign =
-        !l->is_retired && (may_take_vacant(l, is_vacant(l, is_first), now_ns) ||
-                           (pair && (l->seen_id == l->config.id || l->seen_revision == l->dead_revision)));
+    l->wants_campaign = now_ns >= l->retired_until_ns &&
+                        (may_take_vacant(l, is_vacant(l, is_first), now_ns) ||
+                         (pair && (l->seen_id == l->config.id || l->seen_revision == l->dead_revision)));
     /* This process accepts connections in its place: nobody is refused any more, and the lease would be waited for. */
     l->wants_withdraw =
         !l->wants_campaign && l->seen_revision > 0 && l->seen_revision == l->predecessor_revision;
@@ -557,7 +558,7 @@ void etcd_leader_resign(struct etcd_leader *l)
 
 void etcd_leader_retire(struct etcd_leader *l, const char *why, uint64_t now_ns)
 {
-    l->is_retired = true;
+    l->retired_until_ns = now_ns + RETIRED_MS * MS;
     l->predecessor_revision = l->term; /* which is withdrawn */
     depose(l, why, now_ns);
 }
@@ -798,7 +799,7 @@ static void take_check(struct etcd_leader *l, const struct etcd_reply *reply, ui
 
 static bool may_campaign(const struct etcd_leader *l, uint64_t now_ns)
 {
-    return l->wants_campaign && !l->is_retired && l->has_seen && has_lease(l, now_ns);
+    return l->wants_campaign && now_ns >= l->retired_until_ns && l->has_seen && has_lease(l, now_ns);
 }
 
 /* There is something that waits for nothing but the request under way. */

@@ -123,7 +123,7 @@ struct etcd_leader {
     int64_t
         predecessor_revision; /* the key that a process at our address had before this one was started; 0: none */
     bool wants_campaign;      /* with the next lease, if there is none */
-    bool is_retired;          /* it leads no more, see etcd_leader_retire() */
+    uint64_t retired_until_ns; /* it does not lead before, see etcd_leader_retire() */
     bool wants_withdraw; /* the predecessor's key is to go: others cannot see that its process has ended */
 
     /* The crund with the keys of jobs is to be the first one that takes the leader's place; see etcd_leader_defer(). */
@@ -205,7 +205,7 @@ void etcd_leader_forget(struct etcd_leader *l, uint64_t instance);
 /* LEADING. What has changed cannot be saved, for want of memory: deposed. Otherwise a check would complete the mark of the change. */
 void etcd_leader_resign(struct etcd_leader *l);
 
-/* LEADING. This process cannot decide about a job there, and would take its state from it: deposed for good. Its key is removed, so that
+/* LEADING. This process cannot decide about a job there, and would take its state from it: deposed for a minute. Its key is removed, so that
  * another crund leads. why: a part of a sentence. */
 void etcd_leader_retire(struct etcd_leader *l, const char *why, uint64_t now_ns);
 

@@ -460,8 +460,8 @@ struct loading {
     bool is_refused; /* a job cannot be used */
 };
 
-/* A damaged job begins anew with what its agents know, as one that was not saved. One of a newer release, or beyond the limits, is
- * whole: it is left to a crund that can use it, as a start with such a directory is refused. */
+/* A damaged job begins anew with what its agents know, as one that was not saved. One of a newer release, beyond the limits or the
+ * memory of this process is whole: it is left to a crund that can use it, as a start with such a directory is refused. */
 static void load_job(void *data, uint64_t instance, const uint8_t *text, size_t n)
 {
     struct loading *l = data;
@@ -471,11 +471,10 @@ static void load_job(void *data, uint64_t instance, const uint8_t *text, size_t 
         rounds_log(l->etcd->state.shell, "the state of job instance %016" PRIx64 " in etcd is damaged",
                    instance);
     } else if (!rounds_json_load(l->rounds, text, n, l->now_ns, error)) {
-        rounds_log(
-            l->etcd->state.shell,
-            "%s (instance %016" PRIx64
-            " in etcd); this crund leads no more: use the release and the limits that the job was written with",
-            error, instance);
+        rounds_log(l->etcd->state.shell,
+                   "%s (instance %016" PRIx64
+                   " in etcd); this crund leaves the lead to another one, and tries again in a minute",
+                   error, instance);
         l->is_refused = true;
     } else if (l->rounds->superseded) {
         etcd_leader_forget(&l->etcd->leader, l->rounds->superseded);

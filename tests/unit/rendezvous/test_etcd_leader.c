@@ -1002,6 +1002,21 @@ static void test_a_save_without_memory_ends_the_leadership(void **state)
     assert_true(etcd_leader_done(l) < mark);
 }
 
+/* It cannot use a job; that may be gone after a minute. */
+static void test_one_that_retires_leaves_the_lead_for_a_minute(void **state)
+{
+    struct place *p = *state;
+
+    elect(p, 0);
+    etcd_leader_retire(&p->crunds[0], "it cannot use a job in etcd", p->now_ns);
+    assert_deposed(p, 0, "it cannot use a job in etcd");
+    pass(p, 59 * S, 1);
+    assert_null(etcd_model_find(&p->etcd, "/t/leader")); /* which makes room for another crund */
+    assert_int_equal(p->crunds[0].role, ETCD_FOLLOWING);
+    pass(p, 2 * S, 1);
+    elect(p, 0);
+}
+
 /* The answer to a save comes when the leadership has ended: nothing is done with it. */
 static void test_a_save_of_an_earlier_leadership(void **state)
 {
@@ -1392,6 +1407,7 @@ int main(void)
         TEST(test_a_leader_stops_by_its_own_clock),
         TEST(test_the_end_of_the_lease_is_a_deadline),
         TEST(test_a_save_without_memory_ends_the_leadership),
+        TEST(test_one_that_retires_leaves_the_lead_for_a_minute),
         TEST(test_a_save_of_an_earlier_leadership),
         TEST(test_a_late_grant_is_no_lease),
         TEST(test_a_mark_waits_for_a_request_that_was_begun_later),
