@@ -430,7 +430,7 @@ int snapshot_folder_lock(int folder_fd, const char *folder, const struct run_ide
         if (r != 0)
             return r < 0 ? r : 0;
         if (waited_ms >= LOCK_WAIT_MS)
-            return crw_fail(SNAPSHOT_E_LOCKED,
+            return crw_fail(SNAPSHOT_E_TAKEN,
                             "another run is saving to the snapshot folder %s: wait for its end, or "
                             "give this one a folder of its own",
                             folder);
@@ -449,50 +449,34 @@ int snapshot_folder_see(int folder_fd, const char *folder, struct snapshot_sight
     return snapshot_folder_list(folder_fd, folder, &ret->entries, &ret->n_entries);
 }
 
-static bool has_seen(const struct snapshot_sight *seen, uint64_t step)
-{
-    for (size_t i = 0; i < seen->n_entries; i++)
-        if (seen->entries[i].step == step)
-            return true;
-    return false;
-}
-
-/* Runs without an instance write no fence: their files alone show them. */
+/* Runs without an instance write no fence: their files alone show them. Both lists are in order. */
 static bool is_of_another_run(const struct snapshot_sight *now, const struct snapshot_sight *seen,
                               const struct run_identity *writer)
 {
-    bool found = false;
-
     if (now->owner.instance[0])
         return strcmp(now->owner.instance, writer->instance) != 0 &&
                strcmp(now->owner.instance, seen->owner.instance) != 0;
-    for (size_t i = 0; i < now->n_entries; i++)
-        found = found || !has_seen(seen, now->entries[i].step);
-    return found;
-}
-
-static int check_sight(int folder_fd, const char *folder, const struct snapshot_sight *seen,
-                       const struct run_identity *writer)
-{
-    struct snapshot_sight now = {0};
-    int r = snapshot_folder_see(folder_fd, folder, &now);
-
-    if (r == 0 && is_of_another_run(&now, seen, writer))
-        r = crw_fail(SNAPSHOT_E_TAKEN,
-                     "another run has begun to save to the snapshot folder %s since this run opened it",
-                     folder);
-    free(now.entries);
-    return r;
+    for (size_t i = 0, j = 0; i < now->n_entries; i++) {
+        while (j < seen->n_entries && seen->entries[j].step > now->entries[i].step)
+            j++;
+        if (j == seen->n_entries || seen->entries[j].step < now->entries[i].step)
+            return true;
+    }
+    return false;
 }
 
 int snapshot_folder_claim(const struct snapshot_io *io, int folder_fd, const char *folder,
                           const struct snapshot_sight *seen, struct run_identity *writer)
 {
     struct cleaning c = {io, folder_fd};
+    struct snapshot_sight now = {0};
     int r = snapshot_folder_lock(folder_fd, folder, writer);
 
     if (r == 0)
-        r = check_sight(folder_fd, folder, seen, writer);
+        r = snapshot_folder_see(folder_fd, folder, &now);
+    if (r == 0 && is_of_another_run(&now, seen, writer))
+        r = crw_fail(SNAPSHOT_E_TAKEN, "another run has begun to save to the snapshot folder %s", folder);
+    free(now.entries);
     if (r == 0)
         r = snapshot_folder_pass_fence(io, folder_fd, folder, writer, SNAPSHOT_CLAIM);
     return r == 0 ? for_each_name(folder_fd, folder, remove_temporary, &c) : r;

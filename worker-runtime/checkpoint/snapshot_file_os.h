@@ -35,17 +35,15 @@ extern const struct snapshot_io snapshot_io_system;
 /* Opens a folder, making it and those above it when missing. Its fd or -errno. */
 int snapshot_folder_create(const char *folder);
 
-/* Beside -errno, which is only what the system refused: the folder is another's. */
 enum {
-    SNAPSHOT_E_TAKEN = -10001,  /* ranks of a later generation or run save there */
-    SNAPSHOT_E_LOCKED = -10002, /* another run holds the lock */
-};
+    SNAPSHOT_E_TAKEN = -10001
+}; /* another run or a later generation saves there: no error of the system */
 
 /*
  * Keeps other runs from saving to the same folder for as long as this descriptor is open; the kernel drops
  * the lock with the process, however it ends. Where the fence names this writer's run and an earlier
  * generation, the lock is a lost process's: the writer goes on without it. Else the call waits until the
- * lock is free, a few seconds at most. 0, SNAPSHOT_E_LOCKED, or -errno of reading the fence.
+ * lock is free, a few seconds at most. 0, SNAPSHOT_E_TAKEN, or -errno of reading the fence.
  */
 int snapshot_folder_lock(int folder_fd, const char *folder, const struct run_identity *writer);
 

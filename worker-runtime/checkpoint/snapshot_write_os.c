@@ -200,7 +200,7 @@ static int claim_folder(struct crw_snapshots *s)
     refresh_writer(s);
     r = snapshot_folder_claim(s->io, s->folder_fd, s->folder, &s->seen, &s->writer);
     s->claimed = r == 0;
-    return r == SNAPSHOT_E_LOCKED ? SNAPSHOT_E_TAKEN : r;
+    return r;
 }
 
 /* How long a disk stays full is unknown: a few attempts, and after them the next save is one. */
@@ -237,11 +237,7 @@ static int write_staged(struct crw_snapshots *s)
 /* For the program -ESTALE is a folder that another run has: where the system uses that number, it becomes -EIO. */
 static int result_for_caller(int r)
 {
-    if (r == SNAPSHOT_E_TAKEN)
-        return -ESTALE;
-    if (r == SNAPSHOT_E_LOCKED)
-        return -EBUSY;
-    return r == -ESTALE ? -EIO : r;
+    return r == SNAPSHOT_E_TAKEN ? -ESTALE : r == -ESTALE ? -EIO : r;
 }
 
 static int save_staged(struct crw_snapshots *s)
@@ -314,8 +310,10 @@ static int look_at_folder(struct crw_snapshots *s)
 
     run_identity_read(&s->writer);
     r = snapshot_folder_pass_fence(s->io, s->folder_fd, s->folder, &s->writer, SNAPSHOT_LOOK);
-    if (r == 0)
+    if (r == 0) {
         r = snapshot_folder_lock(s->folder_fd, s->folder, &s->writer);
+        r = r == SNAPSHOT_E_TAKEN ? -EBUSY : r;
+    }
     if (r == 0)
         r = snapshot_folder_see(s->folder_fd, s->folder, &s->seen);
     if (r == 0)
