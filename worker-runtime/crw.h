@@ -701,7 +701,7 @@ struct crw_pair {
  * -EBUSY, -ESTALE: another run or a later generation saves there. -errno when it cannot be written.
  */
 CRW_EXPORT int crw_snapshots_create(const char *folder, int keep, struct crw_snapshots **ret);
-/* Waits for the save in flight, at most as long as a collective (CRW_TIMEOUT_MS). */
+/* Waits for the save in flight, at most 30 minutes; a save that has not ended then has a line on stderr. */
 CRW_EXPORT void crw_snapshots_destroy(struct crw_snapshots *s);
 /*
  * Copies the tensors and starts saving them; waits first if a save is still in flight. meta: strings to

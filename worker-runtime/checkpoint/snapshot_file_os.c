@@ -87,6 +87,7 @@ const struct snapshot_io snapshot_io_system = {
     .rename = system_rename,
     .remove = system_remove,
     .retry_ms = 100, /* then 400 and 1600 */
+    .end_ms = 30 * 60 * 1000,
 };
 
 /* ---- the folder ---- */

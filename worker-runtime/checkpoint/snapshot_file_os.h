@@ -27,6 +27,7 @@ struct snapshot_io {
     int (*remove)(void *data, int folder_fd, const char *name);
     void *data;
     unsigned retry_ms; /* before a failed save is tried again, and longer each time; 0: it is not */
+    unsigned end_ms;   /* longest wait of crw_snapshots_destroy() */
 };
 
 /* The system itself. */

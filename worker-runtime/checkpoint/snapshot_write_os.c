@@ -21,7 +21,6 @@
 #include "base/cleanup.h"
 #include "base/cond_os.h"
 #include "base/time.h"
-#include "worker-runtime/base/env_os.h"
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/base/run_identity_os.h"
 #include "worker-runtime/checkpoint/snapshot.h"
@@ -380,19 +379,21 @@ static bool wait_until(struct crw_snapshots *s, uint64_t until_ns)
 void crw_snapshots_destroy(struct crw_snapshots *s)
 {
     pthread_t thread;
-    int timeout_ms;
     bool ended;
 
     if (!s)
         return;
-    if (env_timeout_ms(&timeout_ms) != 0)
-        timeout_ms = 0;
     thread = s->thread;
     pthread_mutex_lock(&s->lock);
     s->closing = true;
     pthread_cond_broadcast(&s->changed);
-    ended = wait_until(s, now_ns() + (uint64_t)timeout_ms * 1000000);
+    ended = wait_until(s, now_ns() + s->io->end_ms * UINT64_C(1000000));
     s->abandoned = !ended;
+    if (!ended)
+        fprintf(stderr,
+                "libcrw: after %u ms the snapshot of step %" PRIu64
+                " is still being written to %s and may be lost; check the disk\n",
+                s->io->end_ms, s->step, s->folder);
     pthread_mutex_unlock(&s->lock);
     if (!ended) {
         pthread_detach(thread);

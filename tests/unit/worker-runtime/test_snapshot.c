@@ -921,6 +921,25 @@ static void a_disk_that_hangs_is_waited_for_as_long_as_asked(void **state)
     crw_snapshots_destroy(s);
 }
 
+/* What crw_snapshots_destroy() writes to stderr. */
+static const char *destroy(struct crw_snapshots *s)
+{
+    static char text[1024];
+    int file = memfd_create("stderr", MFD_CLOEXEC), before = dup(STDERR_FILENO);
+    ssize_t n;
+
+    assert_true(file >= 0 && before >= 0);
+    (void)dup2(file, STDERR_FILENO);
+    crw_snapshots_destroy(s);
+    (void)dup2(before, STDERR_FILENO);
+    (void)close(before);
+    n = pread(file, text, sizeof(text) - 1, 0);
+    (void)close(file);
+    assert_true(n >= 0);
+    text[n] = '\0';
+    return text;
+}
+
 static void a_disk_that_hangs_does_not_hold_the_end(void **state)
 {
     static struct snapshot_io io; /* for the thread, which goes on */
@@ -929,17 +948,40 @@ static void a_disk_that_hangs_does_not_hold_the_end(void **state)
 
     io = snapshot_io_system;
     io.sync = hang_in_sync;
+    io.end_ms = 30;
     (void)sem_init(&disk, 0, 0);
-    (void)setenv("CRW_TIMEOUT_MS", "30", 1);
     assert_int_equal(snapshots_create(folder, 2, &io, &s), 0);
     assert_int_equal(save(s, 100), 0);
-    crw_snapshots_destroy(s);
-    (void)unsetenv("CRW_TIMEOUT_MS");
+    assert_non_null(strstr(destroy(s), "step 100"));
     assert_false(has_step(100));
     let_disk_go_on(2);
     for (int i = 0; i < 6000 && n_left > 0; i++, (void)sem_getvalue(&disk, &n_left))
         (void)usleep(10000);
     assert_int_equal(load_newest(NULL), 100);
+}
+
+static int sync_slowly(void *data, int fd)
+{
+    (void)usleep(100000);
+    return snapshot_io_system.sync(NULL, fd);
+}
+
+/* A program that wants its collectives to fail soon wants its last step no less. */
+static void the_time_of_collectives_ends_no_save(void **state)
+{
+    static const char *const times[] = {"10", "abc"};
+    struct snapshot_io io = snapshot_io_system;
+    struct crw_snapshots *s;
+
+    io.sync = sync_slowly;
+    for (uint64_t step = 0; step < 2; step++) {
+        (void)setenv("CRW_TIMEOUT_MS", times[step], 1);
+        assert_int_equal(snapshots_create(folder, 2, &io, &s), 0);
+        assert_int_equal(save(s, step), 0);
+        assert_string_equal(destroy(s), "");
+        assert_true(has_step(step));
+    }
+    (void)unsetenv("CRW_TIMEOUT_MS");
 }
 
 static void the_result_of_the_last_save_is_told(void **state)
@@ -1027,6 +1069,7 @@ int main(void)
         FENCE_TEST(the_lock_is_taken_when_the_lost_process_has_let_go),
         TEST(a_disk_that_hangs_is_waited_for_as_long_as_asked),
         TEST(a_disk_that_hangs_does_not_hold_the_end),
+        TEST(the_time_of_collectives_ends_no_save),
         TEST(the_result_of_the_last_save_is_told),
         TEST(a_stale_file_of_the_system_is_tried_again),
     };

@@ -106,5 +106,6 @@ struct snapshot_io faulty_io(struct fault *f)
         .rename = faulty_rename,
         .remove = faulty_remove,
         .data = f,
+        .end_ms = snapshot_io_system.end_ms,
     };
 }
