@@ -432,12 +432,21 @@ bool crw_snapshots_busy(struct crw_snapshots *s, int wait_ms)
 
     NEED(s, false);
     pthread_mutex_lock(&s->lock);
-    s->superseded = true;
-    pthread_cond_broadcast(&s->changed);
     ended = wait_until(s, s->began_ns + (uint64_t)(wait_ms > 0 ? wait_ms : 0) * 1000000);
-    s->superseded = false;
     pthread_mutex_unlock(&s->lock);
     return !ended;
+}
+
+/* A newer state ends the attempts to save the one before it. */
+static void supersede(struct crw_snapshots *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->superseded = true;
+    pthread_cond_broadcast(&s->changed);
+    while (s->in_flight)
+        pthread_cond_wait(&s->changed, &s->lock);
+    s->superseded = false;
+    pthread_mutex_unlock(&s->lock);
 }
 
 int crw_snapshots_save(struct crw_snapshots *s, uint64_t step, const struct crw_tensor *tensors,
@@ -448,8 +457,7 @@ int crw_snapshots_save(struct crw_snapshots *s, uint64_t step, const struct crw_
 
     NEED(s && is_array(tensors, n_tensors, sizeof(*tensors)) && is_array(meta, n_meta, sizeof(*meta)),
          CRW_E_ARGUMENT);
-    while (crw_snapshots_busy(s, INT_MAX))
-        ;
+    supersede(s);
     buf_consume(&s->image, buf_size(&s->image)); /* keeps the memory */
     r = snapshot_image_stage(step, tensors, n_tensors, meta, n_meta, &s->image, why);
     if (r == SNAPSHOT_IMAGE_E_BAD)

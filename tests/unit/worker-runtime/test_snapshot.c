@@ -589,6 +589,21 @@ static void a_newer_save_and_the_end_wait_for_no_pause(void **state)
     assert_int_equal(load_newest(NULL), 200);
 }
 
+/* The question alone brings no newer state, for which the one in flight could be given up. */
+static void a_question_ends_no_pause(void **state)
+{
+    struct fault f = {.at = 1, .only = CALL_RESERVE, .mode = FAULT_ERROR, .error = -ENOSPC};
+    struct snapshot_io io = faulty_io(&f);
+    struct crw_snapshots *s;
+
+    io.retry_ms = 100;
+    assert_int_equal(snapshots_create(folder, 2, &io, &s), 0);
+    assert_int_equal(save(s, 100), 0);
+    (void)crw_snapshots_busy(s, 50);
+    assert_int_equal(crw_snapshots_wait_for(s, 60000), 0);
+    crw_snapshots_destroy(s);
+}
+
 static void keeps_the_latest_sentences(void **state)
 {
     struct fault f = {.mode = FAULT_ERROR, .error = -ENOSPC, .only = CALL_RESERVE};
@@ -1054,6 +1069,7 @@ int main(void)
         TEST(tries_again_after_a_pause),
         TEST(gives_up_after_a_few_attempts),
         TEST(a_newer_save_and_the_end_wait_for_no_pause),
+        TEST(a_question_ends_no_pause),
         TEST(keeps_the_latest_sentences),
         TEST(goes_on_after_short_and_interrupted_writes),
         TEST(survives_a_crash_at_every_call),
