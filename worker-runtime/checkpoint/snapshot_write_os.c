@@ -49,8 +49,9 @@ struct crw_snapshots {
     pthread_t thread;
 
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* in_flight, superseded or closing */
+    pthread_cond_t changed; /* in_flight, pausing, superseded or closing */
     bool in_flight, closing;
+    bool pausing;    /* between two attempts: crw_snapshots_save() need not wait */
     bool superseded; /* a newer state waits for the buffer */
     bool abandoned;  /* crw_snapshots_destroy() did not wait for the end: the thread frees the object */
     int result;      /* of the last save that ended */
@@ -162,8 +163,11 @@ static bool pause_for(struct crw_snapshots *s, unsigned ms)
     bool go_on;
 
     pthread_mutex_lock(&s->lock);
+    s->pausing = true;
+    pthread_cond_broadcast(&s->changed);
     while (!s->superseded && !s->closing && cond_wait_until(&s->changed, &s->lock, until_ns) == 0)
         ;
+    s->pausing = false;
     go_on = !s->superseded && !s->closing;
     pthread_mutex_unlock(&s->lock);
     return go_on;
@@ -428,13 +432,17 @@ void crw_snapshots_wait(struct crw_snapshots *s)
 
 bool crw_snapshots_busy(struct crw_snapshots *s, int wait_ms)
 {
-    bool ended;
+    uint64_t until_ns;
+    bool busy;
 
     NEED(s, false);
     pthread_mutex_lock(&s->lock);
-    ended = wait_until(s, s->began_ns + (uint64_t)(wait_ms > 0 ? wait_ms : 0) * 1000000);
+    until_ns = s->began_ns + (uint64_t)(wait_ms > 0 ? wait_ms : 0) * 1000000;
+    while (s->in_flight && !s->pausing && cond_wait_until(&s->changed, &s->lock, until_ns) == 0)
+        ;
+    busy = s->in_flight && !s->pausing;
     pthread_mutex_unlock(&s->lock);
-    return !ended;
+    return busy;
 }
 
 /* A newer state ends the attempts to save the one before it. */
