@@ -38,19 +38,20 @@ static int test(struct trainer *t, double *ret_accuracy)
     int64_t n_correct;
 
     *ret_accuracy = NAN;
-    /* Closing an epoch is a commit of its own: no rank may be two ahead of a rank that dies before its last step's
-     * (recovery.h). */
-    t->shared_step = t->state.position.step;
-    if (t->n_test == 0)
-        return crw_barrier(t->group);
     /* Batch norm's running statistics are rank 0's, as with PyTorch's DDP. */
     if (crw_model_n_buffers(t->model) > 0 && state_broadcast_statistics(&t->state, t->group, 0) != 0)
         return -1;
+    if (t->device && device_load(t->device) != 0)
+        return -1;
+    /* Closing an epoch is a commit of its own: no rank may be two ahead of a rank that dies before its last step's
+     * (recovery.h). */
+    if (t->n_test == 0)
+        return crw_barrier(t->group);
     uint32_t begin = (uint32_t)(t->n_test * rank / world_size);
     uint32_t end = (uint32_t)(t->n_test * (rank + 1) / world_size);
     if (!t->device)
         n_correct = count_correct(t, begin, end);
-    else if (device_load(t->device) != 0 || device_test(t->device, begin, end, &n_correct) != 0)
+    else if (device_test(t->device, begin, end, &n_correct) != 0)
         return -1;
     if (crw_all_reduce(t->group, &n_correct, 1, CRW_I64, CRW_SUM) != 0)
         return -1;
@@ -127,6 +128,7 @@ static int end_epoch(struct trainer *t, const struct epoch *running)
     p->loss_all_sum = 0;
     memory_checkpoint_commit(t);
     t->saved_step = UINT64_MAX; /* the same step, but another position */
+    t->shared_step = p->step;   /* statistics are rank 0's, sums are 0 */
     trainer_save_epoch(t);
     return 0;
 }

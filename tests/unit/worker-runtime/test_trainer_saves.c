@@ -27,9 +27,14 @@ int __wrap_crw_all_reduce(struct crw_group *group, void *data, size_t count, enu
                           enum crw_op op);
 int __wrap_crw_broadcast(struct crw_group *group, void *data, size_t n_bytes, int root);
 
+/* Of the test of an epoch's end. */
+static int this_rank;
+static bool has_trained; /* the next barrier closes the epoch, and rank 0 is dead */
+static size_t last_broadcast, before_barrier;
+
 int __wrap_crw_rank(const struct crw_group *group)
 {
-    return 0;
+    return this_rank;
 }
 
 int __wrap_crw_world_size(const struct crw_group *group)
@@ -39,7 +44,8 @@ int __wrap_crw_world_size(const struct crw_group *group)
 
 int __wrap_crw_barrier(struct crw_group *group)
 {
-    return 0;
+    before_barrier = last_broadcast;
+    return has_trained ? CRW_E_PEER : 0;
 }
 
 /* Of what the ranks have, rank 1's is one commit newer. */
@@ -47,6 +53,11 @@ int __wrap_crw_all_gather(struct crw_group *group, const void *mine, size_t n, v
 {
     struct recovery_offer *offers = all;
 
+    if (this_rank != 0) {
+        memcpy(all, mine, n);
+        memcpy((char *)all + n, mine, n);
+        return 0;
+    }
     assert_int_equal(n, sizeof(*offers));
     memcpy(&offers[0], mine, n);
     memcpy(&offers[1], mine, n);
@@ -62,6 +73,9 @@ int __wrap_crw_all_reduce(struct crw_group *group, void *data, size_t count, enu
 
 int __wrap_crw_broadcast(struct crw_group *group, void *data, size_t n_bytes, int root)
 {
+    last_broadcast = n_bytes;
+    if (this_rank != 0)
+        return 0; /* rank 0 has the same */
     memset(data, 0x3f, n_whole > 0 ? n_bytes : n_bytes / 2);
     return n_whole-- > 0 ? 0 : CRW_E_PEER;
 }
@@ -160,6 +174,67 @@ static void statistics_that_came_half_change_nothing(void **state)
     assert_memory_not_equal(t->state.committed, before, n);
 }
 
+static int open_samples(void *data, uint32_t *ret_n_training, uint32_t *ret_n_test, char *error, size_t n)
+{
+    *ret_n_training = 8;
+    *ret_n_test = 0;
+    return 0;
+}
+
+static void close_samples(void *data)
+{
+}
+
+static void gather(void *data, enum part part, const uint32_t *samples, size_t n, float *input, void *targets)
+{
+    memset(input, 0, n * 16 * sizeof(float));
+    memset(targets, 0, n * 2 * sizeof(float));
+}
+
+static int loss(struct crw_model *model, const void *targets, float *ret_loss)
+{
+    has_trained = true;
+    return crw_model_mse_loss(model, targets, ret_loss);
+}
+
+static const struct program program = {
+    .name = "small",
+    .samples_name = "samples",
+    .layers = layers,
+    .n_layers = N_LAYERS,
+    .input = {1, 4, 4},
+    .target_size = 2 * sizeof(float),
+    .open = open_samples,
+    .close = close_samples,
+    .gather = gather,
+    .loss = loss,
+    .loss_kind = CRW_MSE,
+};
+
+/* Rank 0 dies before the epoch is closed: this host's sum of losses is its own, rank 0's host has another one. */
+static void a_host_saves_no_step_that_was_not_shared(void **state)
+{
+    struct train_options all = options;
+    const struct crw_env alone = {.world_size = 1, .local_world_size = 1};
+    struct trainer *t = *state;
+    struct crw_group *group;
+
+    all.save_on_every_host = true;
+    all.epochs = all.save_every_epochs = all.accumulate = 1;
+    all.lr = 0.1;
+    all.prefetch = 1;
+    all.backend = TRAIN_BACKEND_CPU;
+    assert_int_equal(crw_group_create(&alone, &group), 0);
+    this_rank = 1;
+    assert_int_equal(trainer_run(&program, &all, &alone, group), TRAIN_FAILED);
+    this_rank = 0;
+    has_trained = false;
+    crw_group_destroy(group);
+    assert_int_equal(folder_count(folder), 0);
+    assert_int_equal(before_barrier,
+                     state_committed_bytes(&t->state)); /* statistics are rank 0's without a test, too */
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, open_trainer, close_trainer)
 
 int main(void)
@@ -167,6 +242,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(saves_a_whole_state),
         TEST(saves_nothing_of_two_steps),
+        TEST(a_host_saves_no_step_that_was_not_shared),
         TEST(statistics_that_came_half_change_nothing),
     };
 
