@@ -86,6 +86,7 @@ struct trainer {
     bool recovering;      /* no step was committed since the group was formed again */
     bool postponed;       /* a save was due while the one before it had not ended */
     uint64_t saved_step;  /* step of the newest save that was started */
+    double asked_at;      /* when a request to stop was first seen, report_now(); 0: not yet */
     uint64_t shared_step; /* newest step with rank 0's statistics and losses on all ranks */
 
     uint32_t n_training, n_test;
@@ -148,6 +149,9 @@ int trainer_fetch(struct trainer *t);
 /* After a peer's failure: forms the group again, where the launcher replaces that one, and brings all ranks into
  * one state. -1: it is over. */
 int trainer_rejoin(struct trainer *t);
+
+/* As crw_stop_requested(); notes the time. */
+bool trainer_is_asked_to_stop(struct trainer *t);
 
 /* A warning of this rank on stderr. */
 void trainer_warn(struct trainer *t, const char *sentence);

@@ -429,19 +429,19 @@ static bool may_save(const struct trainer *t)
 }
 
 /* A disk that hangs stops the thread that saves, and not this rank, for which all others wait. */
-static bool is_busy(struct trainer *t)
+static bool is_busy(struct trainer *t, bool is_last)
 {
     bool busy = crw_snapshots_busy(t->snapshots, SAVE_PATIENCE_MS);
 
-    if (busy && !t->postponed)
+    if (busy && !t->postponed && !is_last)
         trainer_warn(t, "a snapshot is still being written, and the next one is postponed; training goes on");
     t->postponed = busy;
     return busy;
 }
 
-void trainer_save(struct trainer *t)
+static void save(struct trainer *t, bool is_last)
 {
-    if (!may_save(t) || t->saved_step == t->state.position.step || is_busy(t))
+    if (!may_save(t) || t->saved_step == t->state.position.step || is_busy(t, is_last))
         return;
     if (t->shared_step != t->state.position.step &&
         trainer_fetch(t) < 0) { /* what is shared is on the host */
@@ -454,6 +454,11 @@ void trainer_save(struct trainer *t)
         trainer_warn(t, crw_error_message());
 }
 
+void trainer_save(struct trainer *t)
+{
+    save(t, false);
+}
+
 void trainer_save_epoch(struct trainer *t)
 {
     uint64_t epoch = t->state.position.epoch;
@@ -462,12 +467,25 @@ void trainer_save_epoch(struct trainer *t)
         trainer_save(t);
 }
 
-/* How long a process that is asked to stop may take before it is killed; crun tells its workers. */
-static double stop_grace_s(void)
+bool trainer_is_asked_to_stop(struct trainer *t)
+{
+    bool is_asked = crw_stop_requested(t->group);
+
+    if (is_asked && t->asked_at == 0)
+        t->asked_at = report_now();
+    return is_asked;
+}
+
+/* A process that is asked to stop is killed after CRUN_SHUTDOWN_TIMEOUT, of which the last step has spent a part. A
+ * quarter of the rest is for the end of the process. */
+static double stop_deadline(struct trainer *t)
 {
     const char *text = getenv("CRUN_SHUTDOWN_TIMEOUT");
+    double now = report_now();
 
-    return text ? 0.75 * strtod(text, NULL) : SAVES_WAIT_S;
+    if (t->asked_at == 0)
+        t->asked_at = now; /* another rank has seen the request */
+    return text ? now + 0.75 * (t->asked_at + strtod(text, NULL) - now) : now + SAVES_WAIT_S;
 }
 
 /* Waits for as long as the launcher allows. A save that failed, or had to be postponed, is tried once more. */
@@ -478,12 +496,12 @@ static int save_last(struct trainer *t, bool stops)
     int r = -ECANCELED;
 
     for (int i = 0; i < 2; i++) {
-        trainer_save(t);
+        save(t, true);
         while ((r = crw_snapshots_wait_for(t->snapshots, SAVES_POLL_MS)) == CRW_E_TIMEOUT &&
                report_now() < deadline)
-            if (!is_asked && (stops || crw_stop_requested(t->group))) {
+            if (!is_asked && (trainer_is_asked_to_stop(t) || stops)) {
                 is_asked = true;
-                deadline = report_now() + stop_grace_s();
+                deadline = stop_deadline(t);
             }
         if (r == CRW_E_TIMEOUT || r == -ESTALE || (r == 0 && t->saved_step == t->state.position.step))
             return r;
@@ -497,8 +515,11 @@ int trainer_finish_saves(struct trainer *t, bool stops)
     const char *failure;
     int r = 0;
 
-    if (!may_save(t))
+    if (!may_save(t)) {
+        if (t->snapshots)
+            (void)report_failed_saves(t, "");
         return 0;
+    }
     if (trainer_check_saves(t) == 0) {
         r = save_last(t, stops);
         failure = report_failed_saves(t, "");

@@ -31,7 +31,7 @@ static void set_extra(struct trainer *t, const struct step *s)
     float *extra = t->reduced + t->n_parameters;
 
     extra[EXTRA_LOSS] = s->loss;
-    extra[EXTRA_STOP] = crw_stop_requested(t->group) ? 1.0f : 0.0f;
+    extra[EXTRA_STOP] = trainer_is_asked_to_stop(t) ? 1.0f : 0.0f;
 }
 
 int trainer_gradients_ready(void *data, size_t begin)
@@ -185,7 +185,7 @@ static enum step_result finish_on_device(struct trainer *t, struct step *s, stru
     if (r)
         return STEP_FAILED;
     means[MEAN_LOSS] = d->loss;
-    means[MEAN_STOP] = crw_stop_requested(t->group) ? 1 : 0;
+    means[MEAN_STOP] = trainer_is_asked_to_stop(t) ? 1 : 0;
     means[MEAN_CORRECT] = (double)d->n_correct;
     means[MEAN_SAMPLES] = (double)d->n_samples;
     r = device_commit_step(t->device, means, N_MEANS, &committed);

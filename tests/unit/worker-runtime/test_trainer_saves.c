@@ -4,11 +4,14 @@
  */
 
 #include "tests/support/c/snapshots/content.h"
+#include "worker-runtime/checkpoint/snapshot.h"
 #include "worker-runtime/programs/trainer.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "tests/support/c/cmocka_fixed.h"
@@ -235,6 +238,91 @@ static void a_host_saves_no_step_that_was_not_shared(void **state)
                      state_committed_bytes(&t->state)); /* statistics are rank 0's without a test, too */
 }
 
+/* ---- the last save ---- */
+
+static int sync_result;
+
+static int sync_slowly(void *data, int fd)
+{
+    (void)usleep(600000);
+    return sync_result;
+}
+
+/* The state saved on a disk that is slow, or fails. */
+static void save_slowly(struct trainer *t, int result)
+{
+    static struct snapshot_io io;
+
+    crw_snapshots_destroy(t->snapshots);
+    io = snapshot_io_system;
+    io.sync = sync_slowly;
+    io.retry_ms = 0;
+    sync_result = result;
+    assert_int_equal(snapshots_create(folder, 3, &io, &t->snapshots), 0);
+    trainer_save(t);
+}
+
+/* What trainer_finish_saves() writes to stderr. */
+static const char *finish(struct trainer *t, bool stops, int *ret)
+{
+    static char text[4096];
+    int file = memfd_create("stderr", MFD_CLOEXEC), before = dup(STDERR_FILENO);
+    ssize_t n;
+
+    assert_true(file >= 0 && before >= 0);
+    (void)dup2(file, STDERR_FILENO);
+    *ret = trainer_finish_saves(t, stops);
+    (void)dup2(before, STDERR_FILENO);
+    (void)close(before);
+    n = pread(file, text, sizeof(text) - 1, 0);
+    (void)close(file);
+    assert_true(n >= 0);
+    text[n] = '\0';
+    return text;
+}
+
+static void a_rank_that_saves_no_last_step_names_failed_saves(void **state)
+{
+    struct trainer *t = *state;
+    int r;
+
+    save_slowly(t, -EIO);
+    crw_snapshots_wait(t->snapshots);
+    t->primary = false;
+    t->shared_step = STEP - 1;
+    assert_non_null(strstr(finish(t, false, &r), "Input/output error"));
+    assert_int_equal(r, 0);
+}
+
+static void the_last_save_is_not_called_postponed(void **state)
+{
+    struct trainer *t = *state;
+    int r;
+
+    save_slowly(t, 0);
+    t->primary = false; /* a report that is open would show the warning of rank 0 */
+    t->shared_step = ++t->state.position.step;
+    assert_string_equal(finish(t, false, &r), "");
+    assert_int_equal(r, 0);
+}
+
+/* Of ten seconds the last step has spent all but 0.3. */
+static void the_grace_begins_with_the_request(void **state)
+{
+    struct trainer *t = *state;
+    struct crw_snapshots *snapshots;
+    int r;
+
+    save_slowly(t, 0);
+    snapshots = t->snapshots;
+    t->asked_at = report_now() - 9.7;
+    (void)setenv("CRUN_SHUTDOWN_TIMEOUT", "10", 1);
+    assert_non_null(strstr(finish(t, true, &r), "is not on disk"));
+    (void)unsetenv("CRUN_SHUTDOWN_TIMEOUT");
+    assert_int_equal(r, -1);
+    t->snapshots = snapshots;
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, open_trainer, close_trainer)
 
 int main(void)
@@ -243,6 +331,9 @@ int main(void)
         TEST(saves_a_whole_state),
         TEST(saves_nothing_of_two_steps),
         TEST(a_host_saves_no_step_that_was_not_shared),
+        TEST(a_rank_that_saves_no_last_step_names_failed_saves),
+        TEST(the_last_save_is_not_called_postponed),
+        TEST(the_grace_begins_with_the_request),
         TEST(statistics_that_came_half_change_nothing),
     };
 
