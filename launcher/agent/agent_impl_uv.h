@@ -20,7 +20,7 @@
 #include "launcher/supervise/restart_progress.h"
 #include "launcher/supervise/worker_group.h"
 #include "proto/worker_notice.h"
-#include "rendezvous/session_message.h"
+#include "rendezvous/session/session_message.h"
 
 enum { AGENT_INHERITED_MAX = 64 };
 

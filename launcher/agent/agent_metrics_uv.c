@@ -10,9 +10,9 @@
 #include "launcher/rdzv/membership_uv.h"
 #include "launcher/rdzv/worker_store_uv.h"
 #include "launcher/util/log_os.h"
-#include "rendezvous/metrics_text.h"
-#include "rendezvous/metrics_uv.h"
-#include "rendezvous/store_stats.h"
+#include "rendezvous/store/metrics_text.h"
+#include "rendezvous/server/metrics_uv.h"
+#include "rendezvous/store/store_stats.h"
 #include "base/err.h"
 #include "base/time.h"
 

@@ -19,7 +19,7 @@
 #include "launcher/util/log_os.h"
 #include "launcher/util/signal_name.h"
 #include "base/time.h"
-#include "rendezvous/server_uv.h"
+#include "rendezvous/server/server_uv.h"
 
 /* ---- to the workers and to the rendezvous ---- */
 

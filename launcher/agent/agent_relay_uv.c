@@ -24,7 +24,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/time.h"
-#include "rendezvous/look_json.h"
+#include "rendezvous/session/look_json.h"
 
 enum {
     COLLECT_MS =

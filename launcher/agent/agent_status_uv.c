@@ -18,7 +18,7 @@
 #include "launcher/rdzv/membership_uv.h"
 #include "launcher/util/trace_os.h"
 #include "launcher/watch/watch_uv.h"
-#include "rendezvous/look_json.h"
+#include "rendezvous/session/look_json.h"
 #include "base/cleanup.h"
 #include "base/minmax.h"
 #include "base/time.h"

@@ -51,7 +51,7 @@
 #include "base/err.h"
 #include "base/random_os.h"
 #include "base/time.h"
-#include "rendezvous/server_uv.h"
+#include "rendezvous/server/server_uv.h"
 
 enum {
     CONSOLE_PATIENCE_MS = 1000, /* at the end, for output that the console has not taken yet */

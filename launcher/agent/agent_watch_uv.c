@@ -21,7 +21,7 @@
 #include "launcher/watch/watch_uv.h"
 #include "base/cleanup.h"
 #include "base/time.h"
-#include "rendezvous/server_uv.h"
+#include "rendezvous/server/server_uv.h"
 
 enum {
     CULPRIT_MS = 10000,     /* for the end of the worker that was killed alone */

@@ -27,7 +27,7 @@
 #include "launcher/host/proc_info_os.h"
 #include "launcher/rdzv/membership_uv.h"
 #include "launcher/util/log_os.h"
-#include "rendezvous/server_uv.h"
+#include "rendezvous/server/server_uv.h"
 
 struct foreign_agent {
     const struct job *job;

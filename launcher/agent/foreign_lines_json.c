@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "rendezvous/fields_json.h"
+#include "rendezvous/session/fields_json.h"
 
 static const char *foreign_command_name(unsigned kind)
 {

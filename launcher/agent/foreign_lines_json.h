@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "rendezvous/session_message.h"
+#include "rendezvous/session/session_message.h"
 
 enum { FOREIGN_LINE_MAX = 4096 }; /* bytes of a line, its end included */
 

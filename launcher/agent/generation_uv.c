@@ -39,8 +39,8 @@
 #include "base/time.h"
 #include "proto/address.h"
 #include "proto/worker_notice.h"
-#include "rendezvous/server_uv.h"
-#include "rendezvous/session_message.h"
+#include "rendezvous/server/server_uv.h"
+#include "rendezvous/session/session_message.h"
 
 enum {
     GUARDIAN_END_MS = 3000

@@ -14,7 +14,7 @@
 #include "launcher/util/signal_name.h"
 #include "launcher/util/strbuf.h"
 #include "proto/address.h"
-#include "rendezvous/metrics_text.h"
+#include "rendezvous/store/metrics_text.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 

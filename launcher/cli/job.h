@@ -15,7 +15,7 @@
 #include "launcher/cli/slurm.h"
 #include "launcher/util/strlist.h"
 #include "proto/certificate_paths.h"
-#include "rendezvous/session_message.h"
+#include "rendezvous/session/session_message.h"
 
 enum {
     JOB_WORKERS_MAX = 4096, /* on one node; a bound, as a typing mistake must not exhaust the process table */

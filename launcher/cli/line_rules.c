@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "rendezvous/session_message.h"
+#include "rendezvous/session/session_message.h"
 
 const char *line_action_name(unsigned action)
 {

@@ -6,7 +6,7 @@
  * nothing while no client is there.
  *
  *   status   job_status_json.h
- *   nodes    what the rendezvous that this crun serves knows of the job's nodes, as frames (rendezvous/look_json.h); nothing
+ *   nodes    what the rendezvous that this crun serves knows of the job's nodes, as frames (rendezvous/session/look_json.h); nothing
  *            where it is served elsewhere
  *   stacks   job_stacks_json.h; some seconds later
  */

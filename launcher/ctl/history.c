@@ -8,7 +8,7 @@
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/status_text.h"
 #include "launcher/util/strbuf.h"
-#include "rendezvous/session_message.h"
+#include "rendezvous/session/session_message.h"
 
 /* The run that a line belongs to: the last one of that job, host and identity that has not ended. */
 static struct history_run *open_run(struct history *h, const struct history_line *line)

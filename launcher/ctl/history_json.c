@@ -9,7 +9,7 @@
 
 #include "launcher/ctl/history.h"
 #include "launcher/report/events.h"
-#include "rendezvous/fields_json.h"
+#include "rendezvous/session/fields_json.h"
 #include "base/err.h"
 
 #define LINE_TEXT(member)                                                                                    \

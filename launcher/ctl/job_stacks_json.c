@@ -6,7 +6,7 @@
 
 #include "launcher/report/events.h"
 #include "launcher/util/strbuf.h"
-#include "rendezvous/session_message.h"
+#include "rendezvous/session/session_message.h"
 
 char *job_stacks_to_json(const char *job, const char *folder, const char *lines)
 {

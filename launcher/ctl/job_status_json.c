@@ -7,8 +7,8 @@
 
 #include "launcher/ctl/job_status.h"
 #include "launcher/report/events.h"
-#include "rendezvous/fields_json.h"
-#include "rendezvous/session_message.h"
+#include "rendezvous/session/fields_json.h"
+#include "rendezvous/session/session_message.h"
 #include "base/err.h"
 
 #define WORKER_TEXT(member, bytes)                                                                           \

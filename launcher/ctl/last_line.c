@@ -3,7 +3,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "rendezvous/session_message.h"
+#include "rendezvous/session/session_message.h"
 
 static bool ends_line(char c)
 {

@@ -15,7 +15,7 @@
 #include "launcher/ctl/looked_json.h"
 #include "proto/frame.h"
 #include "proto/tls_openssl.h"
-#include "rendezvous/look_json.h"
+#include "rendezvous/session/look_json.h"
 
 /* Of crund and --rdzv-endpoint, where none is named. */
 static const char ROUNDS_PORT_TEXT[] = "29400";

@@ -10,8 +10,8 @@
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/job_status_json.h"
 #include "proto/frame.h"
-#include "rendezvous/look_json.h"
-#include "rendezvous/session_json.h"
+#include "rendezvous/session/look_json.h"
+#include "rendezvous/session/session_json.h"
 
 /* The words of crun's own status. */
 static const char *job_word_of(const char *state)

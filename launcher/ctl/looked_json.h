@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * What a rendezvous answers to a look (rendezvous/look_json.h), frame by frame, as jobs or runs for crunctl to show. Pure.
+ * What a rendezvous answers to a look (rendezvous/session/look_json.h), frame by frame, as jobs or runs for crunctl to show. Pure.
  */
 
 #include <stdbool.h>

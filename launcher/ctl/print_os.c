@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "rendezvous/session_message.h"
+#include "rendezvous/session/session_message.h"
 
 static int fail_to_print(const char *why)
 {

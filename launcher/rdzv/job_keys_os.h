@@ -9,7 +9,7 @@
 #include "proto/key_exchange.h"
 #include "proto/secret_os.h"
 #include "proto/tls_openssl.h"
-#include "rendezvous/server_security.h"
+#include "rendezvous/server/server_security.h"
 
 struct server_exchange;
 

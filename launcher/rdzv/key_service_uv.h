@@ -7,7 +7,7 @@
 
 #include <uv.h>
 
-#include "rendezvous/server_security.h"
+#include "rendezvous/server/server_security.h"
 
 struct job_keys;
 struct key_service;

@@ -1,6 +1,6 @@
 #include "launcher/rdzv/listen_uv.h"
 
-#include "rendezvous/server_uv.h"
+#include "rendezvous/server/server_uv.h"
 
 int listen_on_loopback(struct server *server, uint16_t port, uint16_t *ret_port)
 {

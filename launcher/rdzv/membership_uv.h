@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <uv.h>
 
-#include "rendezvous/session_message.h"
+#include "rendezvous/session/session_message.h"
 
 struct buf;
 struct job;

@@ -25,9 +25,9 @@
 #include "launcher/rdzv/listen_uv.h"
 #include "launcher/rdzv/tcp_client_uv.h"
 #include "launcher/util/log_os.h"
-#include "rendezvous/relay.h"
-#include "rendezvous/server_security.h"
-#include "rendezvous/server_uv.h"
+#include "rendezvous/relay/relay.h"
+#include "rendezvous/server/server_security.h"
+#include "rendezvous/server/server_uv.h"
 
 enum {
     RETRY_MS = 50,

@@ -11,7 +11,7 @@
 
 #include "launcher/cli/job.h"
 #include "launcher/rdzv/resolver_uv.h"
-#include "rendezvous/relay_link.h"
+#include "rendezvous/relay/relay_link.h"
 
 struct node_store;
 struct store_stats;

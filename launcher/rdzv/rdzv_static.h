@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 #include "proto/client.h"
-#include "rendezvous/session_message.h"
+#include "rendezvous/session/session_message.h"
 
 struct rdzv_static_config {
     const char *run_id, *role;

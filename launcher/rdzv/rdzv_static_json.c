@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "rendezvous/session_message.h"
+#include "rendezvous/session/session_message.h"
 
 enum { RANKS_MAX = 1 << 30 }; /* of all workers of a job */
 

@@ -22,7 +22,7 @@
 #include "launcher/rdzv/waiting_line.h"
 #include "launcher/rdzv/worker_store_uv.h"
 #include "proto/address.h"
-#include "rendezvous/server_uv.h"
+#include "rendezvous/server/server_uv.h"
 
 enum {
     REDIAL_MS = 100,

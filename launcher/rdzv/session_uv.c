@@ -14,9 +14,9 @@
 #include "base/decimal.h"
 #include "base/time.h"
 #include "proto/frame.h"
-#include "rendezvous/look_json.h"
-#include "rendezvous/relay_json.h"
-#include "rendezvous/session_json.h"
+#include "rendezvous/session/look_json.h"
+#include "rendezvous/session/relay_json.h"
+#include "rendezvous/session/session_json.h"
 
 enum { LOOK_WATCH_BODY_MAX = 64 };
 

@@ -1,14 +1,14 @@
 #pragma once
 
 /*
- * The session machine (rendezvous/session.h) on a libuv loop: it connects, sends and receives by itself, and passes
+ * The session machine (rendezvous/session/session.h) on a libuv loop: it connects, sends and receives by itself, and passes
  * actions about workers and messages for the user to its host.
  */
 
 #include <uv.h>
 
 #include "launcher/rdzv/resolver_uv.h"
-#include "rendezvous/session.h"
+#include "rendezvous/session/session.h"
 
 struct buf;
 struct death_notice;

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "rendezvous/session_message.h"
+#include "rendezvous/session/session_message.h"
 
 enum { WAITING_TEXT_SIZE = 1024, WAITING_HINTS = 3 };
 

@@ -20,7 +20,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/time.h"
-#include "rendezvous/session_message.h"
+#include "rendezvous/session/session_message.h"
 
 enum { RAW_ERROR_MAX = 64 << 10, HISTORY_MARKS_MAX = 100 /* of a generation */ };
 

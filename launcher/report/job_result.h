@@ -5,7 +5,7 @@
  * torchrun's summary table for it. Pure.
  */
 
-#include "rendezvous/session_message.h"
+#include "rendezvous/session/session_message.h"
 
 struct job_result {
     enum session_verdict kind;

@@ -17,7 +17,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "proto/frame.h"
-#include "rendezvous/session_json.h"
+#include "rendezvous/session/session_json.h"
 
 enum {
     PATIENCE_S = 5, /* for each step */

@@ -2,7 +2,7 @@
 
 #include "base/cleanup.h"
 #include "launcher/util/strbuf.h"
-#include "rendezvous/session_message.h"
+#include "rendezvous/session/session_message.h"
 
 #include <errno.h>
 #include <pthread.h>

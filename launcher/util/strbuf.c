@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rendezvous/session_message.h"
+#include "rendezvous/session/session_message.h"
 #include "base/cleanup.h"
 
 void strbuf_add(struct strbuf *t, const char *format, ...)

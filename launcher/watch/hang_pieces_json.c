@@ -9,8 +9,8 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/minmax.h"
-#include "rendezvous/fields_json.h"
-#include "rendezvous/session_message.h"
+#include "rendezvous/session/fields_json.h"
+#include "rendezvous/session/session_message.h"
 
 enum { PIECES_MAX = (SESSION_WORKERS_MAX + HANG_PIECE_RANKS - 1) / HANG_PIECE_RANKS };
 

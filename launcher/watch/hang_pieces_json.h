@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #include "launcher/watch/hang_collect.h"
-#include "rendezvous/relay_json.h"
+#include "rendezvous/session/relay_json.h"
 
 struct buf;
 

@@ -11,9 +11,9 @@
 
 #include "base/buf.h"
 #include "proto/frame.h"
-#include "rendezvous/rounds.h"
-#include "rendezvous/rounds_json.h"
-#include "rendezvous/session_json.h"
+#include "rendezvous/rounds/rounds.h"
+#include "rendezvous/rounds/rounds_json.h"
+#include "rendezvous/session/session_json.h"
 
 #include "tests/support/c/clock.h"
 

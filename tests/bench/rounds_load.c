@@ -30,8 +30,8 @@
 #include "proto/frame.h"
 #include "proto/secret_os.h"
 #include "proto/tls_openssl.h"
-#include "rendezvous/session.h"
-#include "rendezvous/session_json.h"
+#include "rendezvous/session/session.h"
+#include "rendezvous/session/session_json.h"
 
 enum { EVENTS = 16384, READ_SIZE = 4096, TICK_MS = 20, WAIT_S = 60, WORKERS = 8, ROUNDS_MAX = 1000 };
 

@@ -17,7 +17,7 @@
 
 #include "base/buf.h"
 #include "proto/wire.h"
-#include "rendezvous/store.h"
+#include "rendezvous/store/store.h"
 
 #include "tests/support/c/clock.h"
 

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rendezvous/etcd.h"
-#include "rendezvous/etcd_json.h"
+#include "rendezvous/etcd/etcd.h"
+#include "rendezvous/etcd/etcd_json.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -18,7 +18,7 @@
 #include "launcher/ctl/top_text.h"
 #include "launcher/watch/hang_collect.h"
 #include "launcher/watch/hang_pieces_json.h"
-#include "rendezvous/look_json.h"
+#include "rendezvous/session/look_json.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

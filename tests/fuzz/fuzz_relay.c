@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rendezvous/relay.h"
-#include "rendezvous/relay_node.h"
+#include "rendezvous/relay/relay.h"
+#include "rendezvous/relay/relay_node.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rendezvous/replica.h"
-#include "rendezvous/replica_state.h"
-#include "rendezvous/replica_stream.h"
+#include "rendezvous/relay/replica.h"
+#include "rendezvous/relay/replica_state.h"
+#include "rendezvous/relay/replica_stream.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

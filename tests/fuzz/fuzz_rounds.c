@@ -11,9 +11,9 @@
 
 #include "base/buf.h"
 #include "base/cleanup.h"
-#include "rendezvous/rounds.h"
-#include "rendezvous/rounds_json.h"
-#include "rendezvous/session_json.h"
+#include "rendezvous/rounds/rounds.h"
+#include "rendezvous/rounds/rounds_json.h"
+#include "rendezvous/session/session_json.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

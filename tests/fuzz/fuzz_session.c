@@ -17,8 +17,8 @@
 
 #include "base/buf.h"
 #include "proto/frame.h"
-#include "rendezvous/rounds_uv.h"
-#include "rendezvous/server_impl_uv.h"
+#include "rendezvous/server/rounds_uv.h"
+#include "rendezvous/server/server_impl_uv.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "rendezvous/store_entry.h"
+#include "rendezvous/store/store_entry.h"
 #include "tests/support/c/store_harness.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rendezvous/session_json.h"
+#include "rendezvous/session/session_json.h"
 #include "tests/sim/sim.h"
 
 enum { GREETING_NONCE = 0x04030201 };

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rendezvous/rounds_json.h"
-#include "rendezvous/session_json.h"
+#include "rendezvous/rounds/rounds_json.h"
+#include "rendezvous/session/session_json.h"
 #include "tests/sim/sim.h"
 
 uint64_t daemon_clock(const struct sim *sim, const struct sim_daemon *d)

@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-#include "rendezvous/rounds_json.h"
+#include "rendezvous/rounds/rounds_json.h"
 #include "tests/sim/sim.h"
 
 static struct sim_file *file_of(struct sim_daemon *d, uint64_t instance)

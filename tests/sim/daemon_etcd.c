@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rendezvous/rounds_json.h"
+#include "rendezvous/rounds/rounds_json.h"
 #include "tests/sim/sim.h"
 
 enum { SLOW_MS = 50, DEFERS_PERCENT = 40 };

@@ -8,7 +8,7 @@
  * etcd_link_answer(), both with the number that is the moment's detail; the moment's `who` is the sender.
  */
 
-#include "rendezvous/etcd_leader.h"
+#include "rendezvous/etcd/etcd_leader.h"
 #include "tests/sim/random.h"
 #include "tests/sim/schedule.h"
 #include "tests/support/c/etcd_model.h"

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rendezvous/session_json.h"
+#include "rendezvous/session/session_json.h"
 #include "tests/sim/sim.h"
 
 enum { USER_TIMEOUT_MS = 1200, NEXT_ADDRESS_MS = 250 };

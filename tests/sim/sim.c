@@ -1,7 +1,7 @@
 /*
  * One run: takes moments off the schedule and gives them to whom they concern.
  *
- * The cores assert their invariants (rendezvous/rounds_check.c). A failed assertion is a violation of this run: it takes the place
+ * The cores assert their invariants (rendezvous/rounds/rounds_check.c). A failed assertion is a violation of this run: it takes the place
  * of the C library's, which would end the program without the seed and without a trace.
  */
 

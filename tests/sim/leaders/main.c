@@ -1,6 +1,6 @@
 /*
  * sim_leaders: several crunds in front of one etcd, in virtual time: the shipping core that decides which of them leads
- * (rendezvous/etcd_leader.h), a model of etcd, and requests that are delayed, lost, answered too late, or carried out long
+ * (rendezvous/etcd/etcd_leader.h), a model of etcd, and requests that are delayed, lost, answered too late, or carried out long
  * after their sender has given up. Processes are killed, stopped and started again, and their clocks are fast or slow.
  *
  *     sim_leaders [--seeds A..B] [--quiet] [--trace]
@@ -22,7 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rendezvous/etcd_leader.h"
+#include "rendezvous/etcd/etcd_leader.h"
 #include "tests/sim/etcd_link.h"
 
 #define MS UINT64_C(1000000)

@@ -5,7 +5,7 @@
  * whole or not at all, and its limits. In memory, and with a time that the caller gives.
  */
 
-#include "rendezvous/etcd.h"
+#include "rendezvous/etcd/etcd.h"
 
 enum { ETCD_MODEL_LEASES = 256 };
 

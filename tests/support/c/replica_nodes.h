@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rendezvous/replica.h"
+#include "rendezvous/relay/replica.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 

@@ -11,8 +11,8 @@
 
 #include "base/buf.h"
 #include "proto/wire.h"
-#include "rendezvous/outbox.h"
-#include "rendezvous/store.h"
+#include "rendezvous/store/outbox.h"
+#include "rendezvous/store/store.h"
 
 enum { HARNESS_CLIENTS_MAX = 16 };
 

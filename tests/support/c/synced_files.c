@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "rendezvous/siphash.h"
+#include "base/siphash.h"
 
 int __real_fsync(int fd);
 int __wrap_fsync(int fd);

@@ -13,7 +13,7 @@
 #include "launcher/ctl/job_status_json.h"
 #include "launcher/ctl/job_stragglers.h"
 #include "launcher/ctl/looked_json.h"
-#include "rendezvous/look_json.h"
+#include "rendezvous/session/look_json.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 

@@ -11,8 +11,8 @@
 #include "launcher/ctl/job_status_json.h"
 #include "launcher/ctl/looked_json.h"
 #include "proto/frame.h"
-#include "rendezvous/look_json.h"
-#include "rendezvous/session_json.h"
+#include "rendezvous/session/look_json.h"
+#include "rendezvous/session/session_json.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 

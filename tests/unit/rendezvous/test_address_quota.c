@@ -6,8 +6,8 @@
 #include <netinet/in.h>
 
 #include "proto/address.h"
-#include "rendezvous/address_quota.h"
-#include "rendezvous/conn_owner.h"
+#include "rendezvous/server/address_quota.h"
+#include "rendezvous/server/conn_owner.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 

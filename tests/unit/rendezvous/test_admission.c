@@ -3,7 +3,7 @@
  */
 
 #include "base/err.h"
-#include "rendezvous/admission.h"
+#include "rendezvous/server/admission.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 

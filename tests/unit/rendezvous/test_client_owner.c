@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "rendezvous/client_owner_os.h"
+#include "rendezvous/server/client_owner_os.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "rendezvous/counter.h"
+#include "rendezvous/store/counter.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "rendezvous/daemon_options.h"
+#include "rendezvous/daemon/daemon_options.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 

@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 #include "base/time.h"
-#include "rendezvous/etcd_client_os.h"
-#include "rendezvous/etcd_members.h"
+#include "rendezvous/etcd/etcd_client_os.h"
+#include "rendezvous/etcd/etcd_members.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "rendezvous/etcd.h"
-#include "rendezvous/etcd_json.h"
+#include "rendezvous/etcd/etcd.h"
+#include "rendezvous/etcd/etcd_json.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 

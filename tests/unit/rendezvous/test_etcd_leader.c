@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rendezvous/etcd_leader.h"
+#include "rendezvous/etcd/etcd_leader.h"
 #include "tests/support/c/etcd_model.h"
 
 #include "tests/support/c/cmocka_fixed.h"

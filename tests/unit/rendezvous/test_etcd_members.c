@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "rendezvous/etcd_members.h"
+#include "rendezvous/etcd/etcd_members.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 

@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include "rendezvous/input_shares.h"
+#include "rendezvous/server/input_shares.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 

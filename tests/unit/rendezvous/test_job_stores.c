@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rendezvous/job_stores_uv.h"
-#include "rendezvous/server_impl_uv.h"
+#include "rendezvous/server/job_stores_uv.h"
+#include "rendezvous/server/server_impl_uv.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "rendezvous/leader_silence.h"
+#include "rendezvous/etcd/leader_silence.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 

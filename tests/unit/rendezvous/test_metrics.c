@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "rendezvous/metrics_text.h"
-#include "rendezvous/store_stats.h"
+#include "rendezvous/store/metrics_text.h"
+#include "rendezvous/store/store_stats.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 

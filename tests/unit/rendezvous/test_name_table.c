@@ -8,8 +8,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "rendezvous/store_entry.h"
-#include "rendezvous/store_table.h"
+#include "rendezvous/store/store_entry.h"
+#include "rendezvous/store/store_table.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 

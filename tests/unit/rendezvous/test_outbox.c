@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rendezvous/blob.h"
-#include "rendezvous/outbox.h"
+#include "rendezvous/store/blob.h"
+#include "rendezvous/store/outbox.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 

@@ -11,10 +11,10 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "rendezvous/relay.h"
-#include "rendezvous/relay_node.h"
-#include "rendezvous/replica_state.h"
-#include "rendezvous/store.h"
+#include "rendezvous/relay/relay.h"
+#include "rendezvous/relay/relay_node.h"
+#include "rendezvous/relay/replica_state.h"
+#include "rendezvous/store/store.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 #include "tests/support/c/replica_nodes.h"

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "rendezvous/replica_redial.h"
+#include "rendezvous/relay/replica_redial.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 

@@ -10,8 +10,8 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "rendezvous/replica_state.h"
-#include "rendezvous/store_entry.h"
+#include "rendezvous/relay/replica_state.h"
+#include "rendezvous/store/store_entry.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 #include "tests/support/c/replica_nodes.h"

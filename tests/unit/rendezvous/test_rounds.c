@@ -8,7 +8,7 @@
 #include <time.h>
 
 #include "base/err.h"
-#include "rendezvous/rounds.h"
+#include "rendezvous/rounds/rounds.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rendezvous/rounds.h"
-#include "rendezvous/rounds_history.h"
+#include "rendezvous/rounds/rounds.h"
+#include "rendezvous/rounds/rounds_history.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 

@@ -9,9 +9,9 @@
 
 #include "base/buf.h"
 #include "base/cleanup.h"
-#include "rendezvous/rounds.h"
-#include "rendezvous/rounds_file_os.h"
-#include "rendezvous/rounds_json.h"
+#include "rendezvous/rounds/rounds.h"
+#include "rendezvous/server/rounds_file_os.h"
+#include "rendezvous/rounds/rounds_json.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 #include "tests/support/c/sanitized.h"

@@ -5,10 +5,10 @@
 #include <string.h>
 
 #include "base/buf.h"
-#include "rendezvous/rounds.h"
-#include "rendezvous/rounds_file_os.h"
-#include "rendezvous/rounds_json.h"
-#include "rendezvous/rounds_log.h"
+#include "rendezvous/rounds/rounds.h"
+#include "rendezvous/server/rounds_file_os.h"
+#include "rendezvous/rounds/rounds_json.h"
+#include "rendezvous/rounds/rounds_log.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 

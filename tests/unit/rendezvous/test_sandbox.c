@@ -25,7 +25,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
-#include "rendezvous/sandbox_os.h"
+#include "rendezvous/daemon/sandbox_os.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 

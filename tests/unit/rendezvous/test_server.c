@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "rendezvous/server_impl_uv.h"
+#include "rendezvous/server/server_impl_uv.h"
 #include "tests/support/c/failing_alloc.h"
 
 #include "tests/support/c/cmocka_fixed.h"

@@ -15,9 +15,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "rendezvous/rounds_uv.h"
-#include "rendezvous/server_impl_uv.h"
-#include "rendezvous/session_json.h"
+#include "rendezvous/server/rounds_uv.h"
+#include "rendezvous/server/server_impl_uv.h"
+#include "rendezvous/session/session_json.h"
 #include "tests/support/c/failing_alloc.h"
 #include "tests/support/c/synced_files.h"
 

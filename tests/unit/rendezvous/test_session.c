@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rendezvous/session.h"
+#include "rendezvous/session/session.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 

@@ -10,7 +10,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "proto/frame.h"
-#include "rendezvous/session_json.h"
+#include "rendezvous/session/session_json.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 

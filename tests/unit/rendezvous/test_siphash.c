@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "rendezvous/siphash.h"
+#include "base/siphash.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 

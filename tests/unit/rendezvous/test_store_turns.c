@@ -9,8 +9,8 @@
 #include <time.h>
 
 #include "base/err.h"
-#include "rendezvous/blob.h"
-#include "rendezvous/store_entry.h"
+#include "rendezvous/store/blob.h"
+#include "rendezvous/store/store_entry.h"
 #include "tests/support/c/store_harness.h"
 
 #include "tests/support/c/cmocka_fixed.h"

@@ -1,0 +1,911 @@
+#include "rendezvous/etcd/etcd_leader.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/siphash.h"
+
+#define MS UINT64_C(1000000)
+
+enum {
+    FOLLOW_MS = 200, /* FOLLOWING: between two looks at the leader's key */
+    LOOK_MS = 400,   /* LEADING: the same */
+    RETRY_MS = 50,   /* after a request that was not sent */
+    REFUSED_MS = 500,
+    RETIRED_MS = 60000,
+    LEASE_PARTS = 6, /* renewed that often in its time */
+    MARGIN_PART = 8, /* of the lease: that much earlier its end is assumed, as clocks differ */
+    LOAD_KEYS = 64,
+    HEAD_OPS = 3,
+};
+
+/* ---- keys ---- */
+
+static void leader_key(const struct etcd_leader *l, char key[ETCD_KEY_SIZE])
+{
+    (void)snprintf(key, ETCD_KEY_SIZE, "%s/leader", l->config.prefix);
+}
+
+static void job_key(const struct etcd_leader *l, uint64_t instance, const char *rest, char key[ETCD_KEY_SIZE])
+{
+    (void)snprintf(key, ETCD_KEY_SIZE, "%s/jobs/%016" PRIx64 "%s", l->config.prefix, instance, rest);
+}
+
+/* rest: "-" and "." are the first and the last text behind a version, as no other is between them. */
+static void nodes_key(const struct etcd_leader *l, uint64_t instance, uint64_t version, const char *rest,
+                      char key[ETCD_KEY_SIZE])
+{
+    (void)snprintf(key, ETCD_KEY_SIZE, "%s/jobs/%016" PRIx64 "/nodes-%016" PRIx64 "%s", l->config.prefix,
+                   instance, version, rest);
+}
+
+static uint64_t checksum(const void *head, size_t n_head, const void *nodes, size_t n_nodes)
+{
+    static const uint8_t seed[SIPHASH_SEED_SIZE] = "crun-etcd-jobs";
+    uint64_t sums[] = {siphash13(seed, head, n_head), siphash13(seed, nodes, n_nodes)};
+
+    return siphash13(seed, sums, sizeof(sums));
+}
+
+static uint64_t nodes_hash(const struct buf *nodes)
+{
+    return checksum("", 0, buf_bytes(nodes), buf_size(nodes));
+}
+
+static size_t count_chunks(size_t n)
+{
+    return (n + ETCD_CHUNK_SIZE - 1) / ETCD_CHUNK_SIZE;
+}
+
+/* ---- jobs ---- */
+
+static void etcd_job_free(struct etcd_job *job)
+{
+    list_unlink(&job->link);
+    buf_finish(&job->head);
+    buf_finish(&job->nodes);
+    buf_finish(&job->head_writing);
+    buf_finish(&job->nodes_writing);
+    free(job);
+}
+
+static void drop_jobs(struct etcd_leader *l)
+{
+    list_for_each_safe(i, &l->jobs) etcd_job_free(list_entry(i, struct etcd_job, link));
+}
+
+static void drop_pairs(struct etcd_leader *l)
+{
+    for (size_t i = 0; i < l->n_pairs; i++)
+        buf_finish(&l->pairs[i].value);
+    free(l->pairs);
+    l->pairs = NULL;
+    l->n_pairs = l->pairs_capacity = l->load_bytes = 0;
+}
+
+/* NULL: memory is out. */
+static struct etcd_job *want_job(struct etcd_leader *l, uint64_t instance)
+{
+    struct etcd_job *job;
+
+    list_for_each(i, &l->jobs)
+    {
+        job = list_entry(i, struct etcd_job, link);
+        if (job->instance == instance)
+            return job;
+    }
+    job = calloc(1, sizeof(*job));
+    if (!job)
+        return NULL;
+    job->instance = instance;
+    list_append(&l->jobs, &job->link);
+    return job;
+}
+
+/* ---- life ---- */
+
+void etcd_leader_init(struct etcd_leader *l, const struct etcd_leader_config *config)
+{
+    *l = (struct etcd_leader){.config = *config};
+    list_init(&l->jobs);
+}
+
+void etcd_leader_finish(struct etcd_leader *l)
+{
+    drop_jobs(l);
+    drop_pairs(l);
+}
+
+/* why: NULL where that is no news. */
+static void depose(struct etcd_leader *l, const char *why, uint64_t now_ns)
+{
+    if (l->role == ETCD_LEADING) {
+        l->change = l->change == ETCD_ELECTED ? ETCD_NO_CHANGE : ETCD_DEPOSED;
+        (void)snprintf(l->why, sizeof(l->why), "%s", why);
+    }
+    l->role = ETCD_FOLLOWING;
+    l->term = 0;
+    l->has_seen = l->wants_campaign = l->is_batch = l->wants_check = false;
+    l->work_due_ns = now_ns;
+    drop_jobs(l);
+    drop_pairs(l);
+}
+
+enum etcd_change etcd_leader_change(struct etcd_leader *l)
+{
+    enum etcd_change change = l->change;
+
+    l->change = ETCD_NO_CHANGE;
+    return change;
+}
+
+const char *etcd_leader_address(const struct etcd_leader *l)
+{
+    return l->has_seen && l->seen_revision > 0 && l->seen_id != l->config.id ? l->seen_address : "";
+}
+
+static void note_outcome(struct etcd_leader *l, const struct etcd_reply *reply, uint64_t now_ns)
+{
+    if (reply->outcome != ETCD_OK)
+        l->answers_ns = 0;
+    else if (l->answers_ns == 0)
+        l->answers_ns = now_ns;
+    (void)snprintf(l->trouble, sizeof(l->trouble), "%s", reply->outcome == ETCD_OK ? "" : reply->error);
+}
+
+/* ---- the lease ---- */
+
+static bool has_lease(const struct etcd_leader *l, uint64_t now_ns)
+{
+    return l->lease != 0 && now_ns < l->lease_until_ns;
+}
+
+static void lose_lease(struct etcd_leader *l, uint64_t now_ns)
+{
+    l->lease = 0;
+    l->lease_due_ns = now_ns;
+    if (l->role != ETCD_FOLLOWING)
+        depose(l, "its lease in etcd has run out", now_ns);
+}
+
+bool etcd_leader_next_lease(struct etcd_leader *l, uint64_t now_ns, struct etcd_request *ret)
+{
+    if (l->lease_pending || now_ns < l->lease_due_ns)
+        return false;
+    *ret = (struct etcd_request){
+        .kind = l->lease ? ETCD_KEEPALIVE : ETCD_GRANT, .lease = l->lease, .ttl_s = ETCD_LEASE_S};
+    l->lease_pending = true;
+    l->lease_asked_ns = now_ns;
+    return true;
+}
+
+static void renew_lease(struct etcd_leader *l, const struct etcd_reply *reply, uint64_t now_ns)
+{
+    uint64_t ttl_ns = (uint64_t)reply->ttl_s * 1000 * MS;
+
+    l->lease = reply->lease;
+    l->lease_until_ns = l->lease_asked_ns + ttl_ns - ttl_ns / MARGIN_PART;
+    l->lease_due_ns = now_ns + ttl_ns / LEASE_PARTS;
+    if (now_ns >= l->lease_until_ns)
+        lose_lease(l, now_ns);
+}
+
+void etcd_leader_take_lease(struct etcd_leader *l, const struct etcd_reply *reply, uint64_t now_ns)
+{
+    bool is_grant = l->lease == 0;
+
+    l->lease_pending = false;
+    if (reply->outcome == ETCD_OK && reply->ttl_s > 0 && (is_grant || reply->lease == l->lease))
+        renew_lease(l, reply, now_ns);
+    else if (!is_grant && (reply->outcome == ETCD_OK || reply->code == ETCD_CODE_NOT_FOUND))
+        lose_lease(l, now_ns);
+    else
+        l->lease_due_ns = now_ns + RETRY_MS * MS;
+}
+
+/* ---- the leader's key ---- */
+
+/* A refused connection to this crund proves nothing. */
+static bool is_disproved(const struct etcd_leader *l, uint64_t id)
+{
+    for (size_t i = 0; i < l->n_disproved; i++)
+        if (l->disproved[i] == id)
+            return true;
+    return l->n_disproved == ETCD_DISPROVED_MAX;
+}
+
+/* Whether the crund that was suspected has written the key since. The first read after the suspicion only corrects the view. */
+static void note_disproof(struct etcd_leader *l)
+{
+    bool was_view_old = l->is_view_old;
+
+    l->is_view_old = was_view_old && l->is_look_old;
+    if (l->dead_revision == 0 || l->seen_revision <= l->dead_revision || l->seen_id != l->suspected_id ||
+        is_disproved(l, l->seen_id))
+        return;
+    if (was_view_old)
+        l->dead_revision = l->seen_revision; /* it had led again before it ended, which was not seen here */
+    else
+        l->disproved[l->n_disproved++] = l->seen_id;
+}
+
+/* The key is missing, or its process has certainly ended: only one process can listen at our address, so another one that led there has
+ * ended, and this one was started in its place. Not later, as two crunds with one address by mistake would depose each other for
+ * ever. */
+static bool is_vacant(struct etcd_leader *l, bool is_first)
+{
+    if (is_first && l->seen_revision > 0 && strcmp(l->seen_address, l->config.address) == 0)
+        l->predecessor_revision = l->seen_revision;
+    return l->seen_revision == 0 || l->seen_revision == l->predecessor_revision;
+}
+
+/* May the place of the leader be taken, for a reason that is there from *since_ns on? Not by a crund without the keys of jobs while the
+ * one that has them may be the first, also where etcd has been away for as long as both waited. */
+static bool has_deferred(const struct etcd_leader *l, uint64_t *since_ns, uint64_t now_ns)
+{
+    uint64_t begin_ns;
+
+    if (*since_ns == 0)
+        *since_ns = now_ns;
+    begin_ns = *since_ns > l->answers_ns ? *since_ns : l->answers_ns;
+    return !l->defers || now_ns - begin_ns >= ETCD_DEFER_MS * MS;
+}
+
+static bool may_take_vacant(struct etcd_leader *l, bool is_vacant, uint64_t now_ns)
+{
+    if (!is_vacant)
+        l->vacant_ns = 0;
+    return is_vacant && has_deferred(l, &l->vacant_ns, now_ns);
+}
+
+/* Of a read of the key, or of a transaction that found another revision. */
+static void see_leader(struct etcd_leader *l, const struct etcd_reply *reply, uint64_t now_ns)
+{
+    const struct etcd_pair *pair = reply->n_pairs > 0 ? &reply->pairs[0] : NULL;
+    char text[ETCD_ADDRESS_SIZE + 64] = "";
+    bool is_first = !l->has_looked;
+    uint64_t last_id = l->seen_id;
+
+    l->has_seen = l->has_looked = true;
+    l->seen_revision = pair ? pair->mod_revision : 0;
+    l->seen_id = 0;
+    l->seen_address[0] = '\0';
+    if (pair && buf_size(&pair->value) > 0 && buf_size(&pair->value) < sizeof(text))
+        memcpy(text, buf_bytes(&pair->value), buf_size(&pair->value));
+    if (sscanf(text, "crund 1 %16" SCNx64 " %279s", &l->seen_id, l->seen_address) != 2)
+        l->seen_address[0] = '\0';
+    if (l->seen_id != last_id)
+        l->refused_ns = l->silent_ns = 0;
+    note_disproof(l);
+    l->wants_campaign = now_ns >= l->retired_until_ns &&
+                        (may_take_vacant(l, is_vacant(l, is_first), now_ns) ||
+                         (pair && (l->seen_id == l->config.id || l->seen_revision == l->dead_revision)));
+    /* This process accepts connections in its place: nobody is refused any more, and the lease would be waited for. */
+    l->wants_withdraw =
+        !l->wants_campaign && l->seen_revision > 0 && l->seen_revision == l->predecessor_revision;
+}
+
+void etcd_leader_defer(struct etcd_leader *l, bool defers)
+{
+    l->defers = defers;
+}
+
+static bool is_followed(const struct etcd_leader *l, const char *address)
+{
+    return l->role == ETCD_FOLLOWING && address[0] != '\0' && strcmp(etcd_leader_address(l), address) == 0;
+}
+
+static void take_for_lost(struct etcd_leader *l)
+{
+    l->dead_revision = l->seen_revision; /* a look under way may show the same again */
+    l->wants_campaign = true;
+}
+
+void etcd_leader_suspect(struct etcd_leader *l, const char *address, uint64_t now_ns)
+{
+    if (!is_followed(l, address) || is_disproved(l, l->seen_id) || !has_deferred(l, &l->refused_ns, now_ns))
+        return;
+    take_for_lost(l);
+    l->suspected_id = l->seen_id;
+    l->is_view_old = true;
+    l->is_look_old = l->work == ETCD_WORK_LOOK;
+}
+
+bool etcd_leader_presume_lost(struct etcd_leader *l, const char *address, uint64_t now_ns)
+{
+    if (!is_followed(l, address) || l->answered_id != l->seen_id || l->wants_campaign ||
+        !has_deferred(l, &l->silent_ns, now_ns))
+        return false;
+    take_for_lost(l);
+    l->suspected_id = 0; /* it may come back, and lead again: that disproves nothing */
+    return true;
+}
+
+void etcd_leader_connected(struct etcd_leader *l, const char *address)
+{
+    if (is_followed(l, address))
+        l->refused_ns = 0;
+}
+
+void etcd_leader_answered(struct etcd_leader *l, const char *address)
+{
+    if (!is_followed(l, address))
+        return;
+    l->answered_id = l->seen_id;
+    l->refused_ns = l->silent_ns = 0;
+}
+
+static void compose_campaign(struct etcd_leader *l, struct etcd_request *ret)
+{
+    char key[ETCD_KEY_SIZE], value[ETCD_ADDRESS_SIZE + 64];
+    int n = snprintf(value, sizeof(value), "crund 1 %016" PRIx64 " %s", l->config.id, l->config.address);
+
+    leader_key(l, key);
+    *ret = (struct etcd_request){.kind = ETCD_TXN, .revision = l->seen_revision};
+    leader_key(l, ret->key);
+    /* Without memory the transaction is empty: it succeeds, and the next look shows that nothing has changed. */
+    (void)etcd_request_put(ret, key, value, (size_t)n, l->lease);
+    l->role = ETCD_CAMPAIGNING;
+    l->wants_campaign = false;
+}
+
+static void take_campaign(struct etcd_leader *l, const struct etcd_reply *reply, uint64_t now_ns)
+{
+    if (l->role != ETCD_CAMPAIGNING) {
+        l->work_due_ns = now_ns; /* the lease has run out meanwhile: look again */
+        return;
+    }
+    l->role = ETCD_FOLLOWING;
+    l->work_due_ns = now_ns + LOOK_MS * MS;
+    if (reply->outcome == ETCD_OK && reply->succeeded) {
+        l->role = ETCD_LOADING;
+        l->term = reply->revision;
+        l->has_seen = l->is_view_old = false;
+        l->work_due_ns = now_ns;
+        job_key(l, 0, "", l->load_from);
+        l->load_from[strlen(l->load_from) - 16] = '\0';
+        l->load_keys = LOAD_KEYS;
+        l->vacant_ns = l->refused_ns = l->silent_ns = 0;
+    } else if (reply->outcome == ETCD_OK) {
+        see_leader(l, reply, now_ns);
+    } else {
+        l->has_seen = false;
+        l->work_due_ns = now_ns + RETRY_MS * MS;
+        if (reply->code == ETCD_CODE_NOT_FOUND)
+            lose_lease(l, now_ns);
+    }
+}
+
+static void compose_withdrawal(struct etcd_leader *l, struct etcd_request *ret)
+{
+    *ret = (struct etcd_request){.kind = ETCD_TXN, .revision = l->predecessor_revision};
+    leader_key(l, ret->key);
+    /* Without memory the transaction is empty, and the next look asks for another one. */
+    (void)etcd_request_add(ret, ETCD_DELETE, ret->key);
+    l->wants_withdraw = false;
+}
+
+/* A look shows what has become of it. */
+static void take_withdrawal(struct etcd_leader *l, const struct etcd_reply *reply, uint64_t now_ns)
+{
+    uint64_t pause_ms = reply->outcome == ETCD_OK        ? 0
+                        : reply->outcome == ETCD_REFUSED ? REFUSED_MS
+                                                         : RETRY_MS;
+
+    l->work_due_ns = now_ns + pause_ms * MS;
+}
+
+static void compose_look(struct etcd_leader *l, struct etcd_request *ret)
+{
+    *ret = (struct etcd_request){.kind = ETCD_RANGE};
+    leader_key(l, ret->key);
+}
+
+static void take_look(struct etcd_leader *l, const struct etcd_reply *reply, uint64_t now_ns)
+{
+    l->work_due_ns = now_ns + (reply->outcome == ETCD_OK ? FOLLOW_MS : RETRY_MS) * MS;
+    if (l->role != ETCD_FOLLOWING)
+        return;
+    if (reply->outcome == ETCD_OK)
+        see_leader(l, reply, now_ns);
+    else
+        l->has_seen = false; /* it is not known any more where the leader is */
+    l->is_look_old = false;
+}
+
+/* ---- loading ---- */
+
+static void compose_load(struct etcd_leader *l, struct etcd_request *ret)
+{
+    *ret = (struct etcd_request){.kind = ETCD_RANGE, .limit = l->load_keys};
+    (void)snprintf(ret->key, sizeof(ret->key), "%s", l->load_from);
+    (void)snprintf(ret->end, sizeof(ret->end), "%s/jobs0", l->config.prefix); /* "0" follows "/" */
+}
+
+static bool keep_pair(struct etcd_leader *l, struct etcd_pair *pair)
+{
+    if (l->n_pairs == l->pairs_capacity) {
+        size_t capacity = l->pairs_capacity ? 2 * l->pairs_capacity : LOAD_KEYS;
+        struct etcd_pair *pairs = realloc(l->pairs, capacity * sizeof(*pairs));
+
+        if (!pairs)
+            return false;
+        l->pairs = pairs;
+        l->pairs_capacity = capacity;
+    }
+    l->load_bytes += buf_size(&pair->value);
+    l->pairs[l->n_pairs++] = *pair;
+    pair->value = (struct buf){0};
+    return l->load_bytes <= ETCD_LOAD_MAX;
+}
+
+static void take_load(struct etcd_leader *l, struct etcd_reply *reply, uint64_t now_ns)
+{
+    if (reply->outcome != ETCD_OK) {
+        /* The answer may have been too long for the time that a request has. */
+        if (reply->outcome == ETCD_UNKNOWN && l->load_keys > 1)
+            l->load_keys /= 2;
+        l->work_due_ns = now_ns + RETRY_MS * MS;
+        return;
+    }
+    for (size_t i = 0; i < reply->n_pairs; i++)
+        if (!keep_pair(l, &reply->pairs[i])) {
+            (void)snprintf(l->trouble, sizeof(l->trouble), "the jobs there are too many, or memory is out");
+            depose(l, l->trouble, now_ns);
+            l->work_due_ns = now_ns + REFUSED_MS * MS;
+            return;
+        }
+    if (reply->more && reply->n_pairs > 0) {
+        /* The next key begins with this one: the key and the smallest byte that a key of ours may have. */
+        (void)snprintf(l->load_from, sizeof(l->load_from), "%.298s ", reply->pairs[reply->n_pairs - 1].key);
+        return;
+    }
+    l->role = ETCD_LEADING;
+    l->change = ETCD_ELECTED;
+    l->work_due_ns = now_ns + LOOK_MS * MS;
+}
+
+/* A job's key: its instance, and what is behind that; NULL: it is none. */
+static const char *split_key(const struct etcd_leader *l, const char *key, uint64_t *ret_instance)
+{
+    size_t n = strlen(l->config.prefix) + strlen("/jobs/");
+    int used = 0;
+
+    if (strlen(key) < n || sscanf(key + n, "%16" SCNx64 "/%n", ret_instance, &used) != 1 || used != 17)
+        return NULL;
+    return key + n + used;
+}
+
+/* The chunks with that version, behind the head at `at`, whose text was begun. */
+static bool gather_nodes(const struct etcd_leader *l, size_t at, const struct etcd_job *job, size_t n_chunks,
+                         struct buf *text)
+{
+    char key[ETCD_KEY_SIZE], rest[24];
+    size_t done = 0;
+
+    for (size_t i = at; i < l->n_pairs && done < n_chunks; i++) {
+        const struct buf *value = &l->pairs[i].value;
+
+        (void)snprintf(rest, sizeof(rest), "-%05zu", done);
+        nodes_key(l, job->instance, job->version, rest, key);
+        if (strcmp(l->pairs[i].key, key) != 0)
+            continue;
+        if (buf_append(text, buf_bytes(value), buf_size(value)) < 0)
+            return false;
+        done++;
+    }
+    return done == n_chunks;
+}
+
+/* The text of the job whose head is at `at`; false: it is not whole. */
+static bool assemble_job(const struct etcd_leader *l, size_t at, struct etcd_job *job, struct buf *text)
+{
+    const struct buf *value = &l->pairs[at].value;
+    const char *end = buf_size(value) > 0 ? memchr(buf_bytes(value), '\n', buf_size(value)) : NULL;
+    char line[100] = "";
+    size_t n_line = end ? (size_t)(end - (const char *)buf_bytes(value)) : 0, n_chunks, n_head;
+    uint64_t sum;
+
+    if (n_line == 0 || n_line >= sizeof(line))
+        return false;
+    memcpy(line, buf_bytes(value), n_line);
+    if (sscanf(line, "crun-job 1 %16" SCNx64 " %5zu %16" SCNx64, &job->version, &n_chunks, &sum) != 3)
+        return false;
+    n_head = buf_size(value) - n_line - 1;
+    if (buf_append(text, end + 1, n_head) < 0 || !gather_nodes(l, at, job, n_chunks, text))
+        return false;
+    job->nodes_hash = checksum("", 0, buf_bytes(text) + n_head, buf_size(text) - n_head);
+    return checksum(buf_bytes(text), n_head, buf_bytes(text) + n_head, buf_size(text) - n_head) == sum;
+}
+
+void etcd_leader_loaded(struct etcd_leader *l,
+                        void (*take)(void *data, uint64_t instance, const uint8_t *text, size_t n),
+                        void *data)
+{
+    uint64_t instance, last = 0;
+
+    for (size_t i = 0; i < l->n_pairs; i++) {
+        const char *rest = split_key(l, l->pairs[i].key, &instance);
+        struct etcd_job *job = rest ? want_job(l, instance) : NULL;
+        struct buf text = {0};
+
+        if (rest && !job) {
+            etcd_leader_resign(l);
+            return;
+        }
+        if (job && strcmp(rest, "head") == 0) {
+            bool whole = assemble_job(l, i, job, &text);
+
+            take(data, instance, whole ? buf_bytes(&text) : NULL, buf_size(&text));
+            last = instance;
+        } else if (job && last != instance) {
+            job->is_waiting = job->forget = true; /* chunks whose head was never written */
+        }
+        buf_finish(&text);
+    }
+    drop_pairs(l);
+}
+
+/* ---- saving ---- */
+
+void etcd_leader_resign(struct etcd_leader *l)
+{
+    if (l->role == ETCD_LEADING)
+        depose(l, "memory is out", 0);
+}
+
+void etcd_leader_retire(struct etcd_leader *l, const char *why, uint64_t now_ns)
+{
+    l->retired_until_ns = now_ns + RETIRED_MS * MS;
+    l->predecessor_revision = l->term; /* which is withdrawn */
+    depose(l, why, now_ns);
+}
+
+void etcd_leader_save(struct etcd_leader *l, uint64_t instance, const void *head, size_t n_head,
+                      const void *nodes, size_t n_nodes)
+{
+    struct etcd_job *job = l->role == ETCD_LEADING ? want_job(l, instance) : NULL;
+
+    if (l->role != ETCD_LEADING)
+        return;
+    if (job) {
+        job->is_waiting = true;
+        job->forget = false;
+        buf_reset(&job->head);
+        buf_reset(&job->nodes);
+    }
+    if (!job || buf_append(&job->head, head, n_head) < 0 || buf_append(&job->nodes, nodes, n_nodes) < 0)
+        etcd_leader_resign(l);
+}
+
+void etcd_leader_forget(struct etcd_leader *l, uint64_t instance)
+{
+    struct etcd_job *job = l->role == ETCD_LEADING ? want_job(l, instance) : NULL;
+
+    if (l->role != ETCD_LEADING)
+        return;
+    if (!job) {
+        etcd_leader_resign(l);
+        return;
+    }
+    job->is_waiting = job->forget = true;
+    buf_reset(&job->head);
+    buf_reset(&job->nodes);
+}
+
+uint64_t etcd_leader_want_mark(struct etcd_leader *l)
+{
+    l->wants_check = true;
+    return l->mark + 1;
+}
+
+static void begin_writing(struct etcd_leader *l, struct etcd_job *job)
+{
+    buf_finish(&job->head_writing);
+    buf_finish(&job->nodes_writing);
+    job->head_writing = job->head;
+    job->nodes_writing = job->nodes;
+    job->head = job->nodes = (struct buf){0};
+    job->forget_writing = job->forget;
+    job->is_writing = true;
+    job->is_waiting = job->is_complete = false;
+    job->n_put = job->n_put_before = 0;
+    job->version_writing = job->version;
+    if (job->forget || (job->version != 0 && nodes_hash(&job->nodes_writing) == job->nodes_hash))
+        job->n_put = buf_size(&job->nodes_writing); /* it is there already */
+    else
+        job->version_writing = ((uint64_t)l->term << 24) + ++l->n_versions;
+}
+
+static void begin_batch(struct etcd_leader *l, uint64_t now_ns)
+{
+    l->is_batch = true;
+    l->batch_ns = now_ns;
+    l->wants_check = false;
+    l->mark++;
+    list_for_each(i, &l->jobs)
+    {
+        struct etcd_job *job = list_entry(i, struct etcd_job, link);
+
+        if (job->is_waiting)
+            begin_writing(l, job);
+    }
+}
+
+static bool delete_range(struct etcd_request *r, const char *from, const char *to)
+{
+    struct etcd_op *op = etcd_request_add(r, ETCD_DELETE, from);
+
+    if (op)
+        (void)snprintf(op->end, sizeof(op->end), "%s", to);
+    return op != NULL;
+}
+
+static bool put_chunks(const struct etcd_leader *l, struct etcd_job *job, struct etcd_request *r)
+{
+    char key[ETCD_KEY_SIZE], rest[24];
+
+    while (job->n_put < buf_size(&job->nodes_writing)) {
+        size_t n = buf_size(&job->nodes_writing) - job->n_put;
+
+        n = n < ETCD_CHUNK_SIZE ? n : ETCD_CHUNK_SIZE;
+        (void)snprintf(rest, sizeof(rest), "-%05zu", job->n_put / ETCD_CHUNK_SIZE);
+        nodes_key(l, job->instance, job->version_writing, rest, key);
+        if (!etcd_request_put(r, key, buf_bytes(&job->nodes_writing) + job->n_put, n, 0))
+            return false;
+        job->n_put += n;
+    }
+    return true;
+}
+
+/* The head, and what it makes superfluous: chunks of all other versions. */
+static bool put_job_head(const struct etcd_leader *l, struct etcd_job *job, struct etcd_request *r)
+{
+    char key[ETCD_KEY_SIZE], from[ETCD_KEY_SIZE], to[ETCD_KEY_SIZE], line[100];
+    struct buf value = {0};
+    int n = snprintf(line, sizeof(line), "crun-job 1 %016" PRIx64 " %05zu %016" PRIx64 "\n",
+                     job->version_writing, count_chunks(buf_size(&job->nodes_writing)),
+                     checksum(buf_bytes(&job->head_writing), buf_size(&job->head_writing),
+                              buf_bytes(&job->nodes_writing), buf_size(&job->nodes_writing)));
+    bool ok = r->n_ops + HEAD_OPS <= ETCD_OPS_MAX && buf_append(&value, line, (size_t)n) == 0 &&
+              buf_append(&value, buf_bytes(&job->head_writing), buf_size(&job->head_writing)) == 0;
+
+    job_key(l, job->instance, "/head", key);
+    ok = ok && etcd_request_put(r, key, buf_bytes(&value), buf_size(&value), 0);
+    buf_finish(&value);
+    if (!ok || job->version_writing == job->version)
+        return ok;
+    job_key(l, job->instance, "/nodes-", from);
+    nodes_key(l, job->instance, job->version_writing, "-", to);
+    ok = delete_range(r, from, to);
+    nodes_key(l, job->instance, job->version_writing, ".", from);
+    job_key(l, job->instance, "/nodes.", to);
+    return ok && delete_range(r, from, to);
+}
+
+static bool put_removal(const struct etcd_leader *l, const struct etcd_job *job, struct etcd_request *r)
+{
+    char from[ETCD_KEY_SIZE], to[ETCD_KEY_SIZE];
+
+    job_key(l, job->instance, "/", from);
+    job_key(l, job->instance, "0", to);
+    return r->n_ops + 1 <= ETCD_OPS_MAX && delete_range(r, from, to);
+}
+
+/* As much of the batch as fits into a transaction. */
+static void compose_save(struct etcd_leader *l, struct etcd_request *ret)
+{
+    bool has_room = true;
+
+    *ret = (struct etcd_request){.kind = ETCD_TXN, .revision = l->term};
+    leader_key(l, ret->key);
+    list_for_each(i, &l->jobs)
+    {
+        struct etcd_job *job = list_entry(i, struct etcd_job, link);
+
+        job->n_put_before = job->n_put;
+        if (!job->is_writing || !has_room)
+            continue;
+        has_room = job->forget_writing ? put_removal(l, job, ret)
+                                       : put_chunks(l, job, ret) && put_job_head(l, job, ret);
+        job->is_complete = has_room;
+    }
+    l->n_saves++;
+}
+
+static bool is_writing(const struct etcd_leader *l)
+{
+    list_for_each(i, &l->jobs) if (list_entry(i, struct etcd_job, link)->is_writing) return true;
+    return false;
+}
+
+static void end_batch(struct etcd_leader *l, uint64_t now_ns)
+{
+    l->is_batch = false;
+    l->done = l->mark;
+    l->work_due_ns = now_ns + LOOK_MS * MS;
+}
+
+static void complete_job(struct etcd_job *job)
+{
+    bool forgotten = job->forget_writing;
+
+    job->is_writing = job->is_complete = false;
+    job->version = forgotten ? 0 : job->version_writing;
+    job->nodes_hash = nodes_hash(&job->nodes_writing);
+    buf_reset(&job->head_writing);
+    buf_reset(&job->nodes_writing);
+    if (forgotten && !job->is_waiting)
+        etcd_job_free(job);
+}
+
+/* The transaction was not carried out: the same is composed again. */
+static void take_back(struct etcd_leader *l)
+{
+    list_for_each(i, &l->jobs)
+    {
+        struct etcd_job *job = list_entry(i, struct etcd_job, link);
+
+        job->n_put = job->is_writing ? job->n_put_before : 0;
+        job->is_complete = false;
+    }
+}
+
+static void take_save(struct etcd_leader *l, const struct etcd_reply *reply, uint64_t now_ns)
+{
+    if (reply->outcome == ETCD_UNKNOWN) {
+        depose(l, "it is not known whether etcd has carried out a save", now_ns);
+        return;
+    }
+    if (reply->outcome != ETCD_OK) {
+        take_back(l);
+        l->work_due_ns = now_ns + (reply->outcome == ETCD_REFUSED ? REFUSED_MS : RETRY_MS) * MS;
+        return;
+    }
+    if (!reply->succeeded) {
+        depose(l, "another crund leads", now_ns);
+        see_leader(l, reply, now_ns);
+        return;
+    }
+    list_for_each_safe(i, &l->jobs)
+    {
+        struct etcd_job *job = list_entry(i, struct etcd_job, link);
+
+        if (job->is_writing && job->is_complete)
+            complete_job(job);
+    }
+    l->work_due_ns = now_ns;
+    if (!is_writing(l))
+        end_batch(l, now_ns);
+}
+
+static void take_check(struct etcd_leader *l, const struct etcd_reply *reply, uint64_t now_ns)
+{
+    if (reply->outcome != ETCD_OK) {
+        l->work_due_ns = now_ns + RETRY_MS * MS;
+        return;
+    }
+    if (reply->n_pairs == 1 && reply->pairs[0].mod_revision == l->term) {
+        end_batch(l, now_ns);
+        return;
+    }
+    depose(l, "another crund leads", now_ns);
+    see_leader(l, reply, now_ns);
+}
+
+/* ---- requests ---- */
+
+static bool may_campaign(const struct etcd_leader *l, uint64_t now_ns)
+{
+    return l->wants_campaign && now_ns >= l->retired_until_ns && l->has_seen && has_lease(l, now_ns);
+}
+
+/* There is something that waits for nothing but the request under way. */
+static bool has_work(const struct etcd_leader *l, uint64_t now_ns)
+{
+    if (l->role == ETCD_FOLLOWING && (l->wants_withdraw || may_campaign(l, now_ns)))
+        return true;
+    if (l->role != ETCD_LEADING || l->is_batch)
+        return false;
+    list_for_each(i, &l->jobs) if (list_entry(i, struct etcd_job, link)->is_waiting) return true;
+    return l->wants_check;
+}
+
+static enum etcd_work choose_work(struct etcd_leader *l, uint64_t now_ns)
+{
+    switch (l->role) {
+    case ETCD_FOLLOWING:
+        return l->wants_withdraw         ? ETCD_WORK_WITHDRAW
+               : may_campaign(l, now_ns) ? ETCD_WORK_CAMPAIGN
+                                         : ETCD_WORK_LOOK;
+    case ETCD_LOADING:
+        return ETCD_WORK_LOAD;
+    case ETCD_LEADING:
+        if (!l->is_batch)
+            begin_batch(l, now_ns);
+        return is_writing(l) ? ETCD_WORK_SAVE : ETCD_WORK_CHECK;
+    default:
+        return ETCD_WORK_NONE;
+    }
+}
+
+bool etcd_leader_next_work(struct etcd_leader *l, uint64_t now_ns, struct etcd_request *ret)
+{
+    if (l->work != ETCD_WORK_NONE || (now_ns < l->work_due_ns && !has_work(l, now_ns)))
+        return false;
+    l->work = choose_work(l, now_ns);
+    switch (l->work) {
+    case ETCD_WORK_LOOK:
+    case ETCD_WORK_CHECK:
+        compose_look(l, ret);
+        break;
+    case ETCD_WORK_WITHDRAW:
+        compose_withdrawal(l, ret);
+        break;
+    case ETCD_WORK_CAMPAIGN:
+        compose_campaign(l, ret);
+        break;
+    case ETCD_WORK_LOAD:
+        compose_load(l, ret);
+        break;
+    case ETCD_WORK_SAVE:
+        compose_save(l, ret);
+        break;
+    case ETCD_WORK_NONE:
+        return false;
+    }
+    l->work_term = l->term;
+    return true;
+}
+
+void etcd_leader_take_work(struct etcd_leader *l, struct etcd_reply *reply, uint64_t now_ns)
+{
+    enum etcd_work work = l->work;
+
+    l->work = ETCD_WORK_NONE;
+    note_outcome(l, reply, now_ns);
+    if (work == ETCD_WORK_LOOK)
+        take_look(l, reply, now_ns);
+    else if (work == ETCD_WORK_WITHDRAW)
+        take_withdrawal(l, reply, now_ns);
+    else if (work == ETCD_WORK_CAMPAIGN)
+        take_campaign(l, reply, now_ns);
+    else if (l->work_term != l->term)
+        l->work_due_ns = now_ns; /* of a leadership that has ended */
+    else if (work == ETCD_WORK_LOAD)
+        take_load(l, reply, now_ns);
+    else if (work == ETCD_WORK_SAVE)
+        take_save(l, reply, now_ns);
+    else if (work == ETCD_WORK_CHECK)
+        take_check(l, reply, now_ns);
+}
+
+void etcd_leader_tick(struct etcd_leader *l, uint64_t now_ns)
+{
+    if (l->lease != 0 && now_ns >= l->lease_until_ns)
+        lose_lease(l, now_ns);
+}
+
+bool etcd_leader_holds(const struct etcd_leader *l, uint64_t now_ns)
+{
+    return l->role == ETCD_LEADING && has_lease(l, now_ns);
+}
+
+static void lower(uint64_t *deadline_ns, uint64_t other_ns)
+{
+    if (other_ns < *deadline_ns)
+        *deadline_ns = other_ns;
+}
+
+uint64_t etcd_leader_deadline(const struct etcd_leader *l)
+{
+    uint64_t deadline_ns = l->lease != 0 ? l->lease_until_ns : UINT64_MAX;
+
+    if (!l->lease_pending)
+        lower(&deadline_ns, l->lease_due_ns);
+    if (l->work == ETCD_WORK_NONE)
+        lower(&deadline_ns, has_work(l, 0) ? 0 : l->work_due_ns);
+    return deadline_ns;
+}

@@ -1,0 +1,325 @@
+/*
+ * A frame is a u32 length of its body, a byte with its kind, and the body. Frames are kept encoded, one after another, so
+ * what was not acknowledged is sent again from where the peer has received it.
+ *
+ * An acknowledgement counts the frames that were taken, not those that arrived: the sender then has at most RELAY_WINDOW
+ * bytes in the receiver's memory. It leaves with other output, or alone when ACK_BYTES or ACK_FRAMES were taken.
+ */
+
+#include "rendezvous/relay/relay_link.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum {
+    HEADER_SIZE = 5,
+    ACK_SIZE = HEADER_SIZE + 8,
+    ACK_BYTES = RELAY_WINDOW / 4,
+    ACK_FRAMES = 256,
+    KEEP_MAX = 64 * 1024,
+    HELLO_KNOWN = 1, /* bits of a byte */
+    HELLO_ASKS = 2
+};
+
+static const uint8_t hello_magic[8] = "crunrly1";
+
+static const uint8_t space_magic[8] = "crunkey1";
+
+int relay_space_put(struct buf *out, const struct relay_space *s)
+{
+    size_t n = strlen(s->job);
+    const uint8_t size[2] = {(uint8_t)(n & 0xff), (uint8_t)(n >> 8)};
+
+    if (n == 0 || n > RELAY_JOB_MAX)
+        return -EINVAL;
+    if (!buf_reserve(out, RELAY_SPACE_HEAD + n))
+        return -ENOMEM;
+    (void)buf_append(out, space_magic, sizeof(space_magic)); /* the room is there */
+    (void)buf_append_u64(out, s->instance);
+    (void)buf_append_u32(out, s->key_space);
+    (void)buf_append(out, size, sizeof(size));
+    (void)buf_append(out, s->job, n);
+    return 0;
+}
+
+int relay_space_decode(const uint8_t *data, size_t n, struct relay_space *ret)
+{
+    if (memcmp(data, space_magic, n < sizeof(space_magic) ? n : sizeof(space_magic)) != 0)
+        return -EPROTO;
+    if (n < RELAY_SPACE_HEAD)
+        return 0;
+    size_t size = (size_t)data[RELAY_SPACE_HEAD - 2] | (size_t)data[RELAY_SPACE_HEAD - 1] << 8;
+    if (size == 0 || size > RELAY_JOB_MAX)
+        return -EPROTO;
+    if (n < RELAY_SPACE_HEAD + size)
+        return 0;
+    ret->instance = wire_load_u64(data + 8);
+    ret->key_space = wire_load_u32(data + 16);
+    memcpy(ret->job, data + RELAY_SPACE_HEAD, size);
+    ret->job[size] = '\0';
+    return strlen(ret->job) == size ? (int)(RELAY_SPACE_HEAD + size) : -EPROTO;
+}
+
+int relay_hello_put(struct buf *out, const struct relay_hello *h)
+{
+    if (!buf_reserve(out, RELAY_HELLO_SIZE))
+        return -ENOMEM;
+    (void)buf_append(out, hello_magic, sizeof(hello_magic)); /* the room is there */
+    (void)buf_append(out, h->nonce, sizeof(h->nonce));
+    (void)buf_append_u8(out, (uint8_t)((h->is_known ? HELLO_KNOWN : 0) | (h->asks ? HELLO_ASKS : 0)));
+    (void)buf_append_u64(out, h->arrived);
+    return 0;
+}
+
+bool relay_hello_decode(const uint8_t *data, struct relay_hello *ret)
+{
+    if (memcmp(data, hello_magic, sizeof(hello_magic)) != 0)
+        return false;
+    data += sizeof(hello_magic);
+    memcpy(ret->nonce, data, sizeof(ret->nonce));
+    ret->is_known = data[sizeof(ret->nonce)] & HELLO_KNOWN;
+    ret->asks = data[sizeof(ret->nonce)] & HELLO_ASKS;
+    ret->arrived = wire_load_u64(data + sizeof(ret->nonce) + 1);
+    return true;
+}
+
+void relay_link_finish(struct relay_link *l)
+{
+    buf_finish(&l->unacked);
+    buf_finish(&l->in);
+    buf_finish(&l->queue);
+    *l = (struct relay_link){0};
+}
+
+void relay_link_down(struct relay_link *l)
+{
+    l->up = false;
+    l->sent = 0;
+    buf_reset(&l->in);
+}
+
+/* Drops frames with a number below `end`, of those that were sent. */
+static int drop_frames(struct relay_link *l, uint64_t end)
+{
+    while (l->base < end) {
+        size_t size = l->sent > 0 ? HEADER_SIZE + wire_load_u32(buf_bytes(&l->unacked)) : SIZE_MAX;
+
+        if (size > l->sent)
+            return -EPROTO;
+        buf_consume(&l->unacked, size);
+        l->sent -= size;
+        l->base++;
+    }
+    if (buf_size(&l->unacked) == 0 && l->unacked.capacity > KEEP_MAX)
+        buf_reset(&l->unacked);
+    return 0;
+}
+
+int relay_link_resume(struct relay_link *l, uint64_t arrived)
+{
+    l->sent = 0;
+    if (arrived < l->base || arrived > l->next)
+        return -EPROTO;
+    /* They are kept: what was not taken there still counts in the window. */
+    for (uint64_t i = l->base; i < arrived; i++)
+        l->sent += HEADER_SIZE + wire_load_u32(buf_bytes(&l->unacked) + l->sent);
+    l->up = true;
+    l->known = true;
+    l->acked = 0; /* the peer may have missed the last one, and needs it: it is sent at once */
+    l->taken_bytes = ACK_BYTES;
+    return 0;
+}
+
+int relay_link_put(struct relay_link *l, enum relay_kind kind, struct wire_span head, struct wire_span bytes)
+{
+    size_t size = head.size + bytes.size;
+
+    if (!buf_reserve(&l->unacked, HEADER_SIZE + size))
+        return -ENOMEM;
+    (void)buf_append_u32(&l->unacked, (uint32_t)size); /* the room is there */
+    (void)buf_append_u8(&l->unacked, (uint8_t)kind);
+    if (head.size > 0)
+        (void)buf_append(&l->unacked, head.data, head.size);
+    if (bytes.size > 0)
+        (void)buf_append(&l->unacked, bytes.data, bytes.size);
+    l->next++;
+    return 0;
+}
+
+/* ---- receiving ---- */
+
+static int take_ack(struct relay_link *l, const uint8_t *body, size_t size)
+{
+    uint64_t end;
+
+    if (size != 8)
+        return -EPROTO;
+    end = wire_load_u64(body);
+    return drop_frames(l, end);
+}
+
+/* A whole frame at data. */
+static int receive_frame(struct relay_link *l, const uint8_t *data, size_t size, struct buf *frames)
+{
+    unsigned kind = data[4];
+
+    if (kind >= RELAY_KIND_COUNT)
+        return -EPROTO;
+    if (kind == RELAY_ACK && !frames)
+        return take_ack(l, data + HEADER_SIZE, size - HEADER_SIZE);
+    if (kind != RELAY_ACK && buf_size(&l->queue) + l->split > RELAY_WINDOW + RELAY_BODY_MAX)
+        return -EPROTO; /* it sends more than was acknowledged */
+    if (buf_append(frames ? frames : &l->queue, data, size) < 0)
+        return -ENOMEM;
+    l->split += frames && kind != RELAY_ACK ? size : 0;
+    l->arrived += kind != RELAY_ACK;
+    return 0;
+}
+
+/* Whole frames at data; *ret_used: their bytes. */
+static int receive_frames(struct relay_link *l, const uint8_t *data, size_t n, size_t *ret_used,
+                          struct buf *frames)
+{
+    size_t used = 0;
+    int r = 0;
+
+    while (r == 0 && n - used >= HEADER_SIZE) {
+        uint32_t body = wire_load_u32(data + used);
+
+        if (body > RELAY_BODY_MAX)
+            return -EPROTO;
+        if (n - used < HEADER_SIZE + (size_t)body)
+            break;
+        r = receive_frame(l, data + used, HEADER_SIZE + (size_t)body, frames);
+        used += HEADER_SIZE + (size_t)body;
+    }
+    *ret_used = used;
+    return r;
+}
+
+static int receive(struct relay_link *l, const uint8_t *data, size_t n, struct buf *frames)
+{
+    size_t used = 0;
+    int r;
+
+    if (buf_size(&l->in) == 0) {
+        r = receive_frames(l, data, n, &used, frames);
+        if (r < 0)
+            return r;
+        return used < n ? buf_append(&l->in, data + used, n - used) : 0;
+    }
+    if (buf_append(&l->in, data, n) < 0)
+        return -ENOMEM;
+    r = receive_frames(l, buf_bytes(&l->in), buf_size(&l->in), &used, frames);
+    buf_consume(&l->in, used);
+    if (buf_size(&l->in) == 0)
+        buf_reset(&l->in);
+    return r;
+}
+
+int relay_link_receive(struct relay_link *l, const uint8_t *data, size_t n)
+{
+    return receive(l, data, n, NULL);
+}
+
+int relay_link_split(struct relay_link *l, const uint8_t *data, size_t n, struct buf *frames)
+{
+    return receive(l, data, n, frames);
+}
+
+size_t relay_link_frame_size(const uint8_t *data, size_t n)
+{
+    uint32_t body = n >= HEADER_SIZE ? wire_load_u32(data) : UINT32_MAX;
+
+    return body <= RELAY_BODY_MAX && data[4] < RELAY_KIND_COUNT && n - HEADER_SIZE >= body
+               ? HEADER_SIZE + (size_t)body
+               : 0;
+}
+
+/* What was sent is not considered: a copy of this link on another machine has sent nothing, and has to come to the same. */
+static int feed_ack(struct relay_link *l, const uint8_t *body, size_t size)
+{
+    uint64_t end = size == 8 ? wire_load_u64(body) : UINT64_MAX;
+
+    if (end > l->next)
+        return -EPROTO;
+    while (l->base < end) {
+        size_t frame = HEADER_SIZE + wire_load_u32(buf_bytes(&l->unacked));
+
+        buf_consume(&l->unacked, frame);
+        l->sent -= frame < l->sent ? frame : l->sent;
+        l->base++;
+    }
+    if (buf_size(&l->unacked) == 0 && l->unacked.capacity > KEEP_MAX)
+        buf_reset(&l->unacked);
+    return 0;
+}
+
+int relay_link_feed(struct relay_link *l, const uint8_t *frame, size_t size, bool arrives)
+{
+    if (frame[4] == RELAY_ACK)
+        return feed_ack(l, frame + HEADER_SIZE, size - HEADER_SIZE);
+    if (!arrives)
+        l->split -= size;
+    if (buf_append(&l->queue, frame, size) < 0)
+        return -ENOMEM;
+    l->arrived += arrives;
+    return 0;
+}
+
+bool relay_link_take(struct relay_link *l, struct relay_frame *ret)
+{
+    const uint8_t *data = buf_bytes(&l->queue);
+
+    if (buf_size(&l->queue) == 0)
+        return false;
+    size_t body = wire_load_u32(data);
+    ret->kind = (enum relay_kind)data[4];
+    ret->body = wire_span(data + HEADER_SIZE, body);
+    buf_consume(&l->queue, HEADER_SIZE + body); /* moves nothing: the body stays where it is */
+    l->taken++;
+    l->taken_bytes += HEADER_SIZE + body;
+    return true;
+}
+
+/* ---- sending ---- */
+
+static int put_ack(struct relay_link *l, struct buf *out)
+{
+    if (!buf_reserve(out, ACK_SIZE))
+        return -ENOMEM;
+    (void)buf_append_u32(out, 8); /* the room is there */
+    (void)buf_append_u8(out, RELAY_ACK);
+    (void)buf_append_u64(out, l->taken);
+    l->acked = l->taken;
+    l->taken_bytes = 0;
+    return 0;
+}
+
+/* Where the frames end that may be under way: in front of the first one that begins behind the window. */
+static size_t window_end(const struct relay_link *l)
+{
+    const uint8_t *data = buf_bytes(&l->unacked);
+    size_t end = l->sent;
+
+    while (end < buf_size(&l->unacked) && end < RELAY_WINDOW)
+        end += HEADER_SIZE + wire_load_u32(data + end);
+    return end;
+}
+
+int relay_link_output(struct relay_link *l, struct buf *out)
+{
+    if (!l->up)
+        return 0;
+    size_t end = window_end(l);
+    if (l->taken > l->acked &&
+        (end > l->sent || l->taken_bytes >= ACK_BYTES || l->taken - l->acked >= ACK_FRAMES) &&
+        put_ack(l, out) < 0)
+        return -ENOMEM;
+    if (end <= l->sent)
+        return 0;
+    if (buf_append(out, buf_bytes(&l->unacked) + l->sent, end - l->sent) < 0)
+        return -ENOMEM;
+    l->sent = end;
+    return 0;
+}

@@ -1,0 +1,343 @@
+/*
+ * One request after another: its pieces are collected, it is executed in turns, and its reply leaves in frames as the link
+ * has room; then the next frame is taken.
+ */
+
+#include "rendezvous/relay/relay_node.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+
+enum { IOV_BATCH = 16 };
+
+/* In ids that the server gives; a node counts its own from 1. */
+#define PROMISE_BIT (UINT64_C(1) << 63)
+
+/* ---- frames to the node ---- */
+
+static void put_u64(uint8_t *to, uint64_t v)
+{
+    for (int i = 0; i < 8; i++)
+        to[i] = (uint8_t)(v >> (8 * i));
+}
+
+static int put_frame(struct relay_node *n, enum relay_kind kind, uint64_t id, struct wire_span bytes)
+{
+    uint8_t head[8];
+
+    put_u64(head, id);
+    return relay_link_put(&n->link, kind, wire_span(head, sizeof(head)), bytes);
+}
+
+static int put_failure(struct relay_node *n, uint64_t id, int result)
+{
+    uint8_t code[4];
+
+    for (int i = 0; i < 4; i++)
+        code[i] = (uint8_t)((uint32_t)result >> (8 * i));
+    return put_frame(n, RELAY_FAILED, id, wire_span(code, sizeof(code)));
+}
+
+/* ---- waits ---- */
+
+static struct relay_wait *find_wait(struct relay_node *n, uint64_t id)
+{
+    list_for_each(i, &n->waits)
+    {
+        struct relay_wait *w = list_entry(i, struct relay_wait, link);
+
+        if (w->id == id)
+            return w;
+    }
+    return NULL;
+}
+
+struct relay_wait *relay_node_add_wait(struct relay_node *n, uint64_t id)
+{
+    struct relay_wait *w = calloc(1, sizeof(*w));
+
+    if (!w)
+        return NULL;
+    store_client_init(&w->client);
+    w->client.relayed = true;
+    w->node = n;
+    w->id = id;
+    list_init(&w->link);
+    list_append(&n->waits, &w->link);
+    n->n_waits++;
+    return w;
+}
+
+static void free_wait(struct relay_wait *w)
+{
+    list_unlink(&w->link);
+    w->node->n_waits--;
+    store_client_finish(w->node->store, &w->client);
+    free(w);
+}
+
+struct relay_node *relay_node_release(struct store_client *c)
+{
+    static const uint8_t stop = WIRE_WAIT_STOP;
+    struct relay_wait *w = list_entry(c, struct relay_wait, client);
+    struct relay_node *n = w->node;
+    uint8_t promise[8];
+    int r;
+
+    put_u64(promise, w->id);
+    if (!c->promised)
+        r = put_frame(n, RELAY_REPLY, w->id, wire_span(&stop, 1));
+    else
+        r = put_frame(n, RELAY_PROMISED, w->wait_id, wire_span(promise, sizeof(promise)));
+    if (r == 0 && c->promised && w->failure != 0)
+        r = put_failure(n, w->wait_id, w->failure);
+    if (r < 0)
+        n->broken = true;
+    if (!c->promised)
+        free_wait(w);
+    return n;
+}
+
+/* The wait keeps the item under an id of its own; clients of the node that wait for the same wait on under the old one. */
+static void renew_wait(struct store_client *c)
+{
+    struct relay_wait *w = list_entry(c, struct relay_wait, client), *next;
+    struct relay_node *n = w->node;
+
+    w->wait_id = w->id;
+    w->id = PROMISE_BIT | ++n->last_promise;
+    if (n->finishing)
+        return; /* the item goes on to clients of other nodes */
+    next = relay_node_add_wait(n, w->wait_id);
+    w->failure = next ? store_wait_again(n->store, &next->client, c) : -ENOMEM;
+    if (next && w->failure != 0)
+        free_wait(next);
+}
+
+static int forget(struct relay_node *n, const struct relay_frame *f)
+{
+    struct relay_wait *w;
+
+    if (f->body.size != 8)
+        return -EPROTO;
+    w = find_wait(n, wire_load_u64(f->body.data));
+    if (w)
+        free_wait(w);
+    return 0; /* else it was released meanwhile */
+}
+
+/* ---- requests ---- */
+
+/* Who executes it: a wait of its own, the wait that keeps the item that is popped, or the node. */
+static int choose_client(struct relay_node *n, uint64_t promise)
+{
+    n->wait = NULL;
+    if (n->request.op == WIRE_OP_WAIT || n->request.op == WIRE_OP_BARRIER) {
+        n->wait = n->n_waits < RELAY_NODE_WAITS_MAX ? relay_node_add_wait(n, n->id) : NULL;
+        return n->wait ? 0 : -ENOMEM;
+    }
+    if (n->request.op == WIRE_OP_QUEUE_POP && promise != 0)
+        n->wait = find_wait(n, promise);
+    return 0;
+}
+
+static int begin_request(struct relay_node *n, const struct relay_frame *f)
+{
+    size_t size;
+
+    if (f->body.size < 16 || buf_append(&n->message, f->body.data + 16, f->body.size - 16) < 0)
+        return f->body.size < 16 ? -EPROTO : -ENOMEM;
+    n->id = wire_load_u64(f->body.data);
+    n->scanner = (struct wire_scanner){0};
+    if (wire_decode(&n->scanner, &n->limits, buf_bytes(&n->message), buf_size(&n->message), &n->request,
+                    &size) != 0 ||
+        size != buf_size(&n->message) || n->request.op == WIRE_OP_CANCEL_WAIT)
+        return -EPROTO;
+    if (n->stats)
+        store_stats_count(n->stats, n->request.op);
+    n->stage = RELAY_EXECUTING;
+    if (choose_client(n, wire_load_u64(f->body.data + 8)) == 0)
+        return 0;
+    n->stage = RELAY_RECEIVING;
+    buf_reset(&n->message);
+    return put_failure(n, n->id, -ENOMEM);
+}
+
+static int take_piece(struct relay_node *n, const struct relay_frame *f)
+{
+    if (buf_size(&n->message) + f->body.size > n->limits.message_max)
+        return -EPROTO;
+    return buf_append(&n->message, f->body.data, f->body.size);
+}
+
+static int take_frame(struct relay_node *n, const struct relay_frame *f)
+{
+    switch (f->kind) {
+    case RELAY_REQUEST_PIECE:
+        return take_piece(n, f);
+    case RELAY_REQUEST:
+        return begin_request(n, f);
+    case RELAY_FORGET:
+        return forget(n, f);
+    case RELAY_GIVEN_UP:
+        buf_reset(&n->message);
+        return 0;
+    default:
+        return -EPROTO;
+    }
+}
+
+/* The request is executed, or refused; what its client of the store was made for is over, unless it waits. */
+static void end_request(struct relay_node *n)
+{
+    struct relay_wait *w = n->wait;
+    bool popped = n->request.op == WIRE_OP_QUEUE_POP;
+
+    n->wait = NULL;
+    n->stage = RELAY_RECEIVING;
+    if (outbox_size(&n->out) > 0 || n->out.refs || n->out.bytes.capacity > RELAY_KEEP_MAX)
+        outbox_finish(&n->out);
+    if (buf_size(&n->message) > RELAY_PIECE_MAX)
+        buf_reset(&n->message);
+    else
+        buf_consume(&n->message, buf_size(&n->message));
+    if (w && (popped || !w->client.wait))
+        free_wait(w);
+}
+
+static bool may_change(const struct wire_request *request)
+{
+    return !store_only_reads(request->op) && request->op != WIRE_OP_WAIT &&
+           request->op != WIRE_OP_QUEUE_POP && !(request->op == WIRE_OP_ADD && request->amount == 0);
+}
+
+/* One turn of the request. */
+static int execute(struct relay_node *n, struct store_budget *budget)
+{
+    struct store_client *c = n->wait ? &n->wait->client : &n->client;
+    bool begun = c->task.active;
+    int r;
+
+    budget->output_max = RELAY_WINDOW / 4;
+    r = store_apply(n->store, c, &n->request, &n->out, budget);
+    n->n_changes += !begun && may_change(&n->request);
+    if (r == STORE_MORE) {
+        if (outbox_size(&n->out) < budget->output_max)
+            budget->units = 0; /* it goes on in the next turn */
+        return 0;
+    }
+    n->n_executed++;
+    n->stage = RELAY_REPLYING;
+    if (r == 0)
+        return 0;
+    outbox_finish(&n->out);
+    r = put_failure(n, n->id, r);
+    end_request(n);
+    return r;
+}
+
+/* Puts up to a piece of the reply into a frame. */
+static int put_piece(struct relay_node *n, bool last)
+{
+    uint8_t bytes[RELAY_PIECE_MAX];
+    struct iovec iov[IOV_BATCH];
+    int n_iov = outbox_iov(&n->out, iov, IOV_BATCH), r;
+    size_t size = 0;
+
+    for (int i = 0; i < n_iov && size < sizeof(bytes); i++) {
+        size_t room = sizeof(bytes) - size, part = iov[i].iov_len < room ? iov[i].iov_len : room;
+
+        memcpy(bytes + size, iov[i].iov_base, part);
+        size += part;
+    }
+    last = last && size == outbox_size(&n->out);
+    r = put_frame(n, last ? RELAY_REPLY : RELAY_REPLY_PIECE, n->id, wire_span(bytes, size));
+    if (r == 0)
+        outbox_consume(&n->out, size);
+    if (r == 0 && last)
+        end_request(n);
+    return r;
+}
+
+/* Does the request wait now? Its reply comes by relay_node_release(). */
+static bool has_begun_to_wait(const struct relay_node *n)
+{
+    return n->wait && outbox_size(&n->out) == 0 && n->request.op != WIRE_OP_QUEUE_POP;
+}
+
+/* Sends what there is of the reply. */
+static int reply(struct relay_node *n)
+{
+    bool last = n->stage == RELAY_REPLYING;
+    int r = 0;
+
+    if (last && has_begun_to_wait(n)) {
+        end_request(n);
+        return 0;
+    }
+    while (r == 0 && n->stage != RELAY_RECEIVING && relay_link_has_room(&n->link) &&
+           (last || outbox_size(&n->out) > 0))
+        r = put_piece(n, last);
+    return r;
+}
+
+/* One step: a frame is taken, or a turn executed, or a part of a reply sent. */
+static int step(struct relay_node *n, struct store_budget *budget, bool *ret_blocked)
+{
+    struct relay_frame f;
+    int r;
+
+    *ret_blocked = false;
+    if (n->stage == RELAY_RECEIVING) {
+        *ret_blocked = !relay_link_take(&n->link, &f);
+        if (*ret_blocked)
+            return 0;
+        uint64_t cost = 2 + f.body.size / STORE_UNIT_BYTES;
+        budget->units -= cost < budget->units ? cost : budget->units;
+        return take_frame(n, &f);
+    }
+    if (!relay_link_has_room(&n->link)) {
+        *ret_blocked = true;
+        return 0;
+    }
+    r = n->stage == RELAY_EXECUTING ? execute(n, budget) : 0;
+    return r < 0 ? r : reply(n);
+}
+
+int relay_node_run(struct relay_node *n, struct store_budget *budget)
+{
+    bool blocked = false;
+    int r = n->broken ? -ENOMEM : 0;
+
+    while (r == 0 && !blocked && budget->units > 0)
+        r = step(n, budget, &blocked);
+    if (r < 0)
+        n->broken = true;
+    return r < 0 ? r : blocked ? RELAY_NODE_IDLE : RELAY_NODE_TURN;
+}
+
+/* ---- life ---- */
+
+void relay_node_init(struct relay_node *n, struct store *s, const struct wire_limits *limits)
+{
+    *n = (struct relay_node){.store = s, .limits = *limits};
+    s->on_promise = renew_wait;
+    store_client_init(&n->client);
+    list_init(&n->waits);
+}
+
+void relay_node_finish(struct relay_node *n)
+{
+    n->wait = NULL;
+    n->finishing = true;
+    while (!list_is_empty(&n->waits))
+        free_wait(list_entry(n->waits.next, struct relay_wait, link));
+    store_client_finish(n->store, &n->client);
+    outbox_finish(&n->out);
+    buf_finish(&n->message);
+    relay_link_finish(&n->link);
+}

@@ -1,0 +1,901 @@
+/*
+ * The rounds' events and actions: hellos, reports and silence come in here, and what is to be sent goes out.
+ * The life of a job is in rounds_job.c.
+ */
+
+#include "rendezvous/rounds/rounds.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "rendezvous/rounds/rounds_impl.h"
+
+/* A failure cannot have been longer ago than this; a peer's number is not to be trusted. */
+static const uint64_t AGE_MAX_NS = UINT64_C(3600000000000);
+/* A save that takes longer is a wait, which jobs are not charged with. */
+static const uint64_t UNSAVED_MAX_NS = UINT64_C(1000000000);
+
+static const char *const state_names[ROUNDS_JOB_STATE_COUNT] = {
+    [ROUNDS_GATHERING] = "gathering",
+    [ROUNDS_RUNNING] = "running",
+    [ROUNDS_ENDING] = "ending",
+    [ROUNDS_CLOSED] = "closed",
+};
+
+static const char *const node_state_names[ROUNDS_NODE_STATE_COUNT] = {
+    [ROUNDS_NODE_RUNNING] = "running",   [ROUNDS_NODE_DONE] = "done",       [ROUNDS_NODE_READY] = "ready",
+    [ROUNDS_NODE_STOPPING] = "stopping", [ROUNDS_NODE_JOINING] = "joining", [ROUNDS_NODE_UNFIT] = "unfit",
+    [ROUNDS_NODE_LOST] = "lost",
+};
+_Static_assert(ROUNDS_NODE_STATE_COUNT == 7, "each state of a node has a name");
+
+bool rounds_job_is_quiet(const struct rounds_job *job)
+{
+    return job->n_nodes[ROUNDS_NODE_RUNNING] > 0 &&
+           job_is_quiet(job); /* those that are done are quiet, too */
+}
+
+const char *rounds_node_state_name(unsigned state)
+{
+    return state < ROUNDS_NODE_STATE_COUNT ? node_state_names[state] : NULL;
+}
+
+const char *rounds_job_state_name(unsigned state)
+{
+    return state < ROUNDS_JOB_STATE_COUNT ? state_names[state] : NULL;
+}
+
+static const char *const event_names[ROUNDS_EVENT_COUNT] = {
+    [ROUNDS_HELLO] = "hello", [ROUNDS_REPORT] = "report", [ROUNDS_ALIVE] = "alive",
+    [ROUNDS_RENEW] = "renew", [ROUNDS_SLOW] = "slow",     [ROUNDS_DISCONNECTED] = "disconnected",
+    [ROUNDS_TIMER] = "timer", [ROUNDS_CLOSE] = "close",
+};
+
+const char *rounds_event_name(unsigned kind)
+{
+    return kind < ROUNDS_EVENT_COUNT ? event_names[kind] : NULL;
+}
+
+static const char *const action_names[ROUNDS_ACTION_COUNT] = {
+    [ROUNDS_DO_SAVE] = "save",       [ROUNDS_DO_REPORT] = "log",  [ROUNDS_DO_SEND] = "send",
+    [ROUNDS_DO_ALIVE] = "alive",     [ROUNDS_DO_CLOSE] = "close", [ROUNDS_DO_FORGET] = "forget",
+    [ROUNDS_DO_RENEWED] = "renewed",
+};
+
+const char *rounds_action_name(unsigned kind)
+{
+    return kind < ROUNDS_ACTION_COUNT ? action_names[kind] : NULL;
+}
+
+/* ---- life ---- */
+
+void rounds_conn_init(struct rounds_conn *s)
+{
+    *s = (struct rounds_conn){0};
+    list_init(&s->ending);
+}
+
+void rounds_init(struct rounds *r, const struct rounds_config *config)
+{
+    *r = (struct rounds){.config = *config, .deadline_ns = UINT64_MAX};
+    list_init(&r->jobs);
+    list_init(&r->pending);
+    list_init(&r->pending_jobs);
+    list_init(&r->refused);
+    list_init(&r->closing);
+    list_init(&r->forgotten);
+}
+
+/* Frees the forgotten job that the last action referred to. */
+static void free_forgotten_job(struct rounds *r)
+{
+    job_destroy(r->shown);
+    r->shown = NULL;
+}
+
+void rounds_finish(struct rounds *r)
+{
+    list_for_each_safe(i, &r->jobs) job_forget(list_entry(i, struct rounds_job, in_rounds));
+    list_for_each_safe(i, &r->forgotten) job_destroy(list_entry(i, struct rounds_job, in_pending));
+    free_forgotten_job(r);
+    free(r->buckets);
+    *r = (struct rounds){0};
+}
+
+void rounds_reset(struct rounds *r)
+{
+    struct rounds_config config = r->config;
+    uint64_t n_instances = r->n_instances;
+
+    rounds_finish(r);
+    rounds_init(r, &config);
+    r->n_instances = n_instances;
+}
+
+/* ---- refusals ---- */
+
+/* job: what is refused depends on its state, which has to be saved before the agent ends with the refusal; NULL: on none. */
+static void __attribute__((format(printf, 4, 5)))
+refuse_hello(struct rounds *r, struct rounds_conn *s, const struct rounds_job *job, const char *format, ...)
+{
+    char text[sizeof(r->refusal) + 64];
+    va_list arguments;
+
+    va_start(arguments, format);
+    (void)vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    session_copy_text(r->refusal, sizeof(r->refusal), text);
+    r->refusing = job;
+    list_unlink(&s->ending);
+    list_append(&r->refused, &s->ending);
+}
+
+enum { PARAM_TEXT_SIZE = 48 };
+
+struct param_name {
+    const char *name;
+    size_t offset;
+    const char *words[2]; /* for 0 and 1; NULL: it is a number */
+};
+
+static const struct param_name param_names[] = {
+    {"the launcher", offsetof(struct session_params, foreign), {"crun", "torchrun with --rdzv-backend=crun"}},
+    {"the worker store (--worker-store, --seal)",
+     offsetof(struct session_params, local_store),
+     {"shared", "local"}},
+    {"the smallest number of nodes", offsetof(struct session_params, min_nodes)},
+    {"the largest number of nodes", offsetof(struct session_params, max_nodes)},
+    {"max-restarts", offsetof(struct session_params, max_restarts)},
+    {"the limit of membership changes", offsetof(struct session_params, max_changes)},
+    {"join_timeout (in ms)", offsetof(struct session_params, join_timeout_ms)},
+    {"last_call_timeout (in ms)", offsetof(struct session_params, last_call_ms)},
+    {"node_timeout_ms", offsetof(struct session_params, node_timeout_ms)},
+    {"the lease (in ms)", offsetof(struct session_params, lease_ms)},
+    {"the choice of the lease (1: the rendezvous')", offsetof(struct session_params, lease_auto)},
+};
+
+static_assert(sizeof(param_names) / sizeof(param_names[0]) * sizeof(uint32_t) ==
+                  sizeof(struct session_params),
+              "every parameter has to be compared");
+
+static uint32_t param_value(const struct session_params *p, const struct param_name *name)
+{
+    return *(const uint32_t *)(const void *)((const char *)p + name->offset);
+}
+
+static void format_param(const struct param_name *name, uint32_t value, char to[PARAM_TEXT_SIZE])
+{
+    if (name->words[0])
+        (void)snprintf(to, PARAM_TEXT_SIZE, "%s", name->words[value != 0]);
+    else
+        (void)snprintf(to, PARAM_TEXT_SIZE, "%u", value);
+}
+
+/* False, and refused: the nodes of a job must want the same job. */
+static bool check_params_match(struct rounds *r, struct rounds_job *job, const struct rounds_event *event)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(param_names); i++) {
+        uint32_t ours = param_value(&job->params, &param_names[i]);
+        uint32_t theirs = param_value(&event->hello->params, &param_names[i]);
+
+        if (ours != theirs) {
+            char in_job[PARAM_TEXT_SIZE], here[PARAM_TEXT_SIZE];
+
+            format_param(&param_names[i], ours, in_job);
+            format_param(&param_names[i], theirs, here);
+            refuse_hello(
+                r, event->session, job,
+                "job '%.200s' has begun with other parameters: %s is %s in the job and %s on this node; use the "
+                "same command line on all nodes, or another --rdzv-id for another job",
+                job->id, param_names[i].name, in_job, here);
+            job_note_refused(job, event->hello->host, param_names[i].name, in_job, here);
+            return false;
+        }
+    }
+    return true;
+}
+
+static void refuse_closed(struct rounds *r, const struct rounds_job *job, const struct rounds_event *event)
+{
+    char cause[200];
+
+    session_cause_describe(&job->cause, cause, sizeof(cause));
+    refuse_hello(r, event->session, job,
+                 "job '%.100s' is over (%s%s%s); use another --rdzv-id, or try again in %llu s", job->id,
+                 session_verdict_name(job->verdict), job->verdict == SESSION_VERDICT_FAILURE ? ": " : "",
+                 job->verdict == SESSION_VERDICT_FAILURE ? cause : "",
+                 (unsigned long long)((job->forget_ns > event->now_ns ? job->forget_ns - event->now_ns : 0) /
+                                          1000000000 +
+                                      1));
+}
+
+/* ---- reports ---- */
+
+/* An agent may know generations and charges that the daemon lost with its state, or with a part of it. Charges are taken
+ * while no generation runs: those of a running one were sent to its members. */
+static void learn_from_report(struct rounds_node *n, const struct session_report *report)
+{
+    struct rounds_job *job = n->job;
+    bool foreign = report->instance != job->instance;
+
+    if (report->generation < 0 || (!foreign && report->generation <= job->generation))
+        return;
+    if (report->generation > job->floor)
+        job->floor =
+            report->generation < SESSION_GENERATION_MAX ? report->generation : SESSION_GENERATION_MAX;
+    job_fence_until(job, job->begun_ns + session_lease_wait_ns(job->lease_ms));
+    n->known_restarts = report->restarts;
+    n->known_changes = report->changes;
+    if (job->state == ROUNDS_GATHERING)
+        job_learn_charges(n);
+}
+
+/* The text of a failure may follow the report on it, because it is read from a disk, which may be slow. The end of the generation may
+ * be decided by then. */
+static void complete_cause(struct rounds_node *n, const struct session_report *report)
+{
+    struct session_cause *cause = &n->job->cause;
+    bool is_same = cause->kind == SESSION_CAUSE_WORKER && cause->group_rank == n->group_rank &&
+                   cause->rank == report->cause.rank;
+
+    if (report->phase == SESSION_FAILED && node_is_current(n) && is_same && !cause->text[0])
+        session_copy_text(cause->text, sizeof(cause->text), report->cause.text);
+}
+
+static void store_report(struct rounds_node *n, const struct session_report *report)
+{
+    n->phase = report->phase;
+    n->foreign = report->generation >= 0 && report->instance != n->job->instance;
+    n->generation = report->generation;
+    if (report->generation >= n->pending_start)
+        n->pending_start = -1;
+    if (report->port > 0)
+        n->port = report->port;
+    if (n->group_rank < 0)
+        n->group_rank = report->group_rank;
+    n->keeps_keys = report->phase == SESSION_READY && report->keeps_keys;
+    if (report->cut_from > 0 && node_is_current(n))
+        n->cut_from = report->cut_from;
+    complete_cause(n, report);
+}
+
+/* After the state of the node was decided anew. */
+static void note_unfit(struct rounds_node *n, const char *unfit)
+{
+    if (strcmp(n->unfit, unfit) == 0)
+        return;
+    session_copy_text(n->unfit, sizeof(n->unfit), unfit);
+    node_update_state(n);
+    job_describe_unfit(n->job); /* the reason may be another one */
+    if (n->unfit[0])
+        job_want_log(n->job, ROUNDS_LOG_UNFIT);
+}
+
+/* The failure that this member reports; false: none. */
+static bool member_failure(const struct rounds_node *n, const struct session_report *report,
+                           struct session_cause *ret)
+{
+    if (report->phase != SESSION_FAILED && report->phase != SESSION_STOPPING &&
+        report->phase != SESSION_READY)
+        return false;
+    *ret = report->cause;
+    if (report->phase == SESSION_FAILED || ret->kind == SESSION_CAUSE_NONE) {
+        /* Also a member that stopped without a known cause: its workers have ended, and that is a failure. */
+        ret->kind = SESSION_CAUSE_WORKER;
+        ret->group_rank = n->group_rank;
+        if (ret->rank < (int32_t)n->rank_base || ret->rank >= (int32_t)(n->rank_base + n->n_workers))
+            ret->rank = -1;
+        session_copy_text(ret->host, sizeof(ret->host), n->host);
+    }
+    return true;
+}
+
+static uint64_t failure_time_ns(const struct session_report *report, uint64_t now_ns)
+{
+    uint64_t age_ns = report->age_ns < AGE_MAX_NS ? report->age_ns : AGE_MAX_NS;
+
+    return age_ns < now_ns ? now_ns - age_ns : 0;
+}
+
+/* A member reports on the present generation. */
+static void take_member_report(struct rounds_node *n, const struct session_report *report, uint64_t now_ns)
+{
+    struct session_cause cause;
+
+    if (!member_failure(n, report, &cause))
+        return;
+    /* A cause that came with STOP is known already, except by a daemon that was restarted before it had
+     * saved it. */
+    if (report->phase == SESSION_FAILED || n->job->state == ROUNDS_RUNNING)
+        job_end_generation(n->job, &cause, failure_time_ns(report, now_ns), now_ns);
+    n->answered = n->job->state == ROUNDS_ENDING;
+}
+
+/* It runs workers of a generation that is over: what was sent to start it was on its way when that ended. */
+static bool runs_stale_generation(const struct rounds_node *n)
+{
+    bool plays = n->phase == SESSION_RUNNING || n->phase == SESSION_DONE;
+
+    return plays && !(n->member && node_is_current(n) && n->job->state == ROUNDS_RUNNING);
+}
+
+/* May free n. */
+static void node_take_report(struct rounds_node *n, const struct session_report *report, bool hello,
+                             uint64_t now_ns)
+{
+    struct rounds_job *job = n->job;
+
+    learn_from_report(n, report);
+    if (report->phase == SESSION_LEFT) {
+        job_lose(n, SESSION_CAUSE_LEFT, report->cause.text, now_ns);
+        job_advance(job, now_ns);
+        return;
+    }
+    store_report(n, report);
+    if (n->member && (n->foreign || n->generation > job->generation))
+        job_abandon_generation(job, now_ns); /* the saved state was an old one: that generation is over */
+    if (n->member && node_is_current(n))
+        take_member_report(n, report, now_ns);
+    else if (n->member && job->state == ROUNDS_ENDING && report->phase == SESSION_READY)
+        n->answered = true; /* its START was never sent */
+    node_update_state(n);
+    note_unfit(n, report->phase == SESSION_STOPPING ? report->unfit : "");
+    if (hello || report->phase == SESSION_READY || runs_stale_generation(n))
+        node_want_view(n);
+    job_take_quiet(n, report);
+    if (report->drain && n->member && job->state != ROUNDS_CLOSED)
+        job_drain(job);
+    job_advance(job, now_ns);
+}
+
+/* ---- hellos ---- */
+
+/* No node of the job is left, and this agent has no generation of it: it is of another run under the same id. But a closed
+ * job of variable size may still have late nodes without a generation, which have to get its result. */
+static bool is_id_free(struct rounds_job *job, const struct rounds_event *event)
+{
+    bool has_late_nodes = job->state == ROUNDS_CLOSED && job->params.min_nodes < job->params.max_nodes &&
+                          event->now_ns < job->forget_ns;
+
+    return !job->replaced && job_is_abandoned(job) && event->hello->report.generation < 0 &&
+           !node_find(job, event->hello->nonce) && !has_late_nodes;
+}
+
+static size_t count_jobs_of(const struct rounds *r, uint64_t owner)
+{
+    size_t n = 0;
+
+    list_for_each(i, &r->jobs)
+    {
+        const struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
+
+        n += !job->replaced && job->owner == owner;
+    }
+    return n;
+}
+
+/* False, and refused: what an agent without a key or certificate asks for is more than it may have. */
+static bool check_quotas(struct rounds *r, const struct rounds_event *event)
+{
+    const struct rounds_config *c = &r->config;
+    const struct session_params *p = &event->hello->params;
+    uint32_t wait_ms = p->join_timeout_ms > p->last_call_ms ? p->join_timeout_ms : p->last_call_ms;
+
+    if (event->owner == 0)
+        return true;
+    if (c->max_node_timeout_ms > 0 && p->node_timeout_ms > c->max_node_timeout_ms)
+        refuse_hello(r, event->session, NULL,
+                     "node_timeout_ms is %u, and the rendezvous takes at most %u from a job without a secret "
+                     "(crund --max-node-timeout)",
+                     p->node_timeout_ms, c->max_node_timeout_ms);
+    else if (c->max_wait_ms > 0 && wait_ms > c->max_wait_ms)
+        refuse_hello(
+            r, event->session, NULL,
+            "join_timeout or last_call_timeout is %u s, and the rendezvous takes at most %u s from a job "
+            "without a secret (crund --max-wait)",
+            wait_ms / 1000, c->max_wait_ms / 1000);
+    else if (c->max_jobs_each > 0 && count_jobs_of(r, event->owner) >= c->max_jobs_each)
+        refuse_hello(
+            r, event->session, NULL,
+            "this address or user has %u jobs without a secret at the rendezvous already, which is its limit "
+            "(crund --max-jobs-each)",
+            c->max_jobs_each);
+    else
+        return true;
+    return false;
+}
+
+/* The job of a hello, perhaps a new one; NULL: refused. */
+static struct rounds_job *find_job(struct rounds *r, const struct rounds_event *event)
+{
+    const struct session_hello *hello = event->hello;
+    struct rounds_job *job = job_find_of_agent(r, hello);
+    uint64_t fence_end_ns = 0;
+
+    if (job && is_id_free(job, event)) {
+        fence_end_ns = job_fence_end(job);
+        job_replace(job, event->now_ns);
+        job = NULL;
+    }
+    if (job) {
+        if (!check_params_match(r, job, event))
+            return NULL;
+        if (job->state == ROUNDS_CLOSED && hello->report.generation < 0 && !node_find(job, hello->nonce)) {
+            refuse_closed(r, job, event);
+            return NULL;
+        }
+        return job;
+    }
+    if (!check_quotas(r, event))
+        return NULL;
+    if (r->n_jobs >= r->config.max_jobs) {
+        refuse_hello(r, event->session, NULL, "the rendezvous has %zu jobs already, which is its limit",
+                     r->n_jobs);
+        return NULL;
+    }
+    job = job_create(r, hello->job, &hello->params);
+    if (!job)
+        refuse_hello(r, event->session, NULL, "the rendezvous has no memory for another job");
+    else
+        job_begin(job, event->now_ns);
+    if (job) {
+        job_fence_until(job, fence_end_ns);
+        job->owner = event->owner;
+    }
+    return job;
+}
+
+static struct rounds_node *add_node(struct rounds *r, struct rounds_job *job,
+                                    const struct rounds_event *event)
+{
+    const struct session_hello *hello = event->hello;
+    struct rounds_node *n;
+
+    if (rounds_job_n_nodes(job) >= r->config.max_nodes) {
+        refuse_hello(r, event->session, job, "job '%.200s' has %u nodes already, which is the limit", job->id,
+                     (unsigned)rounds_job_n_nodes(job));
+        return NULL;
+    }
+    if (r->n_nodes >= r->config.max_nodes_all) {
+        refuse_hello(r, event->session, NULL,
+                     "the rendezvous has %zu nodes in all jobs already, which is its limit", r->n_nodes);
+        return NULL;
+    }
+    n = node_create(job, hello->nonce);
+    if (!n) {
+        refuse_hello(r, event->session, NULL, "the rendezvous has no memory for another node");
+        return NULL;
+    }
+    session_copy_text(n->host, sizeof(n->host), hello->host);
+    session_copy_text(n->role, sizeof(n->role), hello->role);
+    n->n_workers = hello->n_workers;
+    n->node_rank = hello->node_rank;
+    job->empty = false;
+    return n;
+}
+
+/* From now on this is the node's connection; an older one is closed. */
+static void attach_connection(struct rounds *r, struct rounds_node *n, const struct rounds_event *event)
+{
+    if (n->session)
+        conn_end(r, n->session);
+    node_set_session(n, event->session);
+    n->pending_start = -1; /* its hello knows what came over the old one, and nothing more comes over that */
+    n->attempt = event->hello->attempt;
+    node_set_traits(n, n->member, n->quiet, event->hello->can_relay); /* the last is not saved */
+    session_copy_text(n->addr, sizeof(n->addr), event->hello->addr);
+    session_copy_text(n->peer, sizeof(n->peer), event->peer);
+    session_copy_text(n->own, sizeof(n->own), event->hello->own);
+    session_copy_text(n->local, sizeof(n->local), event->local);
+    event->session->node = n;
+    n->lost = false;
+    n->leased_ns = event->now_ns; /* the view answers the hello */
+    node_heard(n, event->now_ns);
+}
+
+/* The death notice: sent by the guardian of an agent that was killed. It is no sign of life: the node was
+ * heard last before it, and failures that its death caused in other nodes are later than that. */
+static void step_death_notice(struct rounds *r, const struct rounds_event *event)
+{
+    const struct session_hello *hello = event->hello;
+    struct rounds_job *job = job_find_of_agent(r, hello);
+    struct rounds_node *n = job ? node_find(job, hello->nonce) : NULL;
+
+    conn_end(r, event->session); /* the guardian does not read an answer */
+    if (!n)
+        return;
+    n->phase = SESSION_LEFT; /* none of its processes is left */
+    job_lose(n, SESSION_CAUSE_LOST, hello->report.cause.text, event->now_ns);
+    job_advance(job, event->now_ns);
+}
+
+static void step_hello(struct rounds *r, const struct rounds_event *event)
+{
+    const char *fault = session_hello_fault(event->hello);
+    struct rounds_job *job;
+    struct rounds_node *n;
+
+    if (fault) {
+        refuse_hello(r, event->session, NULL, "%s", fault);
+        return;
+    }
+    if (event->hello->report.phase == SESSION_LEFT) {
+        step_death_notice(r, event);
+        return;
+    }
+    job = find_job(r, event);
+    if (!job)
+        return;
+    n = node_find(job, event->hello->nonce);
+    if (n && event->hello->attempt <= n->attempt) {
+        conn_end(r, event->session); /* the hello of an older connection, which arrived late */
+        return;
+    }
+    if (!n)
+        n = add_node(r, job, event);
+    if (n) {
+        attach_connection(r, n, event);
+        node_take_report(n, &event->hello->report, true, event->now_ns);
+    } else if (list_is_empty(&job->nodes) && job->state == ROUNDS_GATHERING && job->generation < 0) {
+        job_forget(job); /* it was created for this node */
+    }
+}
+
+/* ---- other events ---- */
+
+/*
+ * A node that was sent its job's result is removed when it has confirmed that (LEFT), or when its connection has ended in
+ * order. Something between may have done that before the result got through, so the job stays for a while to answer
+ * the agent again. After an error the node itself stays until its node timeout: a rendezvous that ends
+ * with its last node has to wait for it.
+ */
+static void step_disconnected(struct rounds_conn *s, bool orderly, uint64_t now_ns)
+{
+    struct rounds_node *n = s->node;
+    struct rounds_job *job;
+
+    list_unlink(&s->ending);
+    s->node = NULL;
+    if (!n)
+        return;
+    job = n->job;
+    node_set_session(n, NULL);
+    job_watch_stalls(job, now_ns);
+    node_update_state(n);
+    if (job->state == ROUNDS_CLOSED && n->verdict_sent && orderly) {
+        node_destroy(n);
+        job->tombstone_until_ns = now_ns + job->rounds->config.linger_ns;
+    }
+    job_advance(job, now_ns);
+}
+
+static void step_renew(struct rounds_node *n, const struct rounds_event *event)
+{
+    node_heard(n, event->now_ns);
+    n->leased_ns = event->now_ns;
+    n->renewal = event->number;
+    n->wants_renewed = true;
+    node_want_alive(n);
+}
+
+static void step_rounds_timer(struct rounds *r, uint64_t now_ns)
+{
+    uint64_t late_ns = now_ns > r->deadline_ns ? now_ns - r->deadline_ns : 0;
+
+    list_for_each_safe(i, &r->jobs) job_tick(list_entry(i, struct rounds_job, in_rounds), now_ns, late_ns);
+    r->deadline_ns = UINT64_MAX;
+    list_for_each(i, &r->jobs)
+    {
+        uint64_t deadline_ns = job_deadline(list_entry(i, struct rounds_job, in_rounds));
+
+        if (deadline_ns < r->deadline_ns)
+            r->deadline_ns = deadline_ns;
+    }
+}
+
+static void step_close(struct rounds *r, const char *reason, uint64_t now_ns)
+{
+    struct session_cause cause = session_cause_empty(SESSION_CAUSE_CLOSED);
+
+    session_copy_text(cause.text, sizeof(cause.text), reason);
+    list_for_each_safe(i, &r->jobs)
+    {
+        struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
+
+        if (job->state != ROUNDS_CLOSED)
+            job_close(job, SESSION_VERDICT_FAILURE, &cause, now_ns);
+        job_advance(job, now_ns);
+    }
+}
+
+void rounds_step(struct rounds *r, const struct rounds_event *event)
+{
+    struct rounds_node *n = event->session ? event->session->node : NULL;
+
+    free_forgotten_job(r);
+    switch (event->kind) {
+    case ROUNDS_HELLO:
+        assert(event->session);
+        if (!n) /* a connection has one hello */
+            step_hello(r, event);
+        break;
+    case ROUNDS_REPORT:
+        if (n) {
+            node_heard(n, event->now_ns);
+            node_take_report(n, event->report, false, event->now_ns);
+        }
+        break;
+    case ROUNDS_ALIVE:
+        if (n) {
+            node_heard(n, event->now_ns);
+            node_want_alive(n);
+        }
+        break;
+    case ROUNDS_RENEW:
+        if (n)
+            step_renew(n, event);
+        break;
+    case ROUNDS_SLOW:
+        if (n)
+            node_slow(n, event->slack_ns);
+        break;
+    case ROUNDS_DISCONNECTED:
+        assert(event->session);
+        step_disconnected(event->session, event->orderly, event->now_ns);
+        break;
+    case ROUNDS_TIMER:
+        step_rounds_timer(r, event->now_ns);
+        break;
+    case ROUNDS_CLOSE:
+        step_close(r, event->reason, event->now_ns);
+        break;
+    case ROUNDS_EVENT_COUNT:
+        break;
+    }
+    rounds_check(r);
+}
+
+void rounds_postpone(struct rounds *r, uint64_t unsaved_ns, uint64_t now_ns)
+{
+    uint64_t from_ns = unsaved_ns > r->postponed_ns ? unsaved_ns : r->postponed_ns;
+
+    if (unsaved_ns == 0)
+        return;
+    if (unsaved_ns != r->batch_ns) { /* what the batch before had is saved */
+        r->batch_ns = unsaved_ns;
+        r->n_saved = r->n_saving;
+        r->n_saving = r->n_saves;
+    }
+    if (now_ns < unsaved_ns + UNSAVED_MAX_NS)
+        return;
+    list_for_each(i, &r->jobs)
+    {
+        struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
+
+        if (job->sequence > r->n_saved)
+            job_postpone(job, now_ns - from_ns);
+    }
+    r->postponed_ns = now_ns;
+}
+
+size_t rounds_overdue(const struct rounds *r, uint64_t now_ns, struct rounds_conn **ret, size_t max)
+{
+    size_t n = 0;
+
+    list_for_each(i, &r->jobs) n +=
+        job_overdue(list_entry(i, struct rounds_job, in_rounds), now_ns, ret + n, max - n);
+    return n;
+}
+
+/* ---- views ---- */
+
+static void view_wait(const struct rounds_node *n, struct session_view *ret)
+{
+    const struct rounds_job *job = n->job;
+
+    ret->kind = SESSION_VIEW_WAIT;
+    ret->standby = job->state == ROUNDS_RUNNING;
+    ret->n_ready = job->n_nodes[ROUNDS_NODE_READY];
+    ret->min_nodes = job->params.min_nodes;
+    ret->max_nodes = job->params.max_nodes;
+    ret->n_missing = job->n_missing;
+    memcpy(ret->missing, job->missing, sizeof(ret->missing));
+    ret->waiting = job->waiting;
+    ret->check = n->state == ROUNDS_NODE_UNFIT && job_needs_unfit(job);
+    session_copy_text(ret->unfit, sizeof(ret->unfit), job->unfit);
+}
+
+static void view_start(const struct rounds_node *n, struct session_view *ret)
+{
+    const struct rounds_job *job = n->job;
+    struct rank_assignment *place = &ret->place;
+
+    ret->kind = SESSION_VIEW_START;
+    ret->restarts = job->restarts;
+    ret->changes = job->changes;
+    ret->cause = job->cause;
+    session_copy_text(ret->unfit, sizeof(ret->unfit), job->unfit);
+    place->group_rank = (uint32_t)n->group_rank;
+    place->group_world_size = job->n_members;
+    place->rank_base = n->rank_base;
+    place->world_size = job->world_size;
+    place->role_rank_base = n->role_rank_base;
+    place->role_world_size = n->role_world_size;
+    session_copy_text(place->master_addr, sizeof(place->master_addr), job->master_addr);
+    place->master_port = job->master_port;
+    place->key_space = job->key_space;
+}
+
+/* Without a cause the agent would report next that workers of its own had failed. */
+static void view_stop(const struct rounds_node *n, struct session_view *ret)
+{
+    ret->kind = SESSION_VIEW_STOP;
+    ret->generation = n->generation;
+    ret->cause = n->job->cause;
+    if (ret->cause.kind != SESSION_CAUSE_NONE)
+        return;
+    ret->cause = session_cause_empty(SESSION_CAUSE_CLOSED);
+    (void)snprintf(ret->cause.text, sizeof(ret->cause.text),
+                   "the rendezvous has no record of generation %lld of this job", (long long)n->generation);
+}
+
+void rounds_view(const struct rounds_node *n, struct session_view *ret)
+{
+    const struct rounds_job *job = n->job;
+    bool playing = job->state == ROUNDS_RUNNING && n->member;
+
+    *ret = (struct session_view){.instance = job->instance,
+                                 .lease_ms = job->lease_ms,
+                                 .generation = job->generation,
+                                 .drain = job->drain};
+    if (job->state == ROUNDS_CLOSED) {
+        ret->kind = SESSION_VIEW_END;
+        ret->verdict = job->verdict;
+        ret->cause = job->cause;
+        ret->restarts = job->restarts;
+        ret->changes = job->changes;
+    } else if (playing && n->phase == SESSION_READY) {
+        view_start(n, ret);
+        ret->relay = job->n_mute == 0;
+    } else if (playing && node_is_current(n)) {
+        ret->kind = SESSION_VIEW_CONTINUE;
+        ret->quiet = job_is_quiet(job);
+        ret->relay = ret->quiet && job->n_mute == 0;
+    } else if (n->phase == SESSION_READY || n->generation < 0 || n->state == ROUNDS_NODE_UNFIT) {
+        view_wait(n, ret);
+    } else {
+        view_stop(n, ret);
+    }
+}
+
+/* ---- actions ---- */
+
+static struct list *first_of_list(const struct list *head)
+{
+    return list_is_empty(head) ? NULL : head->next;
+}
+
+static bool next_of_job(struct rounds *r, struct rounds_action *ret)
+{
+    struct list *at = first_of_list(&r->pending_jobs);
+    struct rounds_job *job;
+
+    if (!at)
+        return false;
+    job = list_entry(at, struct rounds_job, in_pending);
+    ret->job = job;
+    if (job->wants_save) {
+        job->wants_save = false;
+        job->sequence = ++r->n_saves;
+        ret->kind = ROUNDS_DO_SAVE;
+        if (job->log_kinds == 0)
+            list_unlink(at);
+        return true;
+    }
+    ret->kind = ROUNDS_DO_REPORT;
+    ret->log_kinds = job->log_kinds;
+    job->log_kinds = 0;
+    list_unlink(at);
+    return true;
+}
+
+static struct rounds_node *next_pending(struct rounds *r)
+{
+    struct list *at;
+
+    while ((at = first_of_list(&r->pending))) {
+        struct rounds_node *n = list_entry(at, struct rounds_node, in_pending);
+
+        list_unlink(at);
+        if (n->session)
+            return n;
+        n->wants_view = false; /* its next hello is answered with a view anyway */
+        n->wants_alive = n->wants_renewed = false;
+    }
+    return NULL;
+}
+
+static bool next_of_node(struct rounds *r, struct rounds_action *ret)
+{
+    struct rounds_node *n = next_pending(r);
+
+    if (!n)
+        return false;
+    ret->job = n->job;
+    ret->session = n->session;
+    if (n->wants_renewed) {
+        ret->kind = ROUNDS_DO_RENEWED;
+        ret->number = n->renewal;
+        n->wants_renewed = n->wants_alive = false;
+        if (n->wants_view)
+            node_want_view(n); /* with the next call */
+        return true;
+    }
+    if (n->wants_view) {
+        ret->kind = ROUNDS_DO_SEND;
+        rounds_view(n, &ret->view);
+        n->verdict_sent = n->verdict_sent || ret->view.kind == SESSION_VIEW_END;
+        if (ret->view.kind == SESSION_VIEW_START)
+            n->pending_start = ret->view.generation;
+    } else {
+        ret->kind = ROUNDS_DO_ALIVE; /* any view is a sign of life, too */
+    }
+    n->wants_view = false;
+    n->wants_alive = false;
+    return true;
+}
+
+static bool next_of_session(struct rounds *r, struct rounds_action *ret)
+{
+    struct list *at = first_of_list(&r->refused);
+
+    if (at) {
+        ret->kind = ROUNDS_DO_SEND;
+        ret->session = list_entry(at, struct rounds_conn, ending);
+        ret->view = session_view_refused(r->refusal);
+        ret->job = r->refusing;
+        list_unlink(at);
+        list_append(&r->closing, at);
+        return true;
+    }
+    at = first_of_list(&r->closing);
+    if (!at)
+        return false;
+    ret->kind = ROUNDS_DO_CLOSE;
+    ret->session = list_entry(at, struct rounds_conn, ending);
+    list_unlink(at);
+    return true;
+}
+
+static bool next_forgotten(struct rounds *r, struct rounds_action *ret)
+{
+    struct list *at = first_of_list(&r->forgotten);
+
+    if (!at)
+        return false;
+    ret->job = list_entry(at, struct rounds_job, in_pending);
+    ret->log_kinds = ret->job->log_kinds;
+    if (ret->log_kinds != 0) { /* of the step in which it was forgotten */
+        list_entry(at, struct rounds_job, in_pending)->log_kinds = 0;
+        ret->kind = ROUNDS_DO_REPORT;
+        return true;
+    }
+    r->shown = list_entry(at, struct rounds_job, in_pending);
+    list_unlink(at);
+    ret->kind = ROUNDS_DO_FORGET;
+    ret->job = r->shown;
+    return true;
+}
+
+bool rounds_next(struct rounds *r, struct rounds_action *ret)
+{
+    free_forgotten_job(r);
+    ret->session = NULL;
+    ret->job = NULL;
+    ret->log_kinds = 0;
+    return next_of_job(r, ret) || next_of_node(r, ret) || next_of_session(r, ret) || next_forgotten(r, ret);
+}

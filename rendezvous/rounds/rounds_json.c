@@ -1,0 +1,465 @@
+#include "rendezvous/rounds/rounds_json.h"
+
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "rendezvous/rounds/rounds_impl.h"
+#include "rendezvous/session/session_json.h"
+
+enum { LINE_MAX_SIZE = 16384 };
+
+static const struct field job_fields[] = {
+    {"job", FIELD_TEXT, offsetof(struct rounds_job, id), .size = SESSION_JOB_SIZE, .required = true},
+    {"instance", FIELD_HEX, offsetof(struct rounds_job, instance), .required = true},
+    {"sequence", FIELD_U64, offsetof(struct rounds_job, sequence), 0, FIELD_EXACT_MAX},
+    {"state", FIELD_WORD, offsetof(struct rounds_job, state), .size = ROUNDS_JOB_STATE_COUNT,
+     .word = rounds_job_state_name, .required = true},
+    {"generation", FIELD_I64, offsetof(struct rounds_job, generation), -1, INT32_MAX, .missing = -1},
+    {"floor", FIELD_I64, offsetof(struct rounds_job, floor), -1, INT32_MAX, .missing = -1},
+    {"restarts", FIELD_U32_AT(struct rounds_job, restarts, 0, SESSION_COUNT_MAX)},
+    {"changes", FIELD_U32_AT(struct rounds_job, changes, 0, SESSION_COUNT_MAX)},
+    {"drain", FIELD_BOOL, offsetof(struct rounds_job, drain)},
+    {"members", FIELD_U32_AT(struct rounds_job, n_members, 0, SESSION_NODES_MAX)},
+    {"done_left", FIELD_U32_AT(struct rounds_job, n_done_left, 0, SESSION_NODES_MAX)},
+    {"world_size", FIELD_U32_AT(struct rounds_job, world_size, 0, INT32_MAX)},
+    {"master_addr", FIELD_TEXT, offsetof(struct rounds_job, master_addr), .size = SESSION_ADDR_SIZE},
+    {"master_port", FIELD_U16, offsetof(struct rounds_job, master_port), 0, UINT16_MAX},
+    {"key_space", FIELD_U32_AT(struct rounds_job, key_space, 0, INT32_MAX)},
+    {"keys_at", FIELD_HEX, offsetof(struct rounds_job, keys_at)},
+    {"keys_backup", FIELD_HEX, offsetof(struct rounds_job, keys_backup)},
+    {"verdict", FIELD_WORD, offsetof(struct rounds_job, verdict), .size = SESSION_VERDICT_COUNT,
+     .word = session_verdict_name},
+    {"lease_ms", FIELD_U32_AT(struct rounds_job, lease_ms, 0, SESSION_TIMEOUT_MS_MAX)},
+    {"replaced", FIELD_BOOL, offsetof(struct rounds_job, replaced)}, /* see is_tombstone() */
+};
+
+static const struct field node_fields[] = {
+    {"nonce_high", FIELD_HEX, offsetof(struct rounds_node, nonce.high), .required = true},
+    {"nonce_low", FIELD_HEX, offsetof(struct rounds_node, nonce.low), .required = true},
+    {"host", FIELD_TEXT, offsetof(struct rounds_node, host), .size = SESSION_HOST_SIZE},
+    {"addr", FIELD_TEXT, offsetof(struct rounds_node, addr), .size = SESSION_ADDR_SIZE},
+    {"peer", FIELD_TEXT, offsetof(struct rounds_node, peer), .size = SESSION_ADDR_SIZE},
+    {"local", FIELD_TEXT, offsetof(struct rounds_node, local), .size = SESSION_ADDR_SIZE},
+    {"own", FIELD_TEXT, offsetof(struct rounds_node, own), .size = SESSION_NUMERIC_SIZE},
+    {"role", FIELD_TEXT, offsetof(struct rounds_node, role), .size = SESSION_ROLE_SIZE},
+    {"workers", FIELD_U32_AT(struct rounds_node, n_workers, 1, SESSION_WORKERS_MAX), .required = true},
+    {"node_rank", FIELD_I32, offsetof(struct rounds_node, node_rank), -1, SESSION_NODES_MAX - 1,
+     .missing = -1},
+    {"member", FIELD_BOOL, offsetof(struct rounds_node, member)},
+    {"previous_member", FIELD_BOOL, offsetof(struct rounds_node, previous_member)},
+    {"lost", FIELD_BOOL, offsetof(struct rounds_node, lost)},
+    {"group_rank", FIELD_I32, offsetof(struct rounds_node, group_rank), -1, INT32_MAX, .missing = -1},
+    {"rank_base", FIELD_U32_AT(struct rounds_node, rank_base, 0, INT32_MAX)},
+    {"role_rank_base", FIELD_U32_AT(struct rounds_node, role_rank_base, 0, INT32_MAX)},
+    {"role_world_size", FIELD_U32_AT(struct rounds_node, role_world_size, 0, INT32_MAX)},
+};
+
+/* What version 1 named otherwise. Read where they are present. */
+static const struct field old_job_fields[] = {
+    {"finished_gone", FIELD_U32_AT(struct rounds_job, n_done_left, 0, SESSION_NODES_MAX), .required = true},
+};
+static const struct field old_node_fields[] = {
+    {"veteran", FIELD_BOOL, offsetof(struct rounds_node, previous_member), .required = true},
+};
+
+/* ---- what a newer release has saved ---- */
+
+/* Moves what is missing in `to`. */
+static void merge(cJSON *to, cJSON *unknown)
+{
+    for (cJSON *item = unknown->child, *next; item; item = next) {
+        cJSON *there = cJSON_GetObjectItemCaseSensitive(to, item->string);
+
+        next = item->next;
+        if (there)
+            merge(there, item);
+        else
+            (void)cJSON_AddItemToObject(to, item->string, cJSON_DetachItemViaPointer(unknown, item));
+    }
+}
+
+static int put_unknown(cJSON *to, const char *text)
+{
+    _cleanup_json_ cJSON *unknown = text ? cJSON_Parse(text) : NULL;
+
+    if (unknown)
+        merge(to, unknown);
+    return text && !unknown ? -ENOMEM : 0;
+}
+
+static void drop_fields(cJSON *json, const struct field *fields, size_t n_fields)
+{
+    for (size_t i = 0; i < n_fields; i++)
+        cJSON_DeleteItemFromObjectCaseSensitive(json, fields[i].name);
+}
+
+static char *print_rest(const cJSON *json)
+{
+    return json->child ? cJSON_PrintUnformatted(json) : NULL;
+}
+
+/* Leaves of the job's object what is not known; parameters are in an object of their own. */
+static void keep_unknown_of_job(struct rounds_job *job, cJSON *json)
+{
+    static const char *const others[] = {"crun_rounds", "cause", "nodes"};
+    cJSON *params = cJSON_GetObjectItemCaseSensitive(json, "params");
+
+    drop_fields(json, job_fields, ARRAY_SIZE(job_fields));
+    drop_fields(json, old_job_fields, ARRAY_SIZE(old_job_fields));
+    for (size_t i = 0; i < ARRAY_SIZE(others); i++)
+        cJSON_DeleteItemFromObjectCaseSensitive(json, others[i]);
+    session_json_drop_params(params);
+    if (params && !params->child)
+        cJSON_DeleteItemFromObjectCaseSensitive(json, "params");
+    job->unknown = print_rest(json);
+}
+
+static void keep_unknown_of_node(struct rounds_node *n, cJSON *json)
+{
+    drop_fields(json, node_fields, ARRAY_SIZE(node_fields));
+    drop_fields(json, old_node_fields, ARRAY_SIZE(old_node_fields));
+    n->unknown = print_rest(json);
+}
+
+/* ---- saving ---- */
+
+/* The object without its last brace or with it, printed into one line. */
+static int put_line(struct buf *out, cJSON *object, bool open_end)
+{
+    char line[LINE_MAX_SIZE];
+    size_t n;
+
+    if (!cJSON_PrintPreallocated(object, line, sizeof(line), false))
+        return -EMSGSIZE;
+    n = strlen(line) - (open_end ? 1 : 0);
+    return buf_append(out, line, n);
+}
+
+static int put_head(struct buf *out, const struct rounds_job *job)
+{
+    _cleanup_json_ cJSON *json = cJSON_CreateObject();
+    int r;
+
+    if (!json || !cJSON_AddNumberToObject(json, "crun_rounds", ROUNDS_JSON_VERSION))
+        return -ENOMEM;
+    r = fields_write(json, job_fields, ARRAY_SIZE(job_fields), job);
+    if (r == 0)
+        r = session_json_add_params(json, &job->params);
+    if (r == 0)
+        r = session_json_add_cause(json, &job->cause);
+    if (r == 0)
+        r = put_unknown(json, job->unknown);
+    return r < 0 ? r : put_line(out, json, true);
+}
+
+static int put_node(struct buf *out, const struct rounds_node *n)
+{
+    _cleanup_json_ cJSON *json = cJSON_CreateObject();
+    int r = json ? fields_write(json, node_fields, ARRAY_SIZE(node_fields), n) : -ENOMEM;
+
+    if (r == 0)
+        r = put_unknown(json, n->unknown);
+    return r < 0 ? r : put_line(out, json, false);
+}
+
+int rounds_json_save(struct buf *out, const struct rounds_job *job)
+{
+    const char *separator = ",\"nodes\":[\n";
+    int r = put_head(out, job);
+
+    list_for_each(i, &job->nodes)
+    {
+        if (r == 0)
+            r = buf_append(out, separator, strlen(separator));
+        if (r == 0)
+            r = put_node(out, list_entry(i, struct rounds_node, in_job));
+        separator = ",\n";
+    }
+    if (r == 0 && !list_is_empty(&job->nodes))
+        r = buf_append(out, "]", 1);
+    return r < 0 ? r : buf_append(out, "}\n", 2);
+}
+
+/* ---- loading ---- */
+
+static bool load_error(char error[ROUNDS_JSON_ERROR_SIZE], const char *what, const char *part)
+{
+    (void)snprintf(error, ROUNDS_JSON_ERROR_SIZE, "the saved state of a job cannot be used: %s%s", what,
+                   part);
+    return false;
+}
+
+/* Reads those of the fields that are present and leaves the others as they are. */
+static bool read_old_fields(const cJSON *json, const struct field *fields, size_t n_fields, void *to,
+                            char error[FIELDS_ERROR_SIZE])
+{
+    for (size_t i = 0; i < n_fields; i++)
+        if (cJSON_HasObjectItem(json, fields[i].name) && !fields_read(json, &fields[i], 1, to, error))
+            return false;
+    return true;
+}
+
+/* The rank assignment that will be sent to it has to be consistent. */
+static bool has_place(const struct rounds_job *job, const struct rounds_node *n)
+{
+    return n->group_rank >= 0 && (uint32_t)n->group_rank < job->n_members &&
+           (uint64_t)n->rank_base + n->n_workers <= job->world_size &&
+           (uint64_t)n->role_rank_base + n->n_workers <= n->role_world_size &&
+           n->role_world_size <= job->world_size;
+}
+
+static bool load_node(struct rounds_job *job, cJSON *json, int version, char error[ROUNDS_JSON_ERROR_SIZE])
+{
+    struct rounds_node saved = {0}, *n;
+    char part[FIELDS_ERROR_SIZE];
+
+    if (!fields_read(json, node_fields, ARRAY_SIZE(node_fields), &saved, part) ||
+        (version == 1 && !read_old_fields(json, old_node_fields, ARRAY_SIZE(old_node_fields), &saved, part)))
+        return load_error(error, "in a node, ", part);
+    if (node_find(job, saved.nonce))
+        return load_error(error, "a node is there twice", "");
+    if (rounds_job_n_nodes(job) >= job->rounds->config.max_nodes)
+        return load_error(error, "it has more nodes than the limit for one job allows", "");
+    if (job->rounds->n_nodes >= job->rounds->config.max_nodes_all)
+        return load_error(error, "there are more nodes in all jobs than the limit allows", "");
+    n = node_create(job, saved.nonce);
+    if (!n)
+        return load_error(error, "memory is out", "");
+    memcpy(n->host, saved.host, sizeof(n->host));
+    memcpy(n->addr, saved.addr, sizeof(n->addr));
+    memcpy(n->peer, saved.peer, sizeof(n->peer));
+    memcpy(n->local, saved.local, sizeof(n->local));
+    memcpy(n->own, saved.own, sizeof(n->own));
+    memcpy(n->role, saved.role, sizeof(n->role));
+    n->n_workers = saved.n_workers;
+    n->node_rank = saved.node_rank;
+    node_set_traits(n, saved.member && (job->state == ROUNDS_RUNNING || job->state == ROUNDS_ENDING), false,
+                    false);
+    n->previous_member = saved.previous_member;
+    n->lost = saved.lost && !n->member && job->lease_ms > 0 && job->state != ROUNDS_CLOSED;
+    n->group_rank = saved.group_rank;
+    n->rank_base = saved.rank_base;
+    n->role_rank_base = saved.role_rank_base;
+    n->role_world_size = saved.role_world_size;
+    n->phase = SESSION_STOPPING; /* until its next hello */
+    keep_unknown_of_node(n, json);
+    if (n->member && !has_place(job, n))
+        return load_error(error, "a node has no place in the world that it is in", "");
+    return true;
+}
+
+static bool load_nodes(struct rounds_job *job, const cJSON *json, int version,
+                       char error[ROUNDS_JSON_ERROR_SIZE])
+{
+    cJSON *item;
+
+    cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(
+                                 json, "nodes")) if (!load_node(job, item, version, error)) return false;
+    return true;
+}
+
+/* No two members have one group rank. */
+static bool has_distinct_ranks(const struct rounds_job *job)
+{
+    uint8_t taken[(SESSION_NODES_MAX + 7) / 8] = {0};
+
+    list_for_each(i, &job->nodes)
+    {
+        const struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
+        uint32_t rank = (uint32_t)n->group_rank; /* of a member: below n_members, see has_place() */
+        uint8_t bit = (uint8_t)(1u << rank % 8);
+
+        if (!n->member)
+            continue;
+        if (taken[rank / 8] & bit)
+            return false;
+        taken[rank / 8] |= bit;
+    }
+    return true;
+}
+
+/* Members that are there, or were done when they left. */
+static uint32_t count_members(const struct rounds_job *job)
+{
+    uint32_t n = job->n_done_left;
+
+    list_for_each(i, &job->nodes) n += list_entry(i, struct rounds_node, in_job)->member;
+    return n;
+}
+
+/* Versions 1 and 2 saved a generation that was ENDING as if it ran. What distinguishes it is that it has lost a member. */
+static void restore_old_ending(struct rounds_job *job)
+{
+    if (job->state == ROUNDS_RUNNING && count_members(job) < job->n_members &&
+        job->cause.kind != SESSION_CAUSE_NONE)
+        job->state = ROUNDS_ENDING;
+}
+
+/* What the rounds take for granted of a job. */
+static const char *job_fault(const struct rounds_job *job, bool tombstone)
+{
+    uint32_t n_members = count_members(job);
+
+    if ((job->state == ROUNDS_CLOSED) != (job->verdict != SESSION_VERDICT_NONE))
+        return "it is closed without a result, or has one while it goes on";
+    if (tombstone && job->state != ROUNDS_CLOSED)
+        return "another job has its id, and it has not ended";
+    if ((job->state == ROUNDS_RUNNING || job->state == ROUNDS_ENDING) && job->generation < 0)
+        return "it runs no generation";
+    if (job->state == ROUNDS_RUNNING && n_members != job->n_members)
+        return "it has other members than it counts";
+    if (job->state == ROUNDS_ENDING && n_members > job->n_members)
+        return "it has more members than it counts";
+    if (job->state == ROUNDS_ENDING && job->cause.kind == SESSION_CAUSE_NONE)
+        return "its generation ends without a cause";
+    if (!has_distinct_ranks(job))
+        return "a node has no place in the world that it is in";
+    return NULL;
+}
+
+/* 0: it is missing or not one that this release reads, and error is set. */
+static int load_version(const cJSON *json, char error[ROUNDS_JSON_ERROR_SIZE])
+{
+    const cJSON *version = cJSON_GetObjectItemCaseSensitive(json, "crun_rounds");
+    char text[80];
+
+    if (!cJSON_IsNumber(version)) {
+        (void)load_error(error, "it has no version", "");
+        return 0;
+    }
+    for (int v = ROUNDS_JSON_OLDEST; v <= ROUNDS_JSON_VERSION; v++)
+        if (version->valuedouble == v)
+            return v;
+    (void)snprintf(text, sizeof(text), "its version is %g, and this release reads %d to %d",
+                   version->valuedouble, ROUNDS_JSON_OLDEST, ROUNDS_JSON_VERSION);
+    (void)load_error(error, text, "");
+    return 0;
+}
+
+/* Everything but nodes; NULL: error is set. */
+static struct rounds_job *load_head(struct rounds *r, const cJSON *json, int version,
+                                    char error[ROUNDS_JSON_ERROR_SIZE])
+{
+    struct rounds_job saved = {0}, *job;
+    char part[FIELDS_ERROR_SIZE];
+
+    if (!fields_read(json, job_fields, ARRAY_SIZE(job_fields), &saved, part) ||
+        (version == 1 && !read_old_fields(json, old_job_fields, ARRAY_SIZE(old_job_fields), &saved, part)) ||
+        !session_json_read_params(json, &saved.params, part) ||
+        !session_json_read_cause(json, &saved.cause, part)) {
+        (void)load_error(error, "", part);
+        return NULL;
+    }
+    if (session_params_fault(&saved.params)) {
+        (void)load_error(error, session_params_fault(&saved.params), "");
+        return NULL;
+    }
+    if (saved.restarts > saved.params.max_restarts || saved.changes > saved.params.max_changes) {
+        (void)load_error(error, "it has been restarted more often than it may be", "");
+        return NULL;
+    }
+    if (!saved.replaced && r->n_jobs >= r->config.max_jobs) {
+        (void)load_error(error, "there are more jobs than the limit allows", "");
+        return NULL;
+    }
+    job = job_create(r, saved.id, &saved.params);
+    if (!job) {
+        (void)load_error(error, "memory is out", "");
+        return NULL;
+    }
+    job->instance = saved.instance;
+    job->sequence = saved.sequence;
+    job->lease_ms = saved.lease_ms;
+    job->state = saved.state;
+    job->generation = saved.generation;
+    job->floor = saved.floor;
+    job->restarts = saved.restarts;
+    job->changes = saved.changes;
+    job->drain = saved.drain;
+    job->n_members = saved.n_members;
+    job->n_done_left = saved.n_done_left;
+    job->world_size = saved.world_size;
+    memcpy(job->master_addr, saved.master_addr, sizeof(job->master_addr));
+    job->master_port = saved.master_port;
+    job->key_space = saved.key_space;
+    job->keys_at = saved.keys_at;
+    job->keys_backup = saved.keys_backup;
+    job->verdict = saved.verdict;
+    job->cause = saved.cause;
+    return job;
+}
+
+static struct rounds_job *other_instance(struct rounds *r, const struct rounds_job *job)
+{
+    list_for_each(i, &r->jobs)
+    {
+        struct rounds_job *other = list_entry(i, struct rounds_job, in_rounds);
+
+        if (other != job && !other->replaced && strcmp(other->id, job->id) == 0)
+            return other;
+    }
+    return NULL;
+}
+
+/* Saved as rounds_job.replaced, which only job_make_tombstone() sets. */
+static bool is_tombstone(const cJSON *json)
+{
+    return cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "replaced"));
+}
+
+/* A crash between the writes of two instances of one id leaves both as if they had it: the one that was saved later has
+ * it. The other one is a tombstone if it has ended, and out of date if not. Returns false when that discards the job. */
+static bool resolve_instances(struct rounds_job *job, struct rounds_job *other)
+{
+    struct rounds_job *older = job->sequence <= other->sequence ? job : other;
+
+    if (older->state == ROUNDS_CLOSED) {
+        job_make_tombstone(older);
+        return true;
+    }
+    job->rounds->superseded = older->instance;
+    job_discard(older);
+    return older != job;
+}
+
+bool rounds_json_load(struct rounds *r, const uint8_t *text, size_t n, uint64_t now_ns,
+                      char error[ROUNDS_JSON_ERROR_SIZE])
+{
+    _cleanup_json_ cJSON *json = cJSON_ParseWithLength((const char *)text, n);
+    struct rounds_job *job, *other;
+    const char *fault;
+    bool tombstone = is_tombstone(json);
+    int version;
+
+    r->superseded = 0;
+    if (!json)
+        return load_error(error, "it is not JSON, or memory is out", "");
+    version = load_version(json, error);
+    job = version ? load_head(r, json, version, error) : NULL;
+    if (!job)
+        return false;
+    if (!load_nodes(job, json, version, error)) {
+        job_discard(job);
+        return false;
+    }
+    if (version <= 2)
+        restore_old_ending(job);
+    fault = job_fault(job, tombstone);
+    if (fault) {
+        (void)load_error(error, fault, "");
+        job_discard(job);
+        return false;
+    }
+    r->n_saving = r->n_saves = job->sequence > r->n_saves ? job->sequence : r->n_saves;
+    keep_unknown_of_job(job, json);
+    other = tombstone ? NULL : other_instance(r, job);
+    if (tombstone)
+        job_make_tombstone(job);
+    if (!other || resolve_instances(job, other))
+        job_resume(job, now_ns);
+    return true;
+}

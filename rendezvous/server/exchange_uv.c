@@ -1,0 +1,232 @@
+#include "rendezvous/server/exchange_uv.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/random_os.h"
+#include "rendezvous/server/server_impl_uv.h"
+
+enum {
+    EXCHANGES_MAX = 4096,
+    EXCHANGES_EACH_MAX = 256, /* of one address, so that sixteen are needed to take all */
+    READ_SIZE = 4096,
+};
+
+struct exchange_shell {
+    struct server *server;
+    struct list conns; /* by deadline */
+    unsigned n_conns;
+    struct address_quota quota;
+    uv_timer_t timer;
+};
+
+struct exchange_conn {
+    uv_poll_t poll;
+    struct exchange_shell *shell;
+    struct list link;
+    uint64_t deadline_ms;
+    struct buf in;
+    int fd;
+    bool is_asking; /* its request was passed on, and the answer comes */
+};
+
+static void on_exchange_deadline(uv_timer_t *timer);
+
+/* ---- end ---- */
+
+static void on_exchange_closed(uv_handle_t *handle)
+{
+    struct exchange_conn *c = handle->data;
+    struct server *s = c->shell->server;
+
+    free(c);
+    server_handle_closed(s);
+}
+
+static void exchange_conn_close(struct exchange_conn *c)
+{
+    struct exchange_shell *e = c->shell;
+    struct server *s = e->server;
+
+    if (c->is_asking)
+        s->security.exchange->cancel(s->security.exchange->data, c);
+    c->is_asking = false;
+    list_unlink(&c->link);
+    e->n_conns--;
+    address_quota_release(&e->quota, c->fd);
+    buf_finish(&c->in);
+    uv_close((uv_handle_t *)&c->poll, on_exchange_closed);
+    (void)close(c->fd); /* the poll handle let go of it above */
+    server_peer_gone(s, c->fd);
+}
+
+static void arm_exchange_timer(struct exchange_shell *e)
+{
+    uint64_t now_ms = uv_now(e->server->loop), at_ms;
+
+    if (list_is_empty(&e->conns) || uv_is_active((uv_handle_t *)&e->timer))
+        return;
+    at_ms = list_entry(e->conns.next, struct exchange_conn, link)->deadline_ms;
+    /* Cannot fail: has a callback. */
+    (void)uv_timer_start(&e->timer, on_exchange_deadline, at_ms > now_ms ? at_ms - now_ms : 0, 0);
+}
+
+static void on_exchange_deadline(uv_timer_t *timer)
+{
+    struct exchange_shell *e = timer->data;
+
+    while (!list_is_empty(&e->conns)) {
+        struct exchange_conn *c = list_entry(e->conns.next, struct exchange_conn, link);
+
+        if (c->deadline_ms > uv_now(e->server->loop))
+            break;
+        exchange_conn_close(c);
+    }
+    if (!uv_is_closing((uv_handle_t *)timer))
+        arm_exchange_timer(e);
+}
+
+/* ---- request and reply ---- */
+
+/* A reply of less than 5 KiB fits into an empty socket. */
+void exchange_conn_reply(struct exchange_conn *c, enum key_exchange_code code, const char *credential,
+                         size_t n)
+{
+    struct buf out = {0};
+
+    c->is_asking = false;
+    if (key_exchange_put(&out, code, credential, n) == 0)
+        (void)!write(c->fd, buf_bytes(&out), buf_size(&out)); /* without it the agent dials again */
+    buf_finish(&out);
+    exchange_conn_close(c);
+}
+
+/* False: the connection has to be closed. */
+static bool take_request(struct exchange_conn *c)
+{
+    const struct server_exchange *x = c->shell->server->security.exchange;
+    struct key_exchange_frame frame;
+    size_t size;
+    int r = key_exchange_decode(buf_bytes(&c->in), buf_size(&c->in), &frame, &size);
+
+    if (r == KEY_EXCHANGE_E_MORE)
+        return true;
+    if (r != 0 || frame.code != KEY_EXCHANGE_CREDENTIAL || size != buf_size(&c->in)) {
+        char who[64];
+        server_format_peer(c->fd, who, sizeof(who));
+        server_log(c->shell->server, NULL, "%s sent a broken request for the job's secret: closed", who);
+        return false;
+    }
+    (void)uv_poll_stop(&c->poll); /* cannot fail; nothing may follow */
+    c->is_asking = x->begin(x->data, c, frame.credential, frame.credential_size) == 0;
+    return c->is_asking;
+}
+
+static void on_exchange_poll(uv_poll_t *poll, int status, int events)
+{
+    struct exchange_conn *c = poll->data;
+    uint8_t bytes[READ_SIZE];
+    ssize_t n = status < 0 ? -1 : read(c->fd, bytes, sizeof(bytes));
+
+    if (status == 0 && n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (n <= 0 || buf_size(&c->in) + (size_t)n > KEY_EXCHANGE_FRAME_MAX + READ_SIZE ||
+        buf_append(&c->in, bytes, (size_t)n) < 0 || !take_request(c))
+        exchange_conn_close(c);
+}
+
+/* ---- the beginning ---- */
+
+static bool has_place(struct exchange_shell *e, int fd, const struct conn_owner *owner)
+{
+    char from[64];
+
+    if (e->n_conns >= EXCHANGES_MAX)
+        return false;
+    if (address_quota_take(&e->quota, fd, conn_owner_quota(owner)))
+        return true;
+    server_format_peer(fd, from, sizeof(from));
+    server_log(e->server, NULL,
+               "%s: its address or user has %u requests for the job's secret, the limit: closed", from,
+               e->quota.max);
+    return false;
+}
+
+void exchange_conn_adopt(struct exchange_shell *e, int fd, const struct conn_owner *owner, struct buf *said)
+{
+    struct server *s = e->server;
+    struct exchange_conn *c = has_place(e, fd, owner) ? calloc(1, sizeof(*c)) : NULL;
+
+    if (!c || uv_poll_init(s->loop, &c->poll, fd) < 0) {
+        free(c);
+        address_quota_release(&e->quota, fd);
+        buf_finish(said);
+        (void)close(fd); /* nothing was sent on it */
+        server_peer_gone(s, fd);
+        return;
+    }
+    c->poll.data = c;
+    c->shell = e;
+    c->fd = fd;
+    c->in = *said;
+    *said = (struct buf){0};
+    c->deadline_ms = uv_now(s->loop) + s->limits.handshake_ms;
+    server_handle_opened(s);
+    list_append(&e->conns, &c->link);
+    e->n_conns++;
+    arm_exchange_timer(e);
+    (void)uv_poll_start(&c->poll, UV_READABLE, on_exchange_poll); /* fails only for a closing handle */
+    if (!take_request(c))
+        exchange_conn_close(c);
+}
+
+int exchange_shell_create(struct exchange_shell **ret, struct server *s)
+{
+    struct exchange_shell *e = calloc(1, sizeof(*e));
+
+    if (!e)
+        return -ENOMEM;
+    e->quota.max = EXCHANGES_EACH_MAX;
+    int r = random_fill(e->quota.seed, sizeof(e->quota.seed));
+    if (r < 0) {
+        free(e);
+        return r;
+    }
+    e->server = s;
+    list_init(&e->conns);
+    (void)uv_timer_init(s->loop, &e->timer); /* cannot fail */
+    e->timer.data = e;
+    server_handle_opened(s);
+    *ret = e;
+    return 0;
+}
+
+static void on_exchange_timer_closed(uv_handle_t *handle)
+{
+    struct exchange_shell *e = handle->data;
+
+    server_handle_closed(e->server);
+}
+
+void exchange_shell_drain(struct exchange_shell *e)
+{
+    while (e && !list_is_empty(&e->conns))
+        exchange_conn_close(list_entry(e->conns.next, struct exchange_conn, link));
+}
+
+void exchange_shell_stop(struct exchange_shell *e)
+{
+    exchange_shell_drain(e);
+    if (e)
+        uv_close((uv_handle_t *)&e->timer, on_exchange_timer_closed);
+}
+
+void exchange_shell_destroy(struct exchange_shell *e)
+{
+    if (e)
+        address_quota_finish(&e->quota);
+    free(e);
+}

@@ -1,0 +1,343 @@
+/*
+ * A fenced server: clients are served from addresses of the job's nodes alone, and a node makes its address one of them by
+ * proving the job's key from there.
+ *
+ *   agent of a node                     the server
+ *   TLS 1.3 with the job's store key ->
+ *                                    <- handshake, notice that nothing follows: the address is allowed
+ *
+ * Agents prove it while their workers start, so a client may come before its address is allowed. Such a connection is a
+ * visitor: nothing of it is read but a look at its first byte, which distinguishes a proof from a client. When its
+ * address becomes allowed it becomes a client like any other, which notices nothing. A second agent may prove the key from
+ * an address that is allowed already.
+ *
+ * Ways it fails: no proof in time, and the visitor is closed; a proof that fails, as in tls_openssl.h; more visitors from
+ * elsewhere than OUTSIDE_MAX, of which the oldest is closed: one that does not prove anything must not keep out those that do.
+ */
+
+#include "rendezvous/server/fence_uv.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "proto/tls_openssl.h"
+#include "rendezvous/server/fence.h"
+#include "rendezvous/server/server_impl_uv.h"
+
+enum { OUTSIDE_MAX = 1024, READ_SIZE = 4096 };
+
+struct fence_shell {
+    struct server *server;
+    struct fence addresses;
+    /* Both by deadline: visitors from allowed addresses, which are clients or prove the key again, and all others. */
+    struct list inside, outside;
+    unsigned n_outside;
+    uv_timer_t timer;
+};
+
+struct visitor {
+    uv_poll_t poll;
+    struct fence_shell *fence;
+    struct list link;
+    uint64_t deadline_ms;
+    struct tls_link *tls; /* it proves something */
+    struct conn_owner owner;
+    int fd;
+    bool is_inside, proved, closing;
+};
+
+static void on_visitor_poll(uv_poll_t *poll, int status, int events);
+static void on_visitor_deadline(uv_timer_t *timer);
+
+/* ---- end ---- */
+
+static void on_visitor_closed(uv_handle_t *handle)
+{
+    struct visitor *v = handle->data;
+    struct server *s = v->fence->server;
+
+    free(v);
+    server_handle_closed(s);
+}
+
+/* Everything but the socket. */
+static void visitor_release(struct visitor *v)
+{
+    v->closing = true;
+    v->fence->n_outside -= !v->is_inside;
+    list_unlink(&v->link);
+    tls_link_free(v->tls);
+    v->tls = NULL;
+    uv_close((uv_handle_t *)&v->poll, on_visitor_closed);
+}
+
+static void visitor_close(struct visitor *v)
+{
+    struct server *s = v->fence->server;
+
+    visitor_release(v);
+    (void)close(v->fd); /* the poll handle let go of it above */
+    server_peer_gone(s, v->fd);
+}
+
+static uint64_t first_deadline(const struct list *visitors)
+{
+    return list_is_empty(visitors) ? UINT64_MAX
+                                   : list_entry(visitors->next, struct visitor, link)->deadline_ms;
+}
+
+static void arm_visitor_timer(struct fence_shell *f)
+{
+    uint64_t now_ms = uv_now(f->server->loop), inside_ms = first_deadline(&f->inside);
+    uint64_t at_ms = first_deadline(&f->outside) < inside_ms ? first_deadline(&f->outside) : inside_ms;
+
+    if (at_ms == UINT64_MAX || uv_is_active((uv_handle_t *)&f->timer))
+        return;
+    /* Cannot fail: has a callback. */
+    (void)uv_timer_start(&f->timer, on_visitor_deadline, at_ms > now_ms ? at_ms - now_ms : 0, 0);
+}
+
+static void expire_visitor(struct visitor *v)
+{
+    struct server *s = v->fence->server;
+    char who[64];
+
+    server_format_peer(v->fd, who, sizeof(who));
+    if (!v->proved && !v->is_inside)
+        server_log(s, NULL, "%s is at no address from which an agent of this job has proved its key: closed",
+                   who);
+    visitor_close(v);
+}
+
+static void on_visitor_deadline(uv_timer_t *timer)
+{
+    struct fence_shell *f = timer->data;
+    uint64_t now_ms = uv_now(f->server->loop);
+
+    while (first_deadline(&f->outside) <= now_ms)
+        expire_visitor(list_entry(f->outside.next, struct visitor, link));
+    while (first_deadline(&f->inside) <= now_ms)
+        expire_visitor(list_entry(f->inside.next, struct visitor, link));
+    arm_visitor_timer(f);
+}
+
+/* ---- from visitor to client ---- */
+
+static bool is_allowed(struct fence_shell *f, int fd)
+{
+    struct sockaddr_storage address = {0};
+    socklen_t size = sizeof(address);
+
+    return getpeername(fd, (struct sockaddr *)&address, &size) == 0 &&
+           fence_allows(&f->addresses, (const struct sockaddr *)&address);
+}
+
+static void visitor_become_client(struct visitor *v)
+{
+    struct server *s = v->fence->server;
+    int r;
+
+    visitor_release(v); /* it is freed when the loop has turned */
+    s->n_peers--;
+    r = peer_create(s, v->fd, &v->owner, false);
+    if (r < 0)
+        server_log(s, NULL, "refused a client: %s", strerror(-r));
+}
+
+static void admit_visitors(struct fence_shell *f)
+{
+    list_for_each_safe(i, &f->outside)
+    {
+        struct visitor *v = list_entry(i, struct visitor, link);
+
+        if (!v->tls && is_allowed(f, v->fd))
+            visitor_become_client(v);
+    }
+}
+
+/* ---- proofs ---- */
+
+static void accept_proof(struct visitor *v)
+{
+    struct sockaddr_storage address = {0};
+    socklen_t size = sizeof(address);
+    int r = -ENOTCONN;
+
+    v->proved = true;
+    if (getpeername(v->fd, (struct sockaddr *)&address, &size) == 0)
+        r = fence_allow(&v->fence->addresses, (const struct sockaddr *)&address);
+    if (r < 0)
+        server_log(v->fence->server, NULL, "cannot allow the address of a node: %s", strerror(-r));
+    else
+        admit_visitors(v->fence);
+}
+
+/* The few hundred bytes of a handshake fit into an empty socket. */
+static bool send_all(int fd, const struct buf *bytes)
+{
+    return buf_size(bytes) == 0 || write(fd, buf_bytes(bytes), buf_size(bytes)) == (ssize_t)buf_size(bytes);
+}
+
+static bool is_proof(const struct visitor *v, enum key_purpose purpose)
+{
+    return tls_link_is_established(v->tls) && tls_link_purpose(v->tls) == purpose;
+}
+
+/* False: the visitor has to be closed. */
+static bool take_proof(struct visitor *v, const uint8_t *bytes, size_t n)
+{
+    struct buf plain = {0}, out = {0};
+    bool ok = tls_link_receive(v->tls, bytes, n, &plain, &out) == 0;
+
+    if (!ok)
+        server_log(v->fence->server, NULL, "an agent's proof failed: %s: closed", tls_link_error(v->tls));
+    if (ok && !v->proved && is_proof(v, KEY_STORE)) {
+        accept_proof(v);
+        (void)tls_link_finish(v->tls, &out); /* without it the agent proves it again */
+    }
+    ok = send_all(v->fd, &out) && ok;
+    if (v->proved)
+        (void)shutdown(v->fd, SHUT_WR); /* the agent closes its end */
+    buf_finish(&plain);
+    buf_finish(&out);
+    return ok;
+}
+
+/* False: the visitor has to be closed, or is. */
+static bool read_proof(struct visitor *v)
+{
+    uint8_t bytes[READ_SIZE];
+    ssize_t n = read(v->fd, bytes, sizeof(bytes));
+
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return true;
+    return n > 0 && (v->proved || take_proof(v, bytes, (size_t)n));
+}
+
+/* The first byte is left where it is: a client's greeting begins with it. */
+static bool look_at(struct visitor *v)
+{
+    uint8_t first;
+    ssize_t n = recv(v->fd, &first, 1, MSG_PEEK);
+
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return true;
+    if (n <= 0)
+        return false;
+    if (first == TLS_FIRST_BYTE)
+        return tls_link_create(&v->tls, v->fence->server->tls) == 0;
+    if (is_allowed(v->fence, v->fd)) {
+        visitor_become_client(v);
+        return true;
+    }
+    /* A client: until its address is allowed nothing more of it matters. */
+    (void)uv_poll_stop(&v->poll); /* cannot fail */
+    return true;
+}
+
+static void on_visitor_poll(uv_poll_t *poll, int status, int events)
+{
+    struct visitor *v = poll->data;
+    bool ok = status == 0;
+
+    if (v->closing)
+        return;
+    if (ok && !v->tls)
+        ok = look_at(v);
+    if (ok && !v->closing && v->tls)
+        ok = read_proof(v);
+    if (!ok && !v->closing)
+        visitor_close(v);
+}
+
+/* ---- the beginning ---- */
+
+static int visitor_create(struct fence_shell *f, int fd, const struct conn_owner *owner)
+{
+    struct server *s = f->server;
+    struct visitor *v = calloc(1, sizeof(*v));
+    int r = v ? uv_poll_init(s->loop, &v->poll, fd) : -ENOMEM;
+
+    if (r < 0) {
+        free(v);
+        (void)close(fd); /* nothing was sent on it */
+        return r;
+    }
+    v->poll.data = v;
+    v->fence = f;
+    v->fd = fd;
+    v->owner = *owner;
+    v->is_inside = is_allowed(f, fd);
+    if (!v->is_inside && f->n_outside == OUTSIDE_MAX)
+        visitor_close(list_entry(f->outside.next, struct visitor, link));
+    v->deadline_ms = uv_now(s->loop) + s->limits.handshake_ms;
+    server_handle_opened(s);
+    list_append(v->is_inside ? &f->inside : &f->outside, &v->link);
+    f->n_outside += !v->is_inside;
+    s->n_peers++;
+    (void)uv_poll_start(&v->poll, UV_READABLE, on_visitor_poll); /* fails only for a closing handle */
+    arm_visitor_timer(f);
+    return 0;
+}
+
+int fence_admit(struct fence_shell *f, int fd, const struct conn_owner *owner)
+{
+    return visitor_create(f, fd, owner);
+}
+
+int fence_shell_create(struct fence_shell **ret, struct server *s)
+{
+    const struct sockaddr_in loopback = {.sin_family = AF_INET,
+                                         .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
+    const struct sockaddr_in6 loopback6 = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    struct fence_shell *f = calloc(1, sizeof(*f));
+
+    /* No other host can come from these. */
+    if (!f || fence_allow(&f->addresses, (const struct sockaddr *)&loopback) < 0 ||
+        fence_allow(&f->addresses, (const struct sockaddr *)&loopback6) < 0) {
+        fence_shell_destroy(f);
+        return -ENOMEM;
+    }
+    f->server = s;
+    list_init(&f->inside);
+    list_init(&f->outside);
+    (void)uv_timer_init(s->loop, &f->timer); /* cannot fail */
+    f->timer.data = f;
+    server_handle_opened(s);
+    *ret = f;
+    return 0;
+}
+
+static void on_fence_timer_closed(uv_handle_t *handle)
+{
+    struct fence_shell *f = handle->data;
+
+    server_handle_closed(f->server);
+}
+
+void fence_close_visitors(struct fence_shell *f)
+{
+    while (!list_is_empty(&f->outside))
+        visitor_close(list_entry(f->outside.next, struct visitor, link));
+    while (!list_is_empty(&f->inside))
+        visitor_close(list_entry(f->inside.next, struct visitor, link));
+}
+
+void fence_shell_stop(struct fence_shell *f)
+{
+    fence_close_visitors(f);
+    uv_close((uv_handle_t *)&f->timer, on_fence_timer_closed);
+}
+
+void fence_shell_destroy(struct fence_shell *f)
+{
+    if (!f)
+        return;
+    fence_finish(&f->addresses);
+    free(f);
+}

@@ -1,0 +1,52 @@
+#pragma once
+
+/*
+ * Whose TLS handshake is next. A handshake costs a fifth of a millisecond, so an address that opens connections as fast as it can
+ * would use up the loop's time. Handshakes wait here, and addresses take turns: one with a thousand waiting delays that of
+ * another address by one.
+ *
+ * Addresses are spread over a fixed number of queues by a keyed hash, so that nothing is allocated and no sender can choose whom it
+ * shares a queue with. Queues that are not empty are in a ring; the first of it gives its oldest entry and goes to the
+ * end. No I/O and no clock: the caller decides how many it takes at a time.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/list.h"
+#include "base/siphash.h"
+
+enum { HANDSHAKE_QUEUES = 512 };
+
+struct handshake_turns {
+    struct handshake_queue {
+        struct list ring_link; /* while it is not empty, and until its next turn */
+        struct list waiting;
+    } queues[HANDSHAKE_QUEUES];
+    struct list ring;
+    uint8_t seed[SIPHASH_SEED_SIZE];
+};
+
+/* In the connection. */
+struct handshake_wait {
+    struct list link;
+};
+
+void handshake_turns_init(struct handshake_turns *t, const uint8_t seed[SIPHASH_SEED_SIZE]);
+
+void handshake_wait_init(struct handshake_wait *w);
+
+/* w has to wait for its turn among those of that address; it must not wait already. */
+void handshake_turns_add(struct handshake_turns *t, struct handshake_wait *w, uint64_t address);
+
+/* It waits no more; also when it did not. */
+void handshake_wait_end(struct handshake_wait *w);
+
+bool handshake_wait_is_pending(const struct handshake_wait *w);
+
+/* The one whose turn it is, which waits no more; NULL: none waits. */
+struct handshake_wait *handshake_turns_next(struct handshake_turns *t);
+
+/* Whether handshake_turns_next() has to be called again; true also when all that waited have ended since. */
+bool handshake_turns_are_pending(const struct handshake_turns *t);

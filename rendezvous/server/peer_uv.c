@@ -1,0 +1,888 @@
+/*
+ * One client's connection.
+ *
+ * The happy path: the socket is readable -> one read() into the shared scratch buffer -> every complete
+ * message in it is executed, replies piling up in the shared outbox -> one write. Nothing is allocated
+ * and nothing of the client is kept. Only when a message is incomplete does the rest move to p->in, and
+ * only when the socket does not take all replies do these move to p->out.
+ *
+ * A request of much work is executed in turns: RUN_TURN puts the peer at the end of server.busy, and one of these has a
+ * turn in each turn of the loop, with a budget that is spent within half a millisecond. When a socket becomes
+ * readable its requests are executed at once, with a small budget: so a client with one short request is never behind
+ * those with long ones, nor behind one that pipelines.
+ *
+ * A client that does not read its replies: once output_max bytes of them wait, its requests are not
+ * executed (p->held) and it is not read any more, until it has read. It costs what waits, and is never
+ * cut off for that: it may be stopped in a debugger.
+ *
+ * The ways it dies: a first message that is not VALIDATE, a broken message, a refused request, a deadline
+ * (server_uv.c), end of stream, a socket error. What arrived before an end of stream is executed: a
+ * client may write and close. For the same reason an error in sending does not end it (the client may have
+ * closed without reading a reply, behind messages that count): its replies are dropped, and reading ends it.
+ */
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "proto/frame.h"
+#include "proto/tls_openssl.h"
+#include "rendezvous/server/exchange_uv.h"
+#include "rendezvous/server/job_stores_uv.h"
+#include "rendezvous/server/rounds_uv.h"
+#include "rendezvous/server/server_impl_uv.h"
+
+enum {
+    IOV_MAX_BATCH = 64,
+    /* One write(): a reader on this host may take megabytes at once, and the copy is made here. */
+    SEND_MAX = 256 * 1024,
+    /* A reply buffer that was once larger is given back. */
+    OUT_KEEP_MAX = 1 << 20,
+    /* What a peer holding an incomplete message may have allocated beyond what it sent: the small step while it
+     * sent little, so that thousands of them do not use up what all may hold, and while all hold too much. */
+    IN_STEP = SCRATCH_SIZE,
+    IN_STEP_SMALL = 4 * 1024,
+    /* Replies for one client in one turn of the loop: a client that pipelines large requests and reads the
+     * replies so fast that the socket never fills would otherwise be the only one that is served. */
+    TURN_OUTPUT_MAX = 256 * 1024,
+    /* What a client's requests may cost at once, before they wait for a turn. */
+    FRESH_UNITS = 256,
+    /* An incomplete message that grew by this much is making progress: a large one on a slow network has
+     * the time it needs, one byte a second does not. */
+    FRAME_PROGRESS = 1 << 20,
+};
+
+static void on_peer_poll(uv_poll_t *poll, int status, int events);
+
+/* ---- accounts ---- */
+
+/* What p keeps beyond its own struct, after a change. Values that wait to be sent are charged to the
+ * store's account, not here. */
+static void charge_buffers(struct peer *p)
+{
+    size_t output = p->out.bytes.capacity + p->out.refs_capacity * sizeof(struct outbox_ref);
+
+    input_shares_change(&p->server->input, p->input_slot, p->charged_input, p->in.capacity);
+    p->charged_input = p->in.capacity;
+    p->server->output_bytes += output;
+    p->server->output_bytes -= p->charged_output;
+    p->charged_output = output;
+}
+
+static size_t output_limit(const struct server *s)
+{
+    return s->output_bytes < s->limits.output_all_max ? s->limits.output_max : 1;
+}
+
+/* ---- polling ---- */
+
+static void update_peer_polling(struct peer *p)
+{
+    uint8_t events = 0;
+
+    if (!p->eof && !p->held && list_is_empty(&p->busy_link))
+        events |= UV_READABLE;
+    if (outbox_size(&p->out) > 0 || (p->held && !p->starved && list_is_empty(&p->busy_link)))
+        events |= UV_WRITABLE;
+    if (events == p->events)
+        return;
+    p->events = events;
+    /* Both fail only when another handle watches the same fd, and the fd is ours. */
+    if (events)
+        (void)uv_poll_start(&p->poll, events, on_peer_poll);
+    else
+        (void)uv_poll_stop(&p->poll);
+}
+
+/* ---- sending ---- */
+
+static void peer_drop_output(struct peer *p)
+{
+    p->write_failed = true;
+    outbox_finish(&p->out);
+    charge_buffers(p);
+}
+
+/* Cuts the list off behind SEND_MAX bytes; returns what is left of it. */
+static int limit_iov(struct iovec *iov, int n)
+{
+    size_t room = SEND_MAX;
+
+    for (int i = 0; i < n; i++) {
+        if (iov[i].iov_len >= room) {
+            iov[i].iov_len = room;
+            return i + 1;
+        }
+        room -= iov[i].iov_len;
+    }
+    return n;
+}
+
+/* Writes what the socket takes of o; false when it is broken. */
+static bool send_outbox(struct peer *p, struct outbox *o)
+{
+    struct iovec iov[IOV_MAX_BATCH];
+    int n_iov = limit_iov(iov, outbox_iov(o, iov, IOV_MAX_BATCH));
+    ssize_t n;
+
+    do
+        n = n_iov == 1 ? write(p->fd, iov[0].iov_base, iov[0].iov_len) : writev(p->fd, iov, n_iov);
+    while (n < 0 && errno == EINTR);
+    if (n < 0 && errno != EAGAIN)
+        return false;
+    if (n > 0)
+        outbox_consume(o, (size_t)n);
+    return true;
+}
+
+/* What waits in p->out, once the socket can take it. */
+static void flush_peer(struct peer *p)
+{
+    if (outbox_size(&p->out) == 0)
+        return;
+    if (!send_outbox(p, &p->out))
+        peer_drop_output(p);
+    else if (outbox_size(&p->out) == 0)
+        outbox_finish(&p->out);
+    charge_buffers(p);
+}
+
+/* Sends what was answered into the shared outbox; what the socket does not take becomes p's. Returns how much
+ * there was. */
+static size_t flush_shared(struct peer *p)
+{
+    struct outbox *o = &p->server->out;
+    size_t size = outbox_size(o);
+
+    if (outbox_size(o) > 0 && (p->write_failed || !send_outbox(p, o))) {
+        outbox_finish(o);
+        peer_drop_output(p);
+    }
+    if (outbox_size(o) > 0) {
+        p->out = *o;
+        *o = (struct outbox){0};
+        charge_buffers(p);
+    } else if (o->bytes.capacity > OUT_KEEP_MAX) {
+        outbox_finish(o);
+    }
+    return size;
+}
+
+/* ---- executing ---- */
+
+enum run_result {
+    RUN_MORE,     /* all complete messages are executed */
+    RUN_FULL,     /* replies have to be read first */
+    RUN_TURN,     /* the budget is used up */
+    RUN_STARVED,  /* the relay cannot take the request now */
+    RUN_AGENT,    /* the rest is an agent's opening, or the start of its TLS */
+    RUN_EXCHANGE, /* the rest is an agent's request for the secret */
+    RUN_BROKEN,   /* logged; the client is to be closed */
+};
+
+/* The five bytes that every TCPStore client sends first, in any slices. Nothing is kept until they are
+ * right. */
+static enum run_result check_greeting(struct peer *p, const uint8_t *data, size_t n, size_t *done)
+{
+    static const uint8_t greeting[HANDSHAKE_SIZE] = {
+        WIRE_OP_VALIDATE,
+        WIRE_VALIDATE_MAGIC & 0xff,
+        WIRE_VALIDATE_MAGIC >> 8 & 0xff,
+        WIRE_VALIDATE_MAGIC >> 16 & 0xff,
+        WIRE_VALIDATE_MAGIC >> 24,
+    };
+
+    if (p->n_greeted == 0 && n > 0 && data[0] == TLS_FIRST_BYTE && p->server->tls && p->server->rounds)
+        return RUN_AGENT;
+    if (p->n_greeted == 0 && n > 0 && data[0] == KEY_EXCHANGE_FIRST_BYTE && p->server->exchanges)
+        return RUN_EXCHANGE;
+    while (p->n_greeted < HANDSHAKE_SIZE && *done < n) {
+        if (data[(*done)++] != greeting[p->n_greeted++]) {
+            server_log(p->server, p, "is not a TCPStore client of PyTorch 2.2 or newer: closed");
+            return RUN_BROKEN;
+        }
+    }
+    if (p->n_greeted == HANDSHAKE_SIZE) {
+        list_unlink(&p->deadline_link);
+        list_append(&p->server->unused, &p->unused_link);
+        p->greeted_ms = uv_now(p->server->loop);
+    }
+    return RUN_MORE;
+}
+
+static enum run_result refuse_request(struct peer *p, enum wire_op op, int result)
+{
+    server_log(p->server, p, "%s in %s: closed", store_error(result), wire_op_name(op));
+    return RUN_BROKEN;
+}
+
+/* The request at data: the one that was begun, or the next. */
+static enum run_result next_request(struct peer *p, const uint8_t *data, size_t n)
+{
+    struct server *s = p->server;
+    int r;
+
+    if (p->request_size > 0)
+        return RUN_MORE;
+    r = wire_decode(&p->scanner, &s->limits.wire, data, n, &p->request, &p->request_size);
+    if (r == WIRE_E_BAD) {
+        server_log(s, p, "sent a broken message: %s (%llu): closed", p->scanner.error,
+                   (unsigned long long)p->scanner.error_value);
+        return RUN_BROKEN;
+    }
+    return RUN_MORE;
+}
+
+/* Decoding the request, and its bytes if they were copied at once. */
+static void spend_on_bytes(struct store_budget *budget, size_t size)
+{
+    uint64_t cost = 2 + (size < SCRATCH_SIZE ? size / STORE_UNIT_BYTES : 0);
+
+    budget->units -= cost < budget->units ? cost : budget->units;
+}
+
+/* A client that waits asks again and again in some of these ways. */
+static bool may_change_a_key(const struct wire_request *request)
+{
+    switch (request->op) {
+    case WIRE_OP_VALIDATE:
+    case WIRE_OP_WAIT:
+    case WIRE_OP_CANCEL_WAIT:
+    case WIRE_OP_QUEUE_POP:
+        return false;
+    case WIRE_OP_ADD:
+        return request->amount != 0;
+    default:
+        return !store_only_reads(request->op);
+    }
+}
+
+/* p is a client of the store; false: its place is for an agent. */
+static bool use_store(struct peer *p)
+{
+    const struct admission *admission = &p->server->admission;
+
+    list_unlink(&p->unused_link);
+    if (!p->for_agent || admission_is_open(admission, p->server->n_peers)) {
+        p->for_agent = false;
+        return true;
+    }
+    server_log(p->server, p,
+               "is a client of the store, and the last %u connections are kept for agents: closed; raise the "
+               "limit (ulimit -n%s)",
+               admission->reserved, server_option(p->server, ", --max-connections"));
+    return false;
+}
+
+/* With server.relay: the relay takes the request, and its reply comes later. */
+static enum run_result forward_request(struct peer *p, const uint8_t *raw, struct outbox *out,
+                                       struct store_budget *budget)
+{
+    struct server *s = p->server;
+    int r;
+
+    if (p->request.op != WIRE_OP_PING && !use_store(p))
+        return RUN_BROKEN;
+    r = relay_apply(s->relay, &p->relayed, &p->request, raw, p->request_size, out);
+    spend_on_bytes(budget, p->request_size);
+    if (r == RELAY_LATER)
+        return RUN_STARVED;
+    if (may_change_a_key(&p->request))
+        s->n_changes++;
+    if (s->stats && r == 0) {
+        store_stats_count(s->stats, p->request.op);
+        s->n_timed++;
+    }
+    return r != 0 ? refuse_request(p, p->request.op, r) : RUN_MORE;
+}
+
+/* One request with its bytes at p->request, as far as the budget goes. */
+static enum run_result run_request(struct peer *p, struct outbox *out, struct store_budget *budget)
+{
+    struct server *s = p->server;
+    bool begun = p->client.task.active;
+    int r = 0;
+
+    if (p->request.op != WIRE_OP_PING && !use_store(p))
+        return RUN_BROKEN;
+    if (!p->write_failed || !store_only_reads(p->request.op))
+        r = store_apply(&s->store, &p->client, &p->request, out, budget);
+    else if (begun)
+        store_client_give_up(&s->store, &p->client);
+    spend_on_bytes(budget, p->request_size);
+    if (!begun && may_change_a_key(&p->request))
+        s->n_changes++;
+    if (r == STORE_MORE)
+        return outbox_size(out) >= budget->output_max ? RUN_FULL : RUN_TURN;
+    if (s->stats && r == 0) {
+        store_stats_count(s->stats, p->request.op);
+        s->n_timed++;
+    }
+    return r != 0 ? refuse_request(p, p->request.op, r) : RUN_MORE;
+}
+
+/* Executes messages from data + *done on, while replies have room and the budget lasts. */
+static enum run_result run_messages(struct peer *p, const uint8_t *data, size_t n, size_t *done,
+                                    struct outbox *out, struct store_budget *budget)
+{
+    enum run_result r = RUN_MORE;
+
+    budget->output_max = output_limit(p->server);
+    while (*done < n && r == RUN_MORE) {
+        if (p->request_size == 0 && data[*done] == FRAME_FIRST_BYTE && p->server->rounds)
+            return RUN_AGENT;
+        if (outbox_size(out) >= budget->output_max)
+            return RUN_FULL;
+        if (budget->units == 0)
+            return RUN_TURN;
+        r = next_request(p, data + *done, n - *done);
+        if (r == RUN_MORE && p->request_size == 0)
+            return RUN_MORE; /* it is not complete */
+        if (r == RUN_MORE && p->server->relay)
+            r = forward_request(p, data + *done, out, budget);
+        else if (r == RUN_MORE)
+            r = run_request(p, out, budget);
+        if (r == RUN_MORE) {
+            *done += p->request_size;
+            p->request_size = 0;
+        }
+    }
+    return r;
+}
+
+static void peer_release(struct peer *p);
+
+/* The connection goes on as an agent's, with these bytes; p is closed. */
+static void hand_over_agent(struct peer *p, const uint8_t *data, size_t n, enum run_result kind)
+{
+    struct server *s = p->server;
+    struct buf rest = {0};
+    struct conn_owner owner = p->owner;
+    int fd = p->fd;
+
+    if (outbox_size(&p->out) > 0) {
+        server_log(s, p, "sent an agent's opening with replies unread: closed");
+        peer_close(p);
+    } else if (buf_append(&rest, data, n) < 0) {
+        server_log(s, p, "closed: out of memory for its opening");
+        peer_close(p);
+    } else {
+        peer_release(p);
+        if (kind == RUN_EXCHANGE)
+            exchange_conn_adopt(s->exchanges, fd, &owner, &rest);
+        else
+            agent_conn_adopt(s, fd, &owner, &rest);
+    }
+}
+
+/* Executes what can be of data and sends the replies. Returns bytes used up; SIZE_MAX: p is closed. */
+static size_t serve_untimed(struct peer *p, const uint8_t *data, size_t n, uint64_t units)
+{
+    struct store_budget budget = {.units = units, .turn = STORE_TURN_UNITS};
+    struct server *s = p->server;
+    enum run_result r = RUN_MORE;
+    size_t done = 0, n_answered = 0;
+
+    if (p->n_greeted < HANDSHAKE_SIZE)
+        r = check_greeting(p, data, n, &done);
+    for (;;) {
+        bool shared = outbox_size(&p->out) == 0;
+
+        if (r == RUN_MORE)
+            r = run_messages(p, data, n, &done, shared ? &s->out : &p->out, &budget);
+        if (shared)
+            n_answered += flush_shared(p);
+        else
+            charge_buffers(p);
+        if (r != RUN_FULL || outbox_size(&p->out) > 0 || n_answered >= TURN_OUTPUT_MAX)
+            break;
+        r = RUN_MORE; /* the socket took it all */
+    }
+    if (r == RUN_AGENT || r == RUN_EXCHANGE) {
+        hand_over_agent(p, data + done, n - done, r);
+        return SIZE_MAX;
+    }
+    p->held = r == RUN_FULL || r == RUN_TURN || r == RUN_STARVED;
+    p->starved = r == RUN_STARVED;
+    if (r == RUN_TURN)
+        list_append(&s->busy, &p->busy_link);
+    if (r != RUN_BROKEN)
+        return done;
+    flush_peer(p); /* what was answered before the bad message, if the socket takes it */
+    peer_close(p);
+    return SIZE_MAX;
+}
+
+/* The same, with a look at the clock before and after where requests are counted. */
+static size_t serve(struct peer *p, const uint8_t *data, size_t n, uint64_t units)
+{
+    struct server *s = p->server;
+
+    if (!s->stats)
+        return serve_untimed(p, data, n, units);
+    uint64_t began_ns = uv_hrtime();
+    s->n_timed = 0;
+    size_t used = serve_untimed(p, data, n, units);
+    store_stats_time(s->stats, s->n_timed, uv_hrtime() - began_ns);
+    return used;
+}
+
+/* ---- receiving ---- */
+
+/* An incomplete message has its time, counted from its start or from its last MiB. */
+static void watch_frame(struct peer *p)
+{
+    struct server *s = p->server;
+    size_t size = buf_size(&p->in);
+
+    if (p->n_greeted < HANDSHAKE_SIZE)
+        return; /* the deadline of the greeting still runs */
+    if (size == 0 || p->held)
+        list_unlink(&p->deadline_link);
+    else if (list_is_empty(&p->deadline_link) || size < p->frame_mark ||
+             size - p->frame_mark >= FRAME_PROGRESS) {
+        p->frame_mark = size;
+        server_set_deadline(s, p, &s->framing, s->limits.frame_ms);
+    }
+}
+
+/* Something of p changed: decide whether it ends, and what to wait for. */
+static void peer_update(struct peer *p)
+{
+    if (p->eof && !p->held && outbox_size(&p->out) == 0 && !relay_client_is_owed(&p->relayed)) {
+        peer_close(p);
+        return;
+    }
+    watch_frame(p);
+    update_peer_polling(p);
+}
+
+/* Executes what p->in holds; false when p is closed. */
+static bool serve_buffered(struct peer *p, uint64_t units)
+{
+    size_t used = serve(p, buf_bytes(&p->in), buf_size(&p->in), units);
+
+    if (used == SIZE_MAX)
+        return false;
+    if (used > 0)
+        list_unlink(&p->deadline_link); /* what is incomplete now is another message */
+    buf_consume(&p->in, used);
+    if (buf_size(&p->in) == 0)
+        buf_reset(&p->in);
+    charge_buffers(p);
+    return true;
+}
+
+static void rebase_span(struct wire_span *span, const uint8_t *from, const uint8_t *to)
+{
+    if (span->data)
+        span->data = to + (span->data - from);
+}
+
+/* The bytes of a request that was begun were copied. */
+static void rebase_request(struct wire_request *request, const uint8_t *from, const uint8_t *to)
+{
+    rebase_span(&request->key, from, to);
+    rebase_span(&request->value, from, to);
+    rebase_span(&request->desired, from, to);
+    rebase_span(&request->items, from, to);
+}
+
+/* Bytes of which the rest is kept; false when p is closed. */
+static bool serve_scratch(struct peer *p, size_t n)
+{
+    const uint8_t *data = p->server->scratch;
+    size_t used = serve(p, data, n, FRESH_UNITS);
+
+    if (used == SIZE_MAX)
+        return false;
+    if (used == n)
+        return true;
+    if (buf_append(&p->in, data + used, n - used) < 0) {
+        server_log(p->server, p, "closed: out of memory for its message");
+        peer_close(p);
+        return false;
+    }
+    if (p->request_size > 0)
+        rebase_request(&p->request, data + used, buf_bytes(&p->in));
+    charge_buffers(p);
+    return true;
+}
+
+/* Of the network whose clients hold the most, the client that does; there has to be one that holds something. */
+static struct peer *largest_holder(struct server *s)
+{
+    unsigned slot = input_shares_largest(&s->input);
+    struct peer *largest = NULL;
+
+    for (struct list *i = s->peers.next; i != &s->peers; i = i->next) {
+        struct peer *p = list_entry(i, struct peer, link);
+
+        if (p->input_slot == slot && (!largest || p->charged_input > largest->charged_input))
+            largest = p;
+    }
+    return largest;
+}
+
+/* Incomplete messages of all clients hold too much, and p wants more: closes the client that holds the most. False: that is
+ * p. */
+static bool cut_largest_holder(struct peer *p)
+{
+    struct server *s = p->server;
+    struct peer *largest = largest_holder(s);
+
+    server_log(s, largest, "closed: incomplete messages of all clients hold %llu bytes%s, its own %zu",
+               (unsigned long long)s->input.total, server_option(s, " (--max-input)"),
+               largest->charged_input);
+    peer_close(largest);
+    return largest != p;
+}
+
+/* Where to read to: behind the incomplete message, or the scratch buffer. NULL: p is closed. */
+static uint8_t *peer_read_buffer(struct peer *p, size_t *ret_size)
+{
+    struct server *s = p->server;
+    uint8_t *place;
+
+    bool tight = s->input.total + agents_input(s->rounds) > s->limits.input_all_max;
+    bool small = buf_size(&p->in) < IN_STEP_SMALL; /* and may stay so for as long as it has time */
+
+    /* What is read may have to be kept, too: when the client does not read its replies. */
+    *ret_size = tight || (small && buf_size(&p->in) > 0) ? IN_STEP_SMALL : IN_STEP;
+    if (buf_size(&p->in) == 0)
+        return s->scratch;
+    if (buf_size(&p->in) > IN_STEP && tight && !cut_largest_holder(p))
+        return NULL;
+    place = buf_reserve(&p->in, *ret_size);
+    if (!place) {
+        server_log(s, p, "closed: out of memory for its message of %llu bytes",
+                   (unsigned long long)p->scanner.need);
+        peer_close(p);
+    }
+    return place;
+}
+
+/* Reads once; false when p is closed or has nothing to read. */
+static bool peer_read(struct peer *p)
+{
+    size_t size;
+    uint8_t *place = peer_read_buffer(p, &size);
+    ssize_t n;
+
+    if (!place)
+        return false;
+    do
+        n = read(p->fd, place, size);
+    while (n < 0 && errno == EINTR);
+    if (n < 0 && errno == EAGAIN)
+        return false;
+    if (n <= 0) {
+        p->eof = true;
+        if (n < 0)
+            peer_drop_output(p); /* a reset: the client does not read any more */
+        peer_update(p);
+        return false;
+    }
+    if (place == p->server->scratch) {
+        if (!serve_scratch(p, (size_t)n))
+            return false;
+    } else {
+        buf_commit(&p->in, (size_t)n);
+        if (!serve_buffered(p, FRESH_UNITS))
+            return false;
+    }
+    peer_update(p);
+    return true;
+}
+
+bool peer_catch_up(struct peer *p)
+{
+    uint64_t deadline_ms = p->deadline_ms;
+
+    if (p->server->draining)
+        return false;   /* nothing more is executed */
+    (void)peer_read(p); /* whatever came of it is settled */
+    return p->closing || list_is_empty(&p->deadline_link) || p->deadline_ms != deadline_ms;
+}
+
+void peer_continue(struct peer *p)
+{
+    bool waits_for_turn = !list_is_empty(&p->busy_link);
+
+    if (p->held && !p->starved && !waits_for_turn && outbox_size(&p->out) < output_limit(p->server) &&
+        !p->server->draining) {
+        p->held = false;
+        if (!serve_buffered(p, FRESH_UNITS))
+            return;
+    }
+    peer_update(p);
+}
+
+/* The next piece of a long message is read in a turn as well: hundreds of clients that send one would otherwise have a
+ * piece each in every turn of the loop. True: p waits for its turn. */
+static bool read_in_turn(struct peer *p)
+{
+    if (buf_size(&p->in) < SCRATCH_SIZE)
+        return false;
+    list_append(&p->server->busy, &p->busy_link);
+    update_peer_polling(p);
+    return true;
+}
+
+void peers_run_turn(struct server *s)
+{
+    struct peer *p;
+
+    if (list_is_empty(&s->busy))
+        return;
+    p = list_entry(s->busy.next, struct peer, busy_link);
+    list_unlink(&p->busy_link);
+    if (p->held) {
+        p->held = false;
+        if (serve_buffered(p, STORE_TURN_UNITS))
+            peer_update(p);
+    } else if (!peer_read(p) && !p->closing) {
+        if (p->reset)
+            peer_close(p); /* as in read_rest() */
+        else
+            peer_update(p);
+    }
+}
+
+/* ---- releases ---- */
+
+static void send_wait_stop(struct peer *p)
+{
+    static const uint8_t stop = WIRE_WAIT_STOP;
+    ssize_t n = -1;
+
+    if (p->write_failed)
+        return;
+    if (outbox_size(&p->out) == 0) {
+        n = write(p->fd, &stop, 1);
+        if (n == 1)
+            return;
+        if (errno != EAGAIN && errno != EINTR) {
+            peer_drop_output(p);
+            return;
+        }
+    }
+    if (buf_append_u8(&p->out.bytes, stop) < 0) {
+        server_log(p->server, p, "closed: out of memory for its reply");
+        peer_close(p);
+        return;
+    }
+    charge_buffers(p);
+    update_peer_polling(p);
+}
+
+/* ---- events ---- */
+
+/* The socket broke (a reset): what arrived before it still counts, and read() returns the end behind it.
+ * One piece per turn, between the requests of other clients: the kernel may hold megabytes. */
+static void read_rest(struct peer *p)
+{
+    peer_drop_output(p);
+    if (p->held && list_is_empty(&p->busy_link)) {
+        p->held = false;
+        if (!serve_buffered(p, FRESH_UNITS))
+            return;
+    }
+    p->reset = true;
+    if (p->held || read_in_turn(p))
+        return; /* its turns come first; polling then reports the reset again */
+    if (!peer_read(p) && !p->closing)
+        peer_close(p); /* nothing to read, and nothing would wake us */
+}
+
+static void on_peer_poll(uv_poll_t *poll, int status, int events)
+{
+    struct peer *p = poll->data;
+    struct server *s = p->server;
+
+    if (!list_is_empty(&p->client.released)) {
+        list_unlink(&p->client.released);
+        send_wait_stop(p); /* its 00 goes ahead of whatever it is answered next */
+    }
+    if (p->closing)
+        return;
+    if (status < 0) {
+        p->events = 0; /* libuv stopped the handle */
+        read_rest(p);
+    } else {
+        if (events & UV_WRITABLE) {
+            flush_peer(p);
+            peer_continue(p);
+        }
+        if (events & UV_READABLE && !p->closing && p->events & UV_READABLE && !read_in_turn(p))
+            (void)peer_read(p); /* whatever came of it is settled */
+    }
+    server_work_off(s);
+}
+
+/* What the relay has for this client. */
+static void serve_relayed(struct peer *p)
+{
+    struct server *s = p->server;
+    struct buf *reply = &p->relayed.reply;
+    bool shared = outbox_size(&p->out) == 0;
+    struct outbox *out = shared ? &s->out : &p->out;
+    int failure = p->relayed.failure;
+
+    if (failure == 0 && s->output_bytes + buf_size(reply) > s->limits.output_all_max)
+        failure = -ENOBUFS;
+    if (failure == 0 && !p->write_failed && buf_append(&out->bytes, buf_bytes(reply), buf_size(reply)) < 0)
+        failure = -ENOMEM;
+    buf_clear(reply, RELAY_KEEP_MAX);
+    if (relay_client_again(&p->relayed))
+        p->starved = false;
+    if (shared)
+        (void)flush_shared(p); /* how much there was is known */
+    else
+        flush_peer(p);
+    if (failure != 0) {
+        server_log(s, p, "%s in %s: closed", store_error(failure), wire_op_name(p->relayed.failed_op));
+        peer_close(p);
+        return;
+    }
+    charge_buffers(p);
+    peer_continue(p);
+}
+
+void peers_serve_relayed(struct server *s)
+{
+    struct relay_client *c;
+
+    while (!s->relay->failed && (c = relay_next_ready(s->relay)))
+        serve_relayed(list_entry(c, struct peer, relayed));
+    while (s->relay->failed && !list_is_empty(&s->peers))
+        peer_close(list_entry(s->peers.next, struct peer, link));
+    server_work_off(s);
+}
+
+void peers_release(struct server *s, unsigned max)
+{
+    unsigned max_each = max;
+
+    while (!list_is_empty(&s->store.released) && max-- > 0) {
+        struct list *entry = s->store.released.next;
+        struct store_client *client = list_entry(entry, struct store_client, released);
+
+        list_unlink(entry);
+        send_wait_stop(list_entry(client, struct peer, client));
+    }
+    job_stores_release(s->job_stores, max_each);
+    if (s->relay && s->relay_wake)
+        s->relay_wake(s->relay_data);
+}
+
+/* ---- life ---- */
+
+static void on_peer_closed(uv_handle_t *handle)
+{
+    struct peer *p = handle->data;
+    struct server *s = p->server;
+
+    free(p);
+    server_handle_closed(s);
+}
+
+int peer_create(struct server *s, int fd, const struct conn_owner *owner, bool for_agent)
+{
+    struct peer *p = calloc(1, sizeof(*p));
+    int r = p ? uv_poll_init(s->loop, &p->poll, fd) : -ENOMEM;
+
+    if (r < 0) {
+        free(p);
+        (void)close(fd); /* nothing was sent on it */
+        return r;
+    }
+    p->poll.data = p;
+    p->server = s;
+    p->fd = fd;
+    p->owner = *owner;
+    p->for_agent = for_agent;
+    p->input_slot = input_shares_slot(&s->input, server_network_of(fd));
+    list_init(&p->deadline_link);
+    list_init(&p->busy_link);
+    list_init(&p->unused_link);
+    store_client_init(&p->client);
+    p->client.owner = address_quota_counter(&s->quota, fd);
+    relay_client_init(&p->relayed);
+    server_handle_opened(s);
+    list_append(&s->peers, &p->link);
+    s->n_peers++;
+    server_set_deadline(s, p, &s->greeting, s->limits.handshake_ms);
+    update_peer_polling(p);
+    return 0;
+}
+
+/* Everything but the socket. */
+static void peer_release(struct peer *p)
+{
+    struct server *s = p->server;
+
+    assert(!p->closing);
+    p->closing = true;
+    store_client_finish(&s->store, &p->client);
+    if (s->relay)
+        relay_client_finish(s->relay, &p->relayed);
+    outbox_finish(&p->out);
+    buf_finish(&p->in);
+    charge_buffers(p);
+    list_unlink(&p->link);
+    list_unlink(&p->deadline_link);
+    list_unlink(&p->busy_link);
+    list_unlink(&p->unused_link);
+    uv_close((uv_handle_t *)&p->poll, on_peer_closed);
+}
+
+void peer_close(struct peer *p)
+{
+    struct server *s = p->server;
+
+    peer_release(p);
+    (void)close(p->fd); /* the poll handle let go of it above */
+    server_peer_gone(s, p->fd);
+}
+
+/* False: p stays. */
+static bool close_for_room(struct peer *p, enum admission_kind kind, uint64_t since_ms,
+                           enum admission_place place)
+{
+    struct server *s = p->server;
+    uint64_t age_ms = uv_now(s->loop) - since_ms;
+
+    if (!admission_may_close(&s->admission, kind, age_ms, place))
+        return false;
+    server_log(s, p, "has %s for %.3g s while connections are used up: closed",
+               kind == ADMISSION_UNUSED ? "requested nothing" : "sent no greeting", age_ms / 1000.0);
+    peer_close(p);
+    return true;
+}
+
+bool peers_make_room(struct server *s, enum admission_place place)
+{
+    struct peer *p;
+
+    if (!list_is_empty(&s->unused)) {
+        p = list_entry(s->unused.next, struct peer, unused_link);
+        if (close_for_room(p, ADMISSION_UNUSED, p->greeted_ms, place))
+            return true;
+    }
+    if (list_is_empty(&s->greeting))
+        return false;
+    p = list_entry(s->greeting.next, struct peer, deadline_link);
+    return close_for_room(p, ADMISSION_SILENT, p->deadline_ms - s->limits.handshake_ms, place);
+}
+
+void peer_drain(struct peer *p)
+{
+    p->eof = true;
+    p->held = false;
+    list_unlink(&p->busy_link);
+    peer_update(p);
+}

@@ -1,0 +1,686 @@
+/*
+ * Connections of nodes: a TLS handshake and sealed records on a socket, around a relay_node.
+ *
+ *   connection with a proved key -> adopted -> space -> hello -> frames -> closed
+ *                                                         ^                  |
+ *                                                         +--- next one <----+   the node stays for KEEP_MS
+ *
+ * A connection belongs to the shell that adopts it until the node has named its keys, and then to the shell of those.
+ *
+ * Ways it fails: the connection breaks, and the node comes again; a hello of a node that was known and is not any more, or
+ * frames that break the rules: the node is forgotten, and its store fails. A node that does not come again within KEEP_MS
+ * is forgotten, and its waits with it.
+ */
+
+#include "rendezvous/server/relay_shell_uv.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "proto/tls_openssl.h"
+#include "rendezvous/relay/relay_node.h"
+#include "rendezvous/relay/replica.h"
+#include "rendezvous/server/server_impl_uv.h"
+
+/* A connection without a hello is closed by the second sweep. */
+enum { NODES_MAX = 16384, BUCKETS = 256, KEEP_MS = 60000, SWEEP_MS = 10000, FRESH_UNITS = 512 };
+
+static_assert(BUCKETS > UINT8_MAX, "each first byte of a nonce has a bucket");
+
+struct relay_conn;
+
+/* One life of a node's store. */
+struct served_node {
+    struct list link, bucket, busy, unsent;
+    struct replica_node of;  /* without replicas only its node and nonce are used */
+    struct relay_conn *conn; /* NULL: it is away */
+    uint64_t away_ms;        /* since when */
+    bool is_reported;        /* a fault of a connection */
+};
+
+struct relay_conn {
+    uv_poll_t poll;
+    struct relay_shell *shell;
+    struct list link;
+    struct served_node *served; /* NULL: before its hello */
+    struct tls_link *tls;
+    struct buf hello; /* an incomplete one, or the space ahead of it */
+    uint64_t since_ms;
+    struct buf wire; /* records that the socket did not take yet */
+    int fd;
+    uint8_t events;
+    bool closing;
+};
+
+struct relay_shell {
+    struct relay_shell_config config;
+    struct list nodes, conns, busy, unsent;
+    struct list buckets[BUCKETS]; /* the nodes by the first byte of their nonces, which are random */
+    unsigned n_nodes, n_handles;
+    uv_timer_t timer;
+    struct wire_limits wire;
+    struct replica replica; /* with config.entry */
+    struct buf plain, out;  /* empty between two calls: their memory is kept */
+};
+
+static void on_relay_poll(uv_poll_t *poll, int status, int events);
+
+/* ---- end ---- */
+
+static void shell_handle_closed(struct relay_shell *h)
+{
+    struct server *s = h->config.server;
+
+    if (--h->n_handles == 0) {
+        if (h->config.entry)
+            replica_finish(&h->replica);
+        buf_finish(&h->plain);
+        buf_finish(&h->out);
+        if (h->config.closed)
+            h->config.closed(h->config.data);
+        free(h);
+    }
+    server_handle_closed(s);
+}
+
+static void on_relay_closed(uv_handle_t *handle)
+{
+    struct relay_conn *c = handle->data;
+    struct relay_shell *h = c->shell;
+
+    free(c);
+    shell_handle_closed(h);
+}
+
+/* After requests were executed or clients have left. */
+static void note_work(struct relay_shell *h)
+{
+    if (h->config.worked)
+        h->config.worked(h->config.data);
+    server_work_off(h->config.server);
+}
+
+static void relay_conn_close(struct relay_conn *c)
+{
+    struct server *s = c->shell->config.server;
+
+    if (c->closing)
+        return;
+    c->closing = true;
+    if (c->served) {
+        c->served->conn = NULL;
+        c->served->away_ms = uv_now(s->loop);
+        relay_link_down(&c->served->of.node.link);
+    }
+    list_unlink(&c->link);
+    tls_link_free(c->tls);
+    buf_finish(&c->hello);
+    buf_finish(&c->wire);
+    uv_close((uv_handle_t *)&c->poll, on_relay_closed);
+    (void)close(c->fd); /* the poll handle let go of it above */
+    server_peer_gone(s, c->fd);
+}
+
+static void free_node(struct relay_shell *h, struct served_node *n)
+{
+    if (n->conn)
+        relay_conn_close(n->conn);
+    list_unlink(&n->link);
+    list_unlink(&n->bucket);
+    list_unlink(&n->busy);
+    list_unlink(&n->unsent);
+    free(n);
+    h->n_nodes--;
+}
+
+static void drop_node(struct relay_shell *h, struct served_node *n)
+{
+    if (h->config.entry)
+        replica_forget(&h->replica, &n->of);
+    relay_node_finish(&n->of.node);
+    free_node(h, n);
+}
+
+/* ---- entries for a backup ---- */
+
+/* Without memory the entry is lost here and there. */
+static void pass_entry(struct relay_shell *h, int result, struct wire_span entry)
+{
+    if (result == 0)
+        h->config.entry(h->config.data, entry);
+}
+
+/* The node is forgotten when the backup forgets it, too. */
+static void want_drop(struct relay_shell *h, struct served_node *n)
+{
+    struct wire_span entry;
+
+    if (n->conn)
+        relay_conn_close(n->conn);
+    if (n->of.is_dropped)
+        return;
+    int r = replica_append_drop(&h->replica, &n->of, &entry);
+    n->of.is_dropped = true; /* without memory it stays, and is refused */
+    pass_entry(h, r, entry);
+}
+
+/* ---- sending ---- */
+
+static void update_relay_polling(struct relay_conn *c)
+{
+    uint8_t events = buf_size(&c->wire) > 0 ? UV_READABLE | UV_WRITABLE : UV_READABLE;
+
+    if (c->closing || events == c->events)
+        return;
+    c->events = events;
+    (void)uv_poll_start(&c->poll, events, on_relay_poll); /* fails only for a closing handle */
+}
+
+/* False: the connection is broken. */
+static bool write_wire(struct relay_conn *c)
+{
+    while (buf_size(&c->wire) > 0) {
+        ssize_t n = write(c->fd, buf_bytes(&c->wire), buf_size(&c->wire));
+
+        if (n < 0 && errno == EAGAIN)
+            return true;
+        if (n < 0 && errno != EINTR)
+            return false;
+        if (n > 0)
+            buf_consume(&c->wire, (size_t)n);
+    }
+    buf_clear(&c->wire, RELAY_KEEP_MAX);
+    return true;
+}
+
+/* Encrypts what the link has into an empty `wire`. */
+static bool fill_wire(struct relay_conn *c)
+{
+    struct buf *out = &c->shell->out;
+    bool ok = relay_link_output(&c->served->of.node.link, out) == 0 &&
+              (buf_size(out) == 0 || tls_link_send(c->tls, buf_bytes(out), buf_size(out), &c->wire) == 0);
+
+    buf_clear(out, RELAY_KEEP_MAX);
+    return ok;
+}
+
+/* Sends what the link has, as far as the socket takes it. Nothing of c may be used when it returns false. */
+static bool relay_conn_flush(struct relay_conn *c)
+{
+    bool ok = true, more = true;
+
+    while (ok && more) {
+        if (c->served && buf_size(&c->wire) == 0)
+            ok = fill_wire(c);
+        more = ok && buf_size(&c->wire) > 0;
+        ok = ok && write_wire(c);
+        more = more && ok && buf_size(&c->wire) == 0;
+    }
+    if (!ok) {
+        relay_conn_close(c);
+        return false;
+    }
+    update_relay_polling(c);
+    return true;
+}
+
+/* ---- requests ---- */
+
+static void run_node(struct relay_shell *h, struct served_node *n, uint64_t units)
+{
+    struct store_budget budget = {.units = units, .turn = STORE_TURN_UNITS};
+    uint64_t n_changes = n->of.node.n_changes;
+    int r = relay_node_run(&n->of.node, &budget);
+
+    h->config.server->n_changes += n->of.node.n_changes - n_changes;
+    list_unlink(&n->busy);
+    if (r < 0) {
+        server_log(h->config.server, NULL, "forgot a node's store: %s", strerror(-r));
+        drop_node(h, n);
+        return;
+    }
+    if (r == RELAY_NODE_TURN)
+        list_append(&h->busy, &n->busy);
+    if (n->conn)
+        (void)relay_conn_flush(n->conn);
+}
+
+/* Appends an entry for each whole frame that arrived. 0, -EPROTO or -ENOMEM. */
+static int split_bytes(struct relay_shell *h, struct served_node *n, const uint8_t *bytes, size_t size)
+{
+    struct buf frames = {0};
+    int r = relay_link_split(&n->of.node.link, bytes, size, &frames);
+
+    for (size_t part = 1; r == 0 && part > 0;) {
+        struct wire_span entry;
+
+        part = relay_link_frame_size(buf_bytes(&frames), buf_size(&frames));
+        if (part == 0)
+            continue;
+        r = replica_append_frame(&h->replica, &n->of, wire_span(buf_bytes(&frames), part), &entry);
+        pass_entry(h, r, entry);
+        buf_consume(&frames, part);
+    }
+    buf_finish(&frames);
+    return r;
+}
+
+static struct served_node *find_node(struct relay_shell *h, const uint8_t *nonce)
+{
+    list_for_each(i, &h->buckets[nonce[0]])
+    {
+        struct served_node *n = list_entry(i, struct served_node, bucket);
+
+        if (memcmp(n->of.nonce, nonce, RELAY_NONCE_SIZE) == 0)
+            return n;
+    }
+    return NULL;
+}
+
+static struct served_node *create_node(struct relay_shell *h, const uint8_t *nonce)
+{
+    struct served_node *n = h->n_nodes < NODES_MAX ? calloc(1, sizeof(*n)) : NULL;
+
+    if (!n)
+        return NULL;
+    memcpy(n->of.nonce, nonce, RELAY_NONCE_SIZE);
+    list_init(&n->busy);
+    list_init(&n->unsent);
+    relay_node_init(&n->of.node, h->config.store, &h->wire);
+    n->of.node.stats = h->config.server->stats;
+    list_append(&h->nodes, &n->link);
+    list_append(&h->buckets[nonce[0]], &n->bucket);
+    h->n_nodes++;
+    return n;
+}
+
+static bool answer_hello(struct relay_conn *c, const struct relay_hello *hello, uint64_t arrived)
+{
+    struct relay_hello answer = *hello;
+    struct buf out = {0};
+
+    answer.arrived = arrived;
+    bool ok = relay_hello_put(&out, &answer) == 0 &&
+              tls_link_send(c->tls, buf_bytes(&out), buf_size(&out), &c->wire) == 0;
+    buf_finish(&out);
+    return ok;
+}
+
+/* The node learns that it cannot go on, if the socket takes the answer; its connection is closed. */
+static bool answer_and_end(struct relay_conn *c, const struct relay_hello *hello, uint64_t arrived)
+{
+    if (answer_hello(c, hello, arrived))
+        (void)write_wire(c);
+    return false;
+}
+
+static bool refuse_node(struct relay_conn *c, const struct relay_hello *hello)
+{
+    return answer_and_end(c, hello, RELAY_FORGOTTEN);
+}
+
+/* Its hello is answered when the backup knows it, too. */
+static bool begin_node(struct relay_shell *h, struct served_node *n)
+{
+    struct wire_span entry;
+    int r = replica_append_node(&h->replica, &n->of, &entry);
+
+    pass_entry(h, r, entry);
+    return r == 0;
+}
+
+static void give_node_up(struct relay_shell *h, struct served_node *n)
+{
+    if (h->config.entry && n->of.number > 0)
+        want_drop(h, n);
+    else
+        drop_node(h, n);
+}
+
+static bool take_hello(struct relay_conn *c, const uint8_t *bytes)
+{
+    struct relay_shell *h = c->shell;
+    struct relay_hello hello;
+
+    if (!relay_hello_decode(bytes, &hello))
+        return false;
+    struct served_node *n = find_node(h, hello.nonce);
+    if (hello.asks)
+        return answer_and_end(c, &hello, n && !n->of.is_dropped ? n->of.node.link.arrived : RELAY_FORGOTTEN);
+    if (n ? n->of.is_dropped : hello.is_known)
+        return refuse_node(c, &hello);
+    if (!n)
+        n = create_node(h, hello.nonce);
+    if (!n)
+        return false;
+    if (n->conn)
+        relay_conn_close(n->conn);
+    if (relay_link_resume(&n->of.node.link, hello.arrived) < 0) {
+        give_node_up(h, n);
+        return refuse_node(c, &hello);
+    }
+    n->conn = c;
+    c->served = n;
+    if (h->config.entry && !n->of.is_created)
+        return n->of.number > 0 || begin_node(h, n);
+    return answer_hello(c, &hello, n->of.node.link.arrived);
+}
+
+/* The node names its keys. False: the connection has to be closed. */
+static bool take_space(struct relay_conn *c)
+{
+    struct relay_space space;
+    int n = relay_space_decode(buf_bytes(&c->hello), buf_size(&c->hello), &space);
+    struct relay_shell *h;
+    bool later = false;
+
+    if (n <= 0)
+        return n == 0;
+    h = c->shell->config.find(c->shell->config.data, c->tls, &space, &later);
+    if (!h && later)
+        return false;
+    if (!h) {
+        /* Also a node whose keys were lost with another process: its store ends. */
+        (void)refuse_node(c, &(struct relay_hello){0});
+        return false;
+    }
+    buf_consume(&c->hello, (size_t)n);
+    list_unlink(&c->link);
+    c->shell->n_handles--;
+    c->shell = h;
+    h->n_handles++;
+    list_append(&h->conns, &c->link);
+    return true;
+}
+
+static int receive_bytes(struct relay_shell *h, struct served_node *n, const uint8_t *bytes, size_t size)
+{
+    return h->config.entry ? split_bytes(h, n, bytes, size)
+                           : relay_link_receive(&n->of.node.link, bytes, size);
+}
+
+/* False: the connection has to be closed. */
+static bool take_bytes(struct relay_conn *c, const uint8_t *bytes, size_t n)
+{
+    if (!c->served) {
+        if (buf_append(&c->hello, bytes, n) < 0 || (!c->shell->config.store && !take_space(c)))
+            return false;
+        if (!c->shell->config.store || buf_size(&c->hello) < RELAY_HELLO_SIZE)
+            return true;
+        if (!take_hello(c, buf_bytes(&c->hello)))
+            return false;
+        buf_consume(&c->hello, RELAY_HELLO_SIZE);
+        bytes = buf_bytes(&c->hello);
+        n = buf_size(&c->hello);
+    }
+    int r = n > 0 ? receive_bytes(c->shell, c->served, bytes, n) : 0;
+    buf_reset(&c->hello);
+    if (r < 0)
+        give_node_up(c->shell, c->served); /* closes c, too */
+    else if (!c->shell->config.entry)
+        run_node(c->shell, c->served, FRESH_UNITS);
+    return true;
+}
+
+/* Once for each node: a process between the hosts might cause it as often as the node comes again. */
+static void report_fault(struct relay_conn *c)
+{
+    const char *why = tls_link_error(c->tls);
+
+    if (!why[0] || !c->served || c->served->is_reported)
+        return;
+    c->served->is_reported = true;
+    server_log(c->shell->config.server, NULL, "the connection of a node's store has ended: %s", why);
+}
+
+static bool read_records(struct relay_conn *c)
+{
+    struct server *s = c->shell->config.server;
+    struct buf *plain = &c->shell->plain;
+    ssize_t n = read(c->fd, s->scratch, SCRATCH_SIZE);
+
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return true;
+    if (n <= 0)
+        return false;
+    bool ok = tls_link_receive(c->tls, s->scratch, (size_t)n, plain, &c->wire) == 0 &&
+              !tls_link_is_finished(c->tls);
+    report_fault(c);
+    if (ok && buf_size(plain) > 0)
+        ok = take_bytes(c, buf_bytes(plain), buf_size(plain));
+    buf_clear(plain, RELAY_KEEP_MAX);
+    return ok;
+}
+
+static void on_relay_poll(uv_poll_t *poll, int status, int events)
+{
+    struct relay_conn *c = poll->data;
+
+    if (c->closing)
+        return;
+    if (status < 0 || ((events & UV_READABLE) && !read_records(c)))
+        relay_conn_close(c); /* does nothing if it is closed */
+    else if (!c->closing)
+        (void)relay_conn_flush(c);
+    note_work(c->shell); /* it is freed in a later turn of the loop */
+}
+
+int relay_conn_adopt(struct relay_shell *h, int fd, struct tls_link *tls, const struct buf *plain)
+{
+    struct relay_conn *c = calloc(1, sizeof(*c));
+    int r = c ? uv_poll_init(h->config.server->loop, &c->poll, fd) : -ENOMEM;
+
+    if (r < 0) {
+        free(c);
+        tls_link_free(tls);
+        (void)close(fd); /* the node comes again */
+        return r;
+    }
+    c->poll.data = c;
+    c->shell = h;
+    c->tls = tls;
+    c->fd = fd;
+    c->since_ms = uv_now(h->config.server->loop);
+    h->n_handles++;
+    server_handle_opened(h->config.server);
+    list_append(&h->conns, &c->link);
+    h->config.server->n_peers++;
+    update_relay_polling(c);
+    if (buf_size(plain) > 0 && !take_bytes(c, buf_bytes(plain), buf_size(plain)))
+        relay_conn_close(c);
+    else if (!c->closing)
+        (void)relay_conn_flush(c);
+    note_work(c->shell); /* as above */
+    return 0;
+}
+
+/* ---- turns ---- */
+
+void relay_shell_release(struct relay_shell *h, struct store_client *client)
+{
+    struct served_node *n = list_entry(relay_node_release(client), struct served_node, of.node);
+
+    if (list_is_empty(&n->unsent))
+        list_append(&h->unsent, &n->unsent);
+}
+
+void relay_shell_flush(struct relay_shell *h)
+{
+    while (!list_is_empty(&h->unsent)) {
+        struct served_node *n = list_entry(h->unsent.next, struct served_node, unsent);
+
+        list_unlink(&n->unsent);
+        if (n->conn)
+            (void)relay_conn_flush(n->conn);
+    }
+}
+
+bool relay_shell_has_nodes(const struct relay_shell *h)
+{
+    return !list_is_empty(&h->nodes) || !list_is_empty(&h->conns);
+}
+
+bool relay_shell_is_busy(const struct relay_shell *h)
+{
+    return h->config.entry ? replica_is_busy(&h->replica) : !list_is_empty(&h->busy);
+}
+
+int relay_shell_run_turn(struct relay_shell *h)
+{
+    if (h->config.entry) {
+        int r = replica_run(&h->replica);
+
+        relay_shell_flush(h);
+        return r;
+    }
+    if (relay_shell_is_busy(h))
+        run_node(h, list_entry(h->busy.next, struct served_node, busy), STORE_TURN_UNITS);
+    return 0;
+}
+
+struct replica *relay_shell_replica(struct relay_shell *h)
+{
+    return h->config.entry ? &h->replica : NULL;
+}
+
+const struct wire_limits *relay_shell_wire(const struct relay_shell *h)
+{
+    return &h->wire;
+}
+
+void relay_shell_cut(struct relay_shell *h)
+{
+    while (!list_is_empty(&h->conns))
+        relay_conn_close(list_entry(h->conns.next, struct relay_conn, link));
+}
+
+void relay_shell_serve(struct relay_shell *h)
+{
+    list_for_each(i, &h->nodes) list_entry(i, struct served_node, link)->away_ms =
+        uv_now(h->config.server->loop);
+    h->replica.is_backup = false;
+}
+
+static void on_sweep(uv_timer_t *timer)
+{
+    struct relay_shell *h = timer->data;
+    uint64_t now_ms = uv_now(h->config.server->loop);
+
+    list_for_each_safe(i, &h->nodes)
+    {
+        struct served_node *n = list_entry(i, struct served_node, link);
+
+        if (!n->conn && !n->of.is_dropped && !h->replica.is_backup && now_ms - n->away_ms >= KEEP_MS) {
+            server_log(h->config.server, NULL,
+                       "a node's store has not come again for %d s: its waits are ended", KEEP_MS / 1000);
+            give_node_up(h, n);
+        }
+    }
+    list_for_each_safe(i, &h->conns)
+    {
+        struct relay_conn *c = list_entry(i, struct relay_conn, link);
+
+        if (!c->served && now_ms - c->since_ms >= SWEEP_MS)
+            relay_conn_close(c);
+    }
+    note_work(h);
+}
+
+/* ---- what a replica asks for ---- */
+
+static struct replica_node *replica_make_node(void *data, const uint8_t *nonce)
+{
+    struct relay_shell *h = data;
+    struct served_node *n = find_node(h, nonce);
+
+    if (!n)
+        n = create_node(h, nonce);
+    return n ? &n->of : NULL;
+}
+
+static void replica_node_made(void *data, struct replica_node *of)
+{
+    struct relay_shell *h = data;
+    struct served_node *n = list_entry(of, struct served_node, of);
+    struct relay_hello hello = {.is_known = false};
+
+    memcpy(hello.nonce, n->of.nonce, sizeof(hello.nonce));
+    if (n->conn && !answer_hello(n->conn, &hello, n->of.node.link.arrived))
+        relay_conn_close(n->conn);
+    else if (n->conn && list_is_empty(&n->unsent))
+        list_append(&h->unsent, &n->unsent);
+}
+
+static void replica_node_dropped(void *data, struct replica_node *of, int reason)
+{
+    struct relay_shell *h = data;
+
+    if (reason < 0)
+        server_log(h->config.server, NULL, "forgot a node's store: %s", strerror(-reason));
+    free_node(h, list_entry(of, struct served_node, of));
+}
+
+static void replica_node_has_output(void *data, struct replica_node *of)
+{
+    struct relay_shell *h = data;
+    struct served_node *n = list_entry(of, struct served_node, of);
+
+    if (list_is_empty(&n->unsent))
+        list_append(&h->unsent, &n->unsent);
+}
+
+static void init_replica(struct relay_shell *h)
+{
+    const struct replica_host host = {.create = replica_make_node,
+                                      .created = replica_node_made,
+                                      .dropped = replica_node_dropped,
+                                      .has_output = replica_node_has_output,
+                                      .data = h};
+
+    replica_init(&h->replica, h->config.store, &host);
+    h->replica.is_backup = h->config.is_backup;
+}
+
+/* ---- life ---- */
+
+int relay_shell_create(struct relay_shell **ret, const struct relay_shell_config *config)
+{
+    struct relay_shell *h = calloc(1, sizeof(*h));
+
+    if (!h)
+        return -ENOMEM;
+    h->config = *config;
+    h->wire = config->wire ? *config->wire : config->server->limits.wire;
+    list_init(&h->nodes);
+    for (size_t i = 0; i < BUCKETS; i++)
+        list_init(&h->buckets[i]);
+    list_init(&h->conns);
+    list_init(&h->busy);
+    list_init(&h->unsent);
+    if (config->entry)
+        init_replica(h);
+    (void)uv_timer_init(config->server->loop,
+                        &h->timer); /* cannot fail, and the next only without a callback */
+    (void)uv_timer_start(&h->timer, on_sweep, SWEEP_MS, SWEEP_MS);
+    h->timer.data = h;
+    h->n_handles = 1;
+    server_handle_opened(config->server);
+    *ret = h;
+    return 0;
+}
+
+static void on_sweep_closed(uv_handle_t *handle)
+{
+    shell_handle_closed(handle->data);
+}
+
+void relay_shell_stop(struct relay_shell *h)
+{
+    while (!list_is_empty(&h->conns))
+        relay_conn_close(list_entry(h->conns.next, struct relay_conn, link));
+    while (!list_is_empty(&h->nodes))
+        drop_node(h, list_entry(h->nodes.next, struct served_node, link));
+    uv_close((uv_handle_t *)&h->timer, on_sweep_closed);
+}

@@ -1,0 +1,878 @@
+/*
+ * One agent's connection, from the byte that distinguishes it from a client of the store.
+ *
+ * The happy path: opening and hello arrive in one read, are answered with opening and view in one write,
+ * and then a frame comes and goes now and then. Frames are decoded where they were read; only the start of
+ * an incomplete one is kept, and no more is read than completes it.
+ *
+ * Ways it fails: another version or bytes that are no frame; a body that cannot be parsed (the reason is
+ * sent to the agent); no hello in time; an agent that does not read; the end of the stream or an error; the
+ * core closes it because the node is lost, has left, or came again over another connection. A dead network
+ * is not noticed here but by the core, as silence.
+ *
+ * A connection that crund closes is shut down in order: queued output is sent, our end is shut, and input
+ * is discarded until the agent has closed its end, because a close with unread input makes the kernel send
+ * a reset that destroys the output.
+ */
+
+#include <arpa/inet.h>
+#include <assert.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "proto/address.h"
+#include "proto/tls_openssl.h"
+#include "rendezvous/server/job_stores_uv.h"
+#include "rendezvous/server/rounds_debug_uv.h"
+#include "rendezvous/server/rounds_look_uv.h"
+#include "rendezvous/server/rounds_relay_uv.h"
+#include "rendezvous/server/rounds_state_uv.h"
+#include "rendezvous/server/replica_uv.h"
+#include "rendezvous/server/rounds_uv.h"
+#include "rendezvous/server/server_impl_uv.h"
+#include "rendezvous/session/session_json.h"
+#include "rendezvous/server/tcp_liveness_os.h"
+
+enum { HANDSHAKE_TURN_NS = 1000000, HANDSHAKE_MEMORY = 24 * 1024 };
+
+static void on_agent_poll(uv_poll_t *poll, int status, int events);
+
+static struct rounds_shell *shell_of(const struct agent_conn *a)
+{
+    return a->server->rounds;
+}
+
+static void __attribute__((format(printf, 2, 3)))
+agent_conn_log(struct agent_conn *a, const char *format, ...)
+{
+    char what[SESSION_JSON_ERROR_SIZE], who[INET6_ADDRSTRLEN + 32];
+    va_list arguments;
+
+    va_start(arguments, format);
+    (void)vsnprintf(what, sizeof(what), format, arguments);
+    va_end(arguments);
+    server_format_peer(a->fd, who, sizeof(who));
+    server_log(a->server, NULL, "agent, %s %s", who, what);
+}
+
+/* ---- the network ---- */
+
+uint64_t agent_conn_slack_ns(const struct agent_conn *a)
+{
+    return tcp_liveness_slack_ns(a->fd);
+}
+
+/* ---- polling ---- */
+
+static void update_agent_polling(struct agent_conn *a)
+{
+    uint8_t events = (handshake_wait_is_pending(&a->handshake) ? 0 : UV_READABLE) |
+                     (buf_size(&a->out) + buf_size(&a->wire) > 0 ? UV_WRITABLE : 0);
+
+    if (events == a->events || a->closing)
+        return;
+    a->events = events;
+    /* Both fail only when another handle watches the same fd. */
+    if (events)
+        (void)uv_poll_start(&a->poll, events, on_agent_poll);
+    else
+        (void)uv_poll_stop(&a->poll);
+}
+
+/* ---- deadlines: for the hello, and for the end ---- */
+
+static void on_hello_timeout(uv_timer_t *timer);
+
+/* All connections in the list have the same time to live, so the first expires first. */
+static void arm_hello_timer(struct rounds_shell *r)
+{
+    uint64_t now_ms = uv_now(r->server->loop), at_ms;
+
+    if (list_is_empty(&r->pending_hello) || uv_is_active((uv_handle_t *)&r->hello_timer))
+        return;
+    at_ms = list_entry(r->pending_hello.next, struct agent_conn, pending_hello_link)->deadline_ms;
+    /* Cannot fail: has a callback. */
+    (void)uv_timer_start(&r->hello_timer, on_hello_timeout, at_ms > now_ms ? at_ms - now_ms : 0, 0);
+}
+
+static void start_hello_timeout(struct agent_conn *a)
+{
+    struct rounds_shell *r = shell_of(a);
+
+    list_unlink(&a->pending_hello_link);
+    list_append(&r->pending_hello, &a->pending_hello_link);
+    a->deadline_ms = uv_now(r->server->loop) + r->server->limits.handshake_ms;
+    arm_hello_timer(r);
+}
+
+static void on_hello_timeout(uv_timer_t *timer)
+{
+    struct rounds_shell *r = timer->data;
+
+    while (!list_is_empty(&r->pending_hello)) {
+        struct agent_conn *a = list_entry(r->pending_hello.next, struct agent_conn, pending_hello_link);
+
+        if (a->deadline_ms > uv_now(r->server->loop))
+            break;
+        if (!a->shutting_down && a->session.node)
+            agent_conn_log(a, "left a frame incomplete for %.3g s: closed",
+                           r->server->limits.handshake_ms / 1000.0);
+        else if (!a->shutting_down)
+            agent_conn_log(a, "sent no hello within %.3g s: closed", r->server->limits.handshake_ms / 1000.0);
+        agent_conn_close(a);
+    }
+    if (!uv_is_closing((uv_handle_t *)timer))
+        arm_hello_timer(r);
+}
+
+bool agents_make_room(struct rounds_shell *r, enum admission_place place)
+{
+    struct agent_conn *a;
+    uint64_t began_ms;
+
+    if (!r || list_is_empty(&r->pending_hello))
+        return false;
+    a = list_entry(r->pending_hello.next, struct agent_conn, pending_hello_link);
+    began_ms = a->deadline_ms - r->server->limits.handshake_ms;
+    if (a->session.node || !admission_may_close(&r->server->admission, ADMISSION_UNJOINED,
+                                                uv_now(r->server->loop) - began_ms, place))
+        return false;
+    agent_conn_log(a, "has sent no hello while connections are used up: closed");
+    agent_conn_close(a);
+    return true;
+}
+
+/* ---- sending ---- */
+
+/* The agent cannot be written to: discards queued output. Input is still read to its end, which closes the
+ * connection. */
+static void agent_conn_drop_output(struct agent_conn *a)
+{
+    a->write_failed = true;
+    buf_reset(&a->out);
+    buf_reset(&a->wire);
+    buf_reset(&a->held);
+}
+
+/* As if the network had broken it: its end is noticed when the socket is read. The close has to be a reset: an agent that
+ * does not read may have no room for the FIN behind what it was sent, nor, when its buffer was made smaller, for our
+ * acknowledgements. Both kernels would then go on sending the same bytes again for minutes. */
+void agent_conn_cut(struct agent_conn *a)
+{
+    const struct linger reset = {.l_onoff = 1};
+
+    agent_conn_drop_output(a);
+    (void)setsockopt(a->fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset)); /* without it: a close in order */
+    (void)shutdown(a->fd, SHUT_RDWR); /* fails when it is broken already */
+}
+
+static bool agent_conn_queue(struct agent_conn *a, struct buf *to, const struct buf *frame)
+{
+    size_t unread = buf_size(&a->out) + buf_size(&a->wire) + buf_size(&a->held);
+
+    if (unread + buf_size(frame) > AGENT_CONN_OUTPUT_MAX) {
+        agent_conn_log(a, "does not read its views (%d KiB unread): closed", AGENT_CONN_OUTPUT_MAX / 1024);
+        return false;
+    }
+    if (buf_append(to, buf_bytes(frame), buf_size(frame)) == 0)
+        return true;
+    agent_conn_log(a, "closed: out of memory for its view");
+    return false;
+}
+
+static void agent_conn_want_flush(struct agent_conn *a)
+{
+    if (list_is_empty(&a->unsent_link))
+        list_append(&shell_of(a)->unsent, &a->unsent_link);
+}
+
+void agent_conn_send(struct agent_conn *a, const struct buf *frame, uint64_t mark)
+{
+    bool hold = mark > 0 || buf_size(&a->held) > 0;
+
+    if (a->write_failed || a->shutting_down || a->closing)
+        return;
+    if (!agent_conn_queue(a, hold ? &a->held : &a->out, frame)) {
+        agent_conn_cut(a);
+        return;
+    }
+    if (mark > a->held_mark)
+        a->held_mark = mark;
+    if (hold && list_is_empty(&a->held_link))
+        list_append(&shell_of(a)->holding, &a->held_link);
+    if (!hold)
+        agent_conn_want_flush(a);
+}
+
+void agent_conn_send_alive(struct agent_conn *a)
+{
+    if (a->write_failed || a->shutting_down || a->closing || buf_size(&a->out) + buf_size(&a->wire) > 0)
+        return; /* what waits to be sent is a sign of life, too */
+    if (frame_put_alive(&a->out) < 0)
+        agent_conn_cut(a);
+    else
+        agent_conn_want_flush(a);
+}
+
+/* Ahead of views that are held: a slow disk must not end a lease. */
+void agent_conn_send_renewed(struct agent_conn *a, uint32_t number)
+{
+    struct buf frame = {0};
+
+    if (a->write_failed || a->shutting_down || a->closing)
+        return;
+    if (session_json_put_renewed(&frame, number) < 0 || !agent_conn_queue(a, &a->out, &frame))
+        agent_conn_cut(a);
+    else
+        agent_conn_want_flush(a);
+    buf_finish(&frame);
+}
+
+void agent_conn_release(struct agent_conn *a, uint64_t mark)
+{
+    if (a->held_mark > mark)
+        return;
+    if (buf_append(&a->out, buf_bytes(&a->held), buf_size(&a->held)) < 0)
+        agent_conn_cut(a);
+    buf_reset(&a->held);
+    list_unlink(&a->held_link);
+    a->held_mark = 0;
+    agent_conn_want_flush(a);
+}
+
+static bool is_output_empty(const struct agent_conn *a)
+{
+    return buf_size(&a->out) + buf_size(&a->wire) + buf_size(&a->held) == 0;
+}
+
+/* What the socket gets: the frames, or their records. */
+static struct buf *agent_conn_records(struct agent_conn *a)
+{
+    if (!a->tls)
+        return &a->out;
+    if (buf_size(&a->out) > 0 && tls_link_send(a->tls, buf_bytes(&a->out), buf_size(&a->out), &a->wire) < 0)
+        agent_conn_cut(a);
+    buf_reset(&a->out);
+    if (a->shutting_down && !a->tls_finished && buf_size(&a->held) == 0) {
+        a->tls_finished = true;
+        (void)tls_link_finish(a->tls, &a->wire); /* without it the agent sees a cut */
+    }
+    return &a->wire;
+}
+
+void agent_conn_flush(struct agent_conn *a)
+{
+    struct buf *records = agent_conn_records(a);
+    ssize_t n = 0;
+
+    list_unlink(&a->unsent_link);
+    if (buf_size(records) > 0) {
+        do
+            n = write(a->fd, buf_bytes(records), buf_size(records));
+        while (n < 0 && errno == EINTR);
+        if (n < 0 && errno != EAGAIN)
+            agent_conn_drop_output(a);
+        else if (n > 0)
+            buf_consume(records, (size_t)n);
+        if (buf_size(records) == 0)
+            buf_reset(records);
+    }
+    if (a->shutting_down && !a->shut && is_output_empty(a)) {
+        a->shut = true;
+        (void)shutdown(a->fd, SHUT_WR); /* fails when it is broken already */
+    }
+    update_agent_polling(a);
+}
+
+/* ---- the end ---- */
+
+void agent_conn_shutdown(struct agent_conn *a)
+{
+    if (a->shutting_down || a->closing)
+        return;
+    a->shutting_down = true;
+    rounds_debug_conn(shell_of(a), a, "shut down");
+    start_hello_timeout(a);
+    agent_conn_want_flush(a);
+}
+
+static void on_agent_closed(uv_handle_t *handle)
+{
+    struct agent_conn *a = handle->data;
+    struct server *s = a->server;
+
+    free(a);
+    server_handle_closed(s);
+}
+
+/* What OpenSSL holds until the handshake is done, about. */
+static size_t handshake_memory(const struct agent_conn *a)
+{
+    return a->tls && !tls_link_is_established(a->tls) ? HANDSHAKE_MEMORY : 0;
+}
+
+uint64_t agents_input(const struct rounds_shell *r)
+{
+    return r ? r->input_bytes : 0;
+}
+
+static void agent_conn_charge_input(struct agent_conn *a)
+{
+    struct rounds_shell *r = shell_of(a);
+    bool waits = buf_size(&a->in) > 0 && !a->closing;
+
+    r->input_bytes -= a->charged_input;
+    a->charged_input = a->in.capacity + handshake_memory(a);
+    r->input_bytes += a->charged_input;
+    if (!a->session.node || a->shutting_down)
+        return; /* it has a deadline already */
+    if (!waits)
+        list_unlink(&a->pending_hello_link);
+    else if (list_is_empty(&a->pending_hello_link))
+        start_hello_timeout(a);
+}
+
+void agent_conn_close(struct agent_conn *a)
+{
+    struct rounds_event gone = {.kind = ROUNDS_DISCONNECTED,
+                                .session = &a->session,
+                                .orderly =
+                                    a->eof && !a->write_failed && (!a->tls || tls_link_is_finished(a->tls))};
+    struct server *s = a->server;
+
+    assert(!a->closing);
+    rounds_debug_conn(s->rounds, a, "closed");
+    a->closing = true;
+    buf_finish(&a->in);
+    buf_finish(&a->out);
+    buf_finish(&a->wire);
+    buf_finish(&a->held);
+    rounds_look_forget(a);
+    tls_link_free(a->tls);
+    a->tls = NULL;
+    agent_conn_charge_input(a);
+    list_unlink(&a->link);
+    list_unlink(&a->pending_hello_link);
+    list_unlink(&a->unsent_link);
+    list_unlink(&a->held_link);
+    handshake_wait_end(&a->handshake);
+    uv_close((uv_handle_t *)&a->poll, on_agent_closed);
+    if (a->fd >= 0)
+        (void)close(a->fd); /* the poll handle let go of it above */
+    rounds_shell_step(s->rounds, &gone);
+    server_peer_gone(s, a->fd);
+}
+
+/* ---- frames ---- */
+
+/* The reason goes to the agent, which ends with it: trying again would not help. */
+static void refuse_agent(struct agent_conn *a, const char *why)
+{
+    struct session_view view = session_view_refused(why);
+    struct buf frame = {0};
+
+    view.term = rounds_state_term(shell_of(a)->state);
+    agent_conn_log(a, "was refused: %s", why);
+    if (session_json_put_view(&frame, &view) == 0)
+        agent_conn_send(a, &frame, 0);
+    buf_finish(&frame);
+    agent_conn_shutdown(a);
+}
+
+/* Both ends, as numeric addresses. On a unix socket it is on our own machine, as it is on loopback. */
+static void format_endpoint(int fd, int (*ask)(int fd, struct sockaddr *to, socklen_t *size), char *text,
+                            socklen_t n)
+{
+    union address_endpoint at = {0};
+    socklen_t size = sizeof(at);
+
+    text[0] = 0;
+    if (ask(fd, &at.any, &size) < 0)
+        return; /* the peer has disconnected: its address is not needed */
+    if (!address_format(&at.any, text, n))
+        (void)snprintf(text, n, "127.0.0.1");
+}
+
+static int ask_peer(int fd, struct sockaddr *to, socklen_t *size)
+{
+    return getpeername(fd, to, size);
+}
+
+static int ask_local(int fd, struct sockaddr *to, socklen_t *size)
+{
+    return getsockname(fd, to, size);
+}
+
+/* The death notice of an agent that has ended: its guardian sends it in the clear, once, and proves by the nonce that it
+ * comes from that node. */
+static bool is_death_notice(struct agent_conn *a, const struct session_hello *hello)
+{
+    return hello->report.phase == SESSION_LEFT &&
+           rounds_has_node(&shell_of(a)->core, hello->job, hello->nonce);
+}
+
+/* A closed job is for agents that have proved its key. NULL: the agent may join; else a sentence for it. */
+static const char *why_not_allowed(struct agent_conn *a, const struct session_hello *hello)
+{
+    struct server *s = a->server;
+    struct secret_key key;
+    bool closed;
+
+    if (!s->tls)
+        return NULL;
+    if (a->tls && tls_link_is_certified(a->tls))
+        return tls_link_purpose(a->tls) == KEY_AGENT ? NULL : "its certificate was presented for another use";
+    if (a->tls)
+        return strcmp(tls_link_job(a->tls), hello->job) == 0 && tls_link_purpose(a->tls) == KEY_AGENT
+                   ? NULL
+                   : "the job that its secret was proved for is another one than the job it joins";
+    if (s->security.certified)
+        return is_death_notice(a, hello)
+                   ? NULL
+                   : "the rendezvous serves agents with a certificate alone: start crun with --tls-cert, --tls-key and "
+                     "--tls-ca";
+    closed = s->security.find_key(s->security.data, KEY_AGENT, hello->job, &key) != 0;
+    key_erase(&key, sizeof(key));
+    if (is_death_notice(a, hello))
+        return NULL;
+    if (closed)
+        return "this job has a secret, and this crun has none: start it with the secret of the other nodes "
+               "(--secret-file, CRUN_SECRET_FILE, or ~/.config/crun/secret)";
+    return s->security.require
+               ? "the rendezvous serves jobs with a secret alone (--security=require), and has none for this job"
+               : NULL;
+}
+
+/* Another crund leads, or none. */
+static void send_elsewhere(struct agent_conn *a)
+{
+    struct session_view view = {
+        .kind = SESSION_VIEW_ELSEWHERE, .generation = -1, .cause = session_cause_empty(SESSION_CAUSE_NONE)};
+    struct buf frame = {0};
+
+    session_copy_text(view.leader, sizeof(view.leader), rounds_state_leader(shell_of(a)->state));
+    if (session_json_put_view(&frame, &view) == 0)
+        agent_conn_send(a, &frame, 0);
+    buf_finish(&frame);
+    agent_conn_shutdown(a);
+}
+
+/* Whose job it is, where the quotas for it count: 0 for agents that have proved something; else the user on this machine, or
+ * the address. */
+static uint64_t owner_of(const struct agent_conn *a)
+{
+    return a->tls ? 0 : a->owner;
+}
+
+static void receive_hello(struct agent_conn *a, const struct session_hello *hello)
+{
+    char peer[INET6_ADDRSTRLEN], local[INET6_ADDRSTRLEN];
+    const char *why = why_not_allowed(a, hello);
+
+    if (why) {
+        refuse_agent(a, why);
+        return;
+    }
+    if (!shell_of(a)->leads) {
+        send_elsewhere(a);
+        return;
+    }
+
+    a->can_report = hello->can_report;
+    format_endpoint(a->fd, ask_peer, peer, sizeof(peer));
+    format_endpoint(a->fd, ask_local, local, sizeof(local));
+    rounds_shell_step(shell_of(a), &(struct rounds_event){.kind = ROUNDS_HELLO,
+                                                          .session = &a->session,
+                                                          .hello = hello,
+                                                          .peer = peer,
+                                                          .local = local,
+                                                          .owner = owner_of(a)});
+    if (a->session.node && !a->closing)
+        list_unlink(&a->pending_hello_link); /* from now on silence is what ends it */
+}
+
+/* The next request has to come after the answer was read, so that answers cannot pile up. */
+static void receive_look(struct agent_conn *a, const struct look_request *request)
+{
+    const char *why = rounds_look_fault(a, request);
+
+    if (why) {
+        refuse_agent(a, why);
+        return;
+    }
+    if (!shell_of(a)->leads) {
+        send_elsewhere(a); /* it knows no job */
+        return;
+    }
+    if (buf_size(&a->out) + buf_size(&a->wire) > AGENT_CONN_OUTPUT_MAX ||
+        rounds_look(a->server, request, LOOK_ANSWER_MAX, &a->out) < 0) {
+        agent_conn_log(a, "asks to look again before it has read the answer, or memory is out: closed");
+        agent_conn_cut(a);
+        return;
+    }
+    if (!a->session.node)
+        start_hello_timeout(a); /* between two looks */
+    agent_conn_want_flush(a);
+    rounds_shell_flush(shell_of(a)); /* the agents are asked to report */
+}
+
+static void receive_body(struct agent_conn *a, struct wire_span body)
+{
+    struct session_json_message message;
+    char error[SESSION_JSON_ERROR_SIZE];
+
+    if (!session_json_get_message(body.data, body.size, &message, error))
+        refuse_agent(a, error);
+    else if (message.kind == SESSION_JSON_HELLO)
+        receive_hello(a, &message.hello);
+    else if (message.kind == SESSION_JSON_RENEW)
+        rounds_shell_step(
+            shell_of(a),
+            &(struct rounds_event){.kind = ROUNDS_RENEW, .session = &a->session, .number = message.renewal});
+    else if (message.kind == SESSION_JSON_LOOK)
+        receive_look(a, &message.look);
+    else if (message.kind == SESSION_JSON_STATUS)
+        rounds_look_status(a, &message.piece, body.data, body.size);
+    else if (message.kind == SESSION_JSON_RELAY)
+        rounds_relay(a, &message.relay, body.data, body.size);
+    else
+        rounds_shell_step(
+            shell_of(a),
+            &(struct rounds_event){.kind = ROUNDS_REPORT, .session = &a->session, .report = &message.report});
+}
+
+static void open_session(struct agent_conn *a)
+{
+    if (frame_put_opening(&a->out) < 0)
+        agent_conn_cut(a);
+    else
+        agent_conn_want_flush(a);
+}
+
+static void receive_frame(struct agent_conn *a, const struct frame *frame)
+{
+    switch (frame->kind) {
+    case FRAME_OPENED:
+        open_session(a);
+        break;
+    case FRAME_ALIVE:
+        rounds_shell_step(shell_of(a), &(struct rounds_event){.kind = ROUNDS_ALIVE, .session = &a->session});
+        break;
+    case FRAME_BODY:
+        receive_body(a, frame->body);
+        break;
+    default: /* an echo is for agents */
+        break;
+    }
+}
+
+/* No frame can follow. */
+static void reject_bytes(struct agent_conn *a, int result)
+{
+    switch (result) {
+    case FRAME_E_VERSION:
+        agent_conn_log(a, "speaks version %c of the agent session and this rendezvous version %c: closed",
+                       a->reader.version, FRAME_OPENING[FRAME_OPENING_VERSION_AT]);
+        open_session(a); /* with our version in it */
+        break;
+    case FRAME_E_LONG:
+        agent_conn_log(a, "sent a frame of %zu bytes, and at most %d are allowed: closed", a->reader.need,
+                       FRAME_BODY_MAX);
+        break;
+    default:
+        agent_conn_log(a, "began like an agent of crun and went on otherwise: closed");
+        break;
+    }
+    agent_conn_shutdown(a);
+}
+
+/* Takes what is complete; returns how many bytes that was. */
+static size_t take_frames(struct agent_conn *a, const uint8_t *data, size_t n)
+{
+    size_t done = 0, size;
+    struct frame frame;
+    int r = 0;
+
+    while (r == 0 && !a->shutting_down && !a->closing) {
+        r = frame_decode(&a->reader, data + done, n - done, &frame, &size);
+        if (r == 0) {
+            receive_frame(a, &frame);
+            done += size;
+        }
+    }
+    if (r > FRAME_E_MORE)
+        reject_bytes(a, r);
+    if (!list_is_empty(&a->unsent_link))
+        agent_conn_flush(a); /* also what no step of the core has brought */
+    return a->shutting_down ? n : done;
+}
+
+/* ---- receiving ---- */
+
+static bool agent_conn_take(struct agent_conn *a, const uint8_t *data, size_t n)
+{
+    size_t done = take_frames(a, data, n);
+
+    if (a->closing || done == n)
+        return !a->closing;
+    if (buf_append(&a->in, data + done, n - done) < 0) {
+        agent_conn_log(a, "closed: out of memory for its frame");
+        agent_conn_close(a);
+        return false;
+    }
+    agent_conn_charge_input(a);
+    return true;
+}
+
+/* The frame whose start was kept has grown. */
+static bool agent_conn_take_kept(struct agent_conn *a)
+{
+    size_t done = take_frames(a, buf_bytes(&a->in), buf_size(&a->in));
+
+    if (a->closing)
+        return false;
+    buf_consume(&a->in, done);
+    if (buf_size(&a->in) == 0)
+        buf_reset(&a->in);
+    agent_conn_charge_input(a);
+    return true;
+}
+
+/* It is the store of a node, which has proved the job's key: its requests follow. a is closed, its socket and link go on. */
+static void hand_over_node(struct agent_conn *a)
+{
+    struct server *s = a->server;
+    struct tls_link *tls = a->tls;
+    struct buf plain = a->in;
+    int fd = a->fd;
+
+    a->tls = NULL;
+    a->in = (struct buf){0};
+    a->fd = -1;
+    agent_conn_close(a);
+    if (tls_link_purpose(tls) == KEY_REPLICA)
+        replica_shell_adopt(s->replicas, fd, tls, &plain);
+    else
+        job_stores_adopt(s->job_stores, fd, tls, &plain);
+    buf_finish(&plain);
+}
+
+static bool is_node_store(const struct agent_conn *a)
+{
+    if (!a->server->job_stores || a->shutting_down || !tls_link_is_established(a->tls))
+        return false;
+    /* Another crund has the key of all jobs. */
+    return tls_link_purpose(a->tls) == KEY_RELAY ||
+           (tls_link_purpose(a->tls) == KEY_REPLICA && a->server->replicas &&
+            (tls_link_is_certified(a->tls) || tls_link_job(a->tls)[0] == '\0'));
+}
+
+/* What all agents have sent in part is too much; logged. Half of the limit is theirs, and clients have what they leave. */
+static bool is_input_full(struct agent_conn *a)
+{
+    if (shell_of(a)->input_bytes <= a->server->limits.input_all_max / 2)
+        return false;
+    agent_conn_log(a, "closed: past the limit for incomplete frames and handshakes%s",
+                   server_option(a->server, " (--max-input)"));
+    return true;
+}
+
+/* The records that arrived; false: a is closed. */
+static bool agent_conn_take_records(struct agent_conn *a, const uint8_t *data, size_t n)
+{
+    if (a->shutting_down)
+        return true; /* input is discarded */
+    if (tls_link_receive(a->tls, data, n, &a->in, &a->wire) < 0) {
+        agent_conn_log(a, "%s: closed", tls_link_error(a->tls));
+        agent_conn_shutdown(a); /* the alert is sent first */
+    }
+    agent_conn_charge_input(a);
+    if (!a->shutting_down && !tls_link_is_established(a->tls) && is_input_full(a)) {
+        agent_conn_close(a);
+        return false;
+    }
+    agent_conn_flush(a);
+    if (is_node_store(a) && buf_size(&a->wire) == 0) {
+        hand_over_node(a);
+        return false;
+    }
+    return buf_size(&a->in) == 0 || agent_conn_take_kept(a);
+}
+
+/* Where to read to, and how much; NULL: a is closed. */
+static uint8_t *agent_conn_read_buffer(struct agent_conn *a, size_t *ret_size)
+{
+    struct server *s = a->server;
+    uint8_t *place;
+
+    *ret_size = SCRATCH_SIZE;
+    if (a->tls || buf_size(&a->in) == 0)
+        return s->scratch;
+    *ret_size = a->reader.need - buf_size(&a->in);
+    place = buf_reserve(&a->in, *ret_size);
+    agent_conn_charge_input(a);
+    if (place && !is_input_full(a))
+        return place;
+    if (!place)
+        agent_conn_log(a, "closed: out of memory for the rest of its frame");
+    agent_conn_close(a);
+    return NULL;
+}
+
+/* Reads once; false: a is closed, or there is nothing to read. */
+static bool agent_conn_read(struct agent_conn *a)
+{
+    size_t size;
+    uint8_t *place = agent_conn_read_buffer(a, &size);
+    ssize_t n;
+
+    if (!place)
+        return false;
+    do
+        n = read(a->fd, place, size);
+    while (n < 0 && errno == EINTR);
+    if (n < 0 && errno == EAGAIN)
+        return false;
+    if (n <= 0) {
+        a->eof = n == 0;
+        agent_conn_close(a);
+        return false;
+    }
+    if (a->tls)
+        return agent_conn_take_records(a, place, (size_t)n);
+    if (place == a->server->scratch)
+        return agent_conn_take(a, place, (size_t)n);
+    buf_commit(&a->in, (size_t)n);
+    return agent_conn_take_kept(a);
+}
+
+/* ---- turns of handshakes ---- */
+
+static bool is_shaking_hands(const struct agent_conn *a)
+{
+    return a->tls && !a->shutting_down && !tls_link_is_established(a->tls);
+}
+
+/* More of its handshake is there. */
+static void wait_for_handshake(struct agent_conn *a)
+{
+    handshake_turns_add(&shell_of(a)->handshakes, &a->handshake, server_network_of(a->fd));
+    update_agent_polling(a);
+    server_want_turn(a->server);
+}
+
+static void run_handshake(struct agent_conn *a)
+{
+    struct buf early = a->in;
+
+    a->in = (struct buf){0};
+    update_agent_polling(a);
+    if (buf_size(&early) > 0)
+        (void)agent_conn_take_records(a, buf_bytes(&early), buf_size(&early)); /* closed or not, it is done */
+    else
+        (void)agent_conn_read(a); /* as above */
+    buf_finish(&early);
+}
+
+bool agents_wait_for_handshakes(const struct rounds_shell *r)
+{
+    return r && handshake_turns_are_pending(&r->handshakes);
+}
+
+void agents_shake_hands(struct rounds_shell *r)
+{
+    uint64_t until_ns = uv_hrtime() + HANDSHAKE_TURN_NS;
+    struct handshake_wait *w;
+
+    while (r && (w = handshake_turns_next(&r->handshakes))) {
+        run_handshake(list_entry(w, struct agent_conn, handshake));
+        if (uv_hrtime() >= until_ns)
+            return;
+    }
+}
+
+/* ---- events ---- */
+
+static void on_agent_poll(uv_poll_t *poll, int status, int events)
+{
+    struct agent_conn *a = poll->data;
+
+    if (a->closing)
+        return;
+    if (status < 0 && is_shaking_hands(a)) { /* nothing of it counts before the handshake is done */
+        agent_conn_drop_output(a);
+        agent_conn_close(a);
+        return;
+    }
+    if (status < 0) { /* it broke; what arrived before still counts */
+        a->events = 0;
+        agent_conn_drop_output(a);
+        while (agent_conn_read(a))
+            ;
+        if (!a->closing)
+            agent_conn_close(a);
+        return;
+    }
+    if (events & UV_WRITABLE)
+        agent_conn_flush(a);
+    if (events & UV_READABLE && !a->closing && is_shaking_hands(a) &&
+        !handshake_wait_is_pending(&a->handshake))
+        wait_for_handshake(a);
+    else if (events & UV_READABLE && !a->closing && !handshake_wait_is_pending(&a->handshake))
+        (void)agent_conn_read(a); /* whatever came of it is done */
+}
+
+/* ---- the beginning ---- */
+
+void agent_conn_adopt(struct server *s, int fd, const struct conn_owner *owner, struct buf *said)
+{
+    struct agent_conn *a = calloc(1, sizeof(*a));
+    int r = a ? 0 : -ENOMEM;
+
+    if (r == 0 && buf_size(said) > 0 && buf_bytes(said)[0] == TLS_FIRST_BYTE)
+        r = tls_link_create(&a->tls, s->tls);
+    if (r == 0)
+        r = uv_poll_init(s->loop, &a->poll, fd);
+    if (r < 0) {
+        tls_link_free(a ? a->tls : NULL);
+        server_log(s, NULL, "refused an agent: %s", strerror(-r));
+        free(a);
+        buf_finish(said);
+        (void)close(fd); /* nothing was sent on it */
+        server_peer_gone(s, fd);
+        return;
+    }
+    tcp_liveness_tune(fd);
+    a->poll.data = a;
+    a->server = s;
+    a->fd = fd;
+    a->owner = owner->id;
+    list_init(&a->pending_hello_link);
+    list_init(&a->unsent_link);
+    list_init(&a->held_link);
+    handshake_wait_init(&a->handshake);
+    rounds_conn_init(&a->session);
+    frame_reader_init_server(&a->reader);
+    server_handle_opened(s);
+    list_append(&s->rounds->agents, &a->link);
+    rounds_debug_opened(s->rounds, a);
+    start_hello_timeout(a);
+    update_agent_polling(a);
+    if (a->tls) {
+        a->in = *said;
+        *said = (struct buf){0};
+        agent_conn_charge_input(a);
+        if (is_input_full(a))
+            agent_conn_close(a);
+        else
+            wait_for_handshake(a);
+        return;
+    }
+    (void)agent_conn_take(a, buf_bytes(said), buf_size(said)); /* closed or not, it is done */
+    buf_finish(said);
+}

@@ -1,0 +1,78 @@
+#include "rendezvous/server/rounds_relay_uv.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "rendezvous/session/relay_json.h"
+#include "rendezvous/server/rounds_uv.h"
+#include "rendezvous/server/server_impl_uv.h"
+#include "rendezvous/server/server_uv.h"
+
+static void forward_message(struct agent_conn *to, const struct buf *frame)
+{
+    size_t unread = buf_size(&to->out) + buf_size(&to->wire) + buf_size(&to->held);
+
+    if (unread + buf_size(frame) <= AGENT_CONN_OUTPUT_MAX / 2)
+        agent_conn_send(to, frame, 0);
+}
+
+static bool may_get(const struct rounds_node *to)
+{
+    return to->member && to->can_relay && to->session;
+}
+
+/* One agent's order. False: it is not sent. */
+static bool send_stack_order(const struct rounds_node *n, uint32_t to)
+{
+    const struct relay relay = {.to = n->group_rank, .generation = n->job->generation};
+    struct buf frame = {0};
+    char json[32];
+
+    (void)snprintf(json, sizeof(json), "{\"to\":%u}", (unsigned)to); /* fits */
+    bool is_put = relay_put(&frame, &relay, "take", json) == 0;
+    if (is_put)
+        forward_message(list_entry(n->session, struct agent_conn, session), &frame);
+    buf_finish(&frame);
+    return is_put;
+}
+
+unsigned server_ask_for_stacks(struct server *s, const char *id, uint32_t to)
+{
+    unsigned n_asked = 0;
+
+    if (!s->rounds)
+        return 0;
+    list_for_each(i, &s->rounds->core.jobs)
+    {
+        const struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
+
+        if (job->replaced || job->state != ROUNDS_RUNNING || strcmp(job->id, id) != 0)
+            continue;
+        list_for_each(k, &job->nodes)
+        {
+            const struct rounds_node *n = list_entry(k, struct rounds_node, in_job);
+            n_asked += may_get(n) && n->group_rank != (int32_t)to && send_stack_order(n, to);
+        }
+    }
+    rounds_shell_flush(s->rounds);
+    return n_asked;
+}
+
+void rounds_relay(struct agent_conn *a, const struct relay *relay, const uint8_t *body, size_t n)
+{
+    const struct rounds_node *from = a->session.node;
+    struct buf frame = {0};
+
+    if (!from || !from->member || from->job->state != ROUNDS_RUNNING ||
+        relay->generation != from->job->generation || frame_put_body(&frame, body, n) != 0)
+        return;
+    list_for_each(i, &from->job->nodes)
+    {
+        const struct rounds_node *to = list_entry(i, struct rounds_node, in_job);
+
+        if (to != from && may_get(to) && (relay->to == RELAY_TO_ALL || relay->to == to->group_rank))
+            forward_message(list_entry(to->session, struct agent_conn, session), &frame);
+    }
+    buf_finish(&frame);
+    rounds_shell_flush(a->server->rounds);
+}

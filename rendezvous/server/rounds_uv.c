@@ -1,0 +1,459 @@
+/*
+ * The libuv shell of the rounds: one core for all jobs, one timer, and the agents' connections.
+ *
+ * The happy path: a frame of an agent -> an event -> rounds_step() -> actions, which put frames into
+ * agents' buffers -> one write for each agent that has something. Nothing is decided here.
+ *
+ * With a state directory this is a write-ahead rule: a view that depends on unsaved state is held until the
+ * save is durable (rounds_state_uv.h). Signs of life are never held back.
+ *
+ * Silence is judged only after every socket was read: while this process was stopped or busy, frames of an
+ * agent may lie unread in its socket. So the timer starts a check handle, which runs behind the reads of
+ * the same turn of the loop. Frames that wait in the kernel behind a lost packet count as well.
+ */
+
+#include "rendezvous/server/rounds_uv.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "rendezvous/etcd/etcd_leader.h"
+#include "rendezvous/server/job_stores_uv.h"
+#include "rendezvous/server/rounds_debug_uv.h"
+#include "rendezvous/server/rounds_disk_uv.h"
+#include "rendezvous/server/rounds_etcd_uv.h"
+#include "rendezvous/server/rounds_keys_uv.h"
+#include "rendezvous/rounds/rounds_log.h"
+#include "rendezvous/server/rounds_state_uv.h"
+#include "rendezvous/server/server_impl_uv.h"
+#include "rendezvous/session/session_json.h"
+#include "base/random_os.h"
+#include "base/time.h"
+
+enum { LOG_LINES_PER_S = 50, LOG_BURST = 200, NS_PER_MS = 1000000, OVERDUE_MAX = 64 };
+
+/* ---- log ---- */
+
+/* A job has few lines, but any client may open as many jobs as it likes. */
+static void rounds_log_line(struct rounds_shell *r, const char *line)
+{
+    char left_out[64];
+
+    if (!r->log || !log_tokens_take(&r->log_tokens, boot_ns(), LOG_LINES_PER_S, LOG_BURST))
+        return;
+    if (r->log_tokens.suppressed > 0) {
+        (void)snprintf(left_out, sizeof(left_out), "%llu lines about jobs were left out",
+                       (unsigned long long)log_tokens_take_suppressed(&r->log_tokens));
+        r->log(r->data, left_out);
+    }
+    r->log(r->data, line);
+}
+
+void rounds_log(struct rounds_shell *r, const char *format, ...)
+{
+    char line[ROUNDS_LOG_SIZE];
+    va_list arguments;
+
+    va_start(arguments, format);
+    (void)vsnprintf(line, sizeof(line), format, arguments);
+    va_end(arguments);
+    rounds_log_line(r, line);
+}
+
+static void log_job_lines(struct rounds_shell *r, const struct rounds_job *job, unsigned log_kinds)
+{
+    char line[ROUNDS_LOG_SIZE];
+
+    while (rounds_log_next(job, &log_kinds, line))
+        rounds_log_line(r, line);
+}
+
+/* ---- actions ---- */
+
+/* The frame of a view; NULL: memory is out. */
+static const struct buf *view_frame(struct rounds_shell *r, const struct session_view *view)
+{
+    /* Where padding differs, an equal view is encoded once more. NOLINTNEXTLINE(bugprone-suspicious-memory-comparison) */
+    bool same = buf_size(&r->last_view_frame) > 0 && memcmp(view, &r->last_view, sizeof(*view)) == 0;
+
+    if (same)
+        return &r->last_view_frame;
+    buf_consume(&r->last_view_frame, buf_size(&r->last_view_frame));
+    if (session_json_put_view(&r->last_view_frame, view) < 0)
+        return NULL;
+    r->last_view = *view;
+    return &r->last_view_frame;
+}
+
+static void send_view(struct rounds_shell *r, const struct rounds_action *action)
+{
+    struct agent_conn *a = list_entry(action->session, struct agent_conn, session);
+    struct session_view view = action->view;
+    const struct buf *frame;
+
+    view.term = rounds_state_term(r->state);
+    frame = view_frame(r, &view);
+    if (frame)
+        agent_conn_send(a, frame, rounds_state_mark(r->state, action->job));
+    else
+        agent_conn_cut(a); /* its next hello is answered with the view */
+}
+
+/* The keys of its workers live as long as they are used. */
+static void follow_keys(struct rounds_shell *r, const struct rounds_job *job, unsigned what)
+{
+    if (what & ROUNDS_LOG_FORMED)
+        rounds_keys_begin(r, job);
+    if (what & ROUNDS_LOG_CLOSED)
+        job_stores_end(r->server->job_stores, job->id, job->instance);
+}
+
+static void run_action(struct rounds_shell *r, const struct rounds_action *action)
+{
+    rounds_debug_action(r, action);
+    switch (action->kind) {
+    case ROUNDS_DO_SAVE:
+        rounds_state_save(r->state, action->job);
+        break;
+    case ROUNDS_DO_REPORT:
+        follow_keys(r, action->job, action->log_kinds);
+        rounds_history_note(&r->history, action->job, action->log_kinds, (int64_t)time(NULL));
+        log_job_lines(r, action->job, action->log_kinds);
+        break;
+    case ROUNDS_DO_SEND:
+        send_view(r, action);
+        break;
+    case ROUNDS_DO_ALIVE:
+        agent_conn_send_alive(list_entry(action->session, struct agent_conn, session));
+        break;
+    case ROUNDS_DO_RENEWED:
+        agent_conn_send_renewed(list_entry(action->session, struct agent_conn, session), action->number);
+        break;
+    case ROUNDS_DO_CLOSE:
+        agent_conn_shutdown(list_entry(action->session, struct agent_conn, session));
+        break;
+    case ROUNDS_DO_FORGET:
+        job_stores_end(r->server->job_stores, action->job->id, action->job->instance);
+        rounds_state_forget(r->state, action->job);
+        break;
+    case ROUNDS_ACTION_COUNT:
+        break;
+    }
+}
+
+void rounds_shell_keep_keys(struct rounds_shell *r, bool keeps)
+{
+    if (r)
+        r->core.config.keeps_keys = keeps;
+}
+
+void rounds_shell_flush(struct rounds_shell *r)
+{
+    while (!list_is_empty(&r->unsent))
+        agent_conn_flush(list_entry(r->unsent.next, struct agent_conn, unsent_link));
+}
+
+static void on_rounds_timer(uv_timer_t *timer);
+
+static void arm_rounds_timer(struct rounds_shell *r)
+{
+    uint64_t deadline_ns = rounds_deadline(&r->core), now_ns = boot_ns();
+    uint64_t ms = deadline_ns > now_ns ? (deadline_ns - now_ns + NS_PER_MS - 1) / NS_PER_MS : 0;
+
+    if (deadline_ns == UINT64_MAX || uv_is_active((uv_handle_t *)&r->check))
+        return;
+    if (uv_is_active((uv_handle_t *)&r->timer) && uv_timer_get_due_in(&r->timer) <= ms)
+        return;                                              /* that one will ask again */
+    (void)uv_timer_start(&r->timer, on_rounds_timer, ms, 0); /* cannot fail: has a callback */
+}
+
+static void notify_empty(struct rounds_shell *r)
+{
+    bool populated = r->core.n_nodes > 0;
+    bool empty = r->was_populated && !populated;
+
+    r->was_populated = populated;
+    if (empty && r->empty)
+        r->empty(r->data);
+}
+
+/* What the core wants done, the connections, and the time for it to be asked again. */
+static void run_actions(struct rounds_shell *r)
+{
+    struct rounds_action action;
+
+    while (rounds_next(&r->core, &action))
+        run_action(r, &action);
+    rounds_state_write(r->state);
+    rounds_shell_flush(r);
+    arm_rounds_timer(r);
+    notify_empty(r);
+}
+
+/* Actions are dropped, but the core must not keep a closed connection. The agent of another event is closed soon, and sends it
+ * again to the crund that leads. */
+static void drop_event(struct rounds_shell *r, const struct rounds_event *event)
+{
+    struct rounds_action action;
+
+    if (event->kind != ROUNDS_DISCONNECTED)
+        return;
+    rounds_step(&r->core, event);
+    while (rounds_next(&r->core, &action))
+        ;
+}
+
+void rounds_shell_step(struct rounds_shell *r, struct rounds_event *event)
+{
+    event->now_ns = boot_ns();
+    rounds_debug_event(r, event);
+    if (r->over || !r->leads || !rounds_state_holds(r->state, event->now_ns)) {
+        drop_event(r, event);
+        return;
+    }
+    rounds_shell_postpone(r);
+    rounds_step(&r->core, event);
+    run_actions(r);
+}
+
+void rounds_shell_postpone(struct rounds_shell *r)
+{
+    if (r->leads)
+        rounds_postpone(&r->core, rounds_state_unsaved(r->state), boot_ns());
+}
+
+void rounds_shell_saved(struct rounds_shell *r)
+{
+    list_for_each_safe(i, &r->holding)
+        agent_conn_release(list_entry(i, struct agent_conn, held_link), rounds_state_done(r->state));
+    rounds_shell_flush(r);
+    job_stores_saved(r->server->job_stores, rounds_state_done(r->state));
+}
+
+/* ---- time ---- */
+
+static void on_rounds_idle(uv_idle_t *idle)
+{
+    /* It is there for the loop not to sleep before the check. */
+}
+
+/* Asks the kernel about nodes that are about to be declared lost: TCP holds received data back until a lost
+ * segment before it has been sent again, which takes round trips. Only for a few: if OVERDUE_MAX nodes are
+ * overdue together, per-connection loss is not the reason. */
+static void extend_slow_sessions(struct rounds_shell *r)
+{
+    struct rounds_conn *overdue[OVERDUE_MAX];
+    size_t n =
+        rounds_overdue(&r->core, boot_ns() + NS_PER_MS, overdue, OVERDUE_MAX); /* until we have looked */
+
+    for (size_t i = 0; n < OVERDUE_MAX && i < n; i++)
+        rounds_shell_step(r, &(struct rounds_event){.kind = ROUNDS_SLOW,
+                                                    .session = overdue[i],
+                                                    .slack_ns = agent_conn_slack_ns(
+                                                        list_entry(overdue[i], struct agent_conn, session))});
+}
+
+static void on_rounds_check(uv_check_t *check)
+{
+    struct rounds_shell *r = check->data;
+
+    (void)uv_check_stop(&r->check); /* both always succeed */
+    (void)uv_idle_stop(&r->idle);
+    if (!r->over && r->leads)
+        extend_slow_sessions(r);
+    if (rounds_deadline(&r->core) <= boot_ns())
+        rounds_shell_step(r, &(struct rounds_event){.kind = ROUNDS_TIMER});
+    else if (!r->over)
+        arm_rounds_timer(r);
+}
+
+static void on_rounds_timer(uv_timer_t *timer)
+{
+    struct rounds_shell *r = timer->data;
+
+    (void)uv_check_start(&r->check, on_rounds_check); /* cannot fail: they have callbacks */
+    (void)uv_idle_start(&r->idle, on_rounds_idle);
+}
+
+/* ---- one of several ---- */
+
+bool rounds_shell_leads(const struct rounds_shell *r)
+{
+    return !r || r->leads;
+}
+
+bool rounds_shell_share_id(const struct rounds_shell *r, uint64_t *ret)
+{
+    *ret = r ? rounds_state_id(r->state) : 0;
+    return *ret != 0;
+}
+
+void rounds_shell_lead(struct rounds_shell *r)
+{
+    if (r->over || rounds_state_load(r->state, &r->core, boot_ns()) < 0)
+        return;
+    r->leads = true;
+    rounds_keys_lead(r);
+    run_actions(r);
+}
+
+void rounds_shell_depose(struct rounds_shell *r)
+{
+    r->leads = false;
+    job_stores_orphan(r->server->job_stores);
+    list_for_each_safe(i, &r->agents)
+    {
+        struct agent_conn *a = list_entry(i, struct agent_conn, link);
+
+        if (!a->closing)
+            agent_conn_close(a);
+    }
+    rounds_reset(&r->core);
+    buf_reset(&r->last_view_frame);
+    r->was_populated = false;
+}
+
+/* ---- life ---- */
+
+static int open_state(struct rounds_shell *r, const struct server_rounds *config)
+{
+    int error = 0;
+
+    if (config->state && etcd_url_is(config->state))
+        error = rounds_etcd_open(&r->state, r, config->state, &config->etcd);
+    else if (config->state)
+        error = rounds_disk_open(&r->state, r, config->state, config->disk_limit_ms);
+    r->leads = !rounds_state_is_shared(r->state);
+    return error < 0 || !r->leads ? error : rounds_state_load(r->state, &r->core, boot_ns());
+}
+
+int rounds_shell_create(struct server *s, const struct server_rounds *config)
+{
+    struct rounds_config core = ROUNDS_CONFIG_DEFAULT;
+    struct rounds_shell *r = calloc(1, sizeof(*r));
+    uint8_t seed[SIPHASH_SEED_SIZE];
+    int error;
+
+    if (!r)
+        return -ENOMEM;
+    if (config->state && etcd_url_is(config->state))
+        core.lease_ms = SESSION_LEASE_MS_DEFAULT;
+    error = random_fill(&core.seed, sizeof(core.seed));
+    if (!error)
+        error = random_fill(core.instance_key, sizeof(core.instance_key));
+    if (!error)
+        error = random_fill(core.bucket_key, sizeof(core.bucket_key));
+    if (!error)
+        error = random_fill(seed, sizeof(seed));
+    if (error) {
+        free(r);
+        return error;
+    }
+    core.max_jobs = config->max_jobs > 0 ? config->max_jobs : core.max_jobs;
+    core.max_nodes = config->max_nodes > 0 ? config->max_nodes : core.max_nodes;
+    core.max_nodes_all = config->max_agents > 0 ? config->max_agents : core.max_nodes_all;
+    core.max_jobs_each = config->max_jobs_each;
+    core.max_node_timeout_ms = config->max_node_timeout_ms;
+    core.max_wait_ms = config->max_wait_ms;
+    core.grace_ns = config->grace_ms > 0 ? config->grace_ms * UINT64_C(1000000) : core.grace_ns;
+    /* A leader that was taken for lost goes on until its own lease in etcd ends, for the agents that reach it alone. */
+    core.overlap_ns =
+        config->state && etcd_url_is(config->state) ? ETCD_LEASE_S * UINT64_C(1000000000) : core.overlap_ns;
+    rounds_init(&r->core, &core);
+    r->server = s;
+    r->log = config->log;
+    r->debug = config->debug;
+    r->empty = config->empty;
+    r->data = config->data;
+    list_init(&r->agents);
+    list_init(&r->pending_hello);
+    list_init(&r->unsent);
+    list_init(&r->holding);
+    handshake_turns_init(&r->handshakes, seed);
+    error = open_state(r, config);
+    if (error < 0) {
+        rounds_shell_destroy(r);
+        return error;
+    }
+    s->rounds = r;
+    return 0;
+}
+
+static void on_rounds_handle_closed(uv_handle_t *handle)
+{
+    struct rounds_shell *r = handle->data;
+
+    server_handle_closed(r->server);
+}
+
+void rounds_shell_start(struct rounds_shell *r)
+{
+    struct server *s = r ? r->server : NULL;
+
+    if (!r)
+        return;
+    /* These cannot fail: they only fill in the handle. */
+    (void)uv_timer_init(s->loop, &r->timer);
+    (void)uv_timer_init(s->loop, &r->hello_timer);
+    (void)uv_check_init(s->loop, &r->check);
+    (void)uv_idle_init(s->loop, &r->idle);
+    r->timer.data = r->hello_timer.data = r->check.data = r->idle.data = r;
+    for (int i = 0; i < 4; i++)
+        server_handle_opened(s);
+    rounds_state_start(r->state);
+    run_actions(r); /* what was read from disk may want something */
+}
+
+void rounds_shell_drain(struct rounds_shell *r)
+{
+    if (!r)
+        return;
+    r->over = true;
+    (void)uv_timer_stop(&r->timer); /* always succeeds */
+    list_for_each_safe(i, &r->agents) agent_conn_shutdown(list_entry(i, struct agent_conn, link));
+    rounds_shell_flush(r);
+}
+
+void rounds_shell_stop(struct rounds_shell *r)
+{
+    if (!r)
+        return;
+    r->over = true;
+    list_for_each_safe(i, &r->agents) agent_conn_close(list_entry(i, struct agent_conn, link));
+    uv_close((uv_handle_t *)&r->timer, on_rounds_handle_closed);
+    uv_close((uv_handle_t *)&r->hello_timer, on_rounds_handle_closed);
+    rounds_state_stop(r->state);
+    uv_close((uv_handle_t *)&r->check, on_rounds_handle_closed);
+    uv_close((uv_handle_t *)&r->idle, on_rounds_handle_closed);
+}
+
+void rounds_shell_destroy(struct rounds_shell *r)
+{
+    if (!r)
+        return;
+    rounds_state_close(r->state);
+    rounds_finish(&r->core);
+    rounds_history_finish(&r->history);
+    buf_finish(&r->last_view_frame);
+    free(r);
+}
+
+int server_advertise(struct server *s, const char *address)
+{
+    return s->rounds ? rounds_state_advertise(s->rounds->state, address) : 0;
+}
+
+size_t server_n_nodes(const struct server *s)
+{
+    return s->rounds ? s->rounds->core.n_nodes : 0;
+}
+
+void server_close_jobs(struct server *s, const char *reason)
+{
+    if (s->rounds)
+        rounds_shell_step(s->rounds, &(struct rounds_event){.kind = ROUNDS_CLOSE, .reason = reason});
+}

@@ -1,0 +1,173 @@
+#pragma once
+
+/*
+ * The rounds inside the server. rounds_uv.c is the shell around the core: it turns what happens into events
+ * and carries out actions. rounds_agent_uv.c is one agent's connection, rounds_disk_uv.c what is kept on
+ * disk, behind rounds_state_uv.h. All functions here take a shell that is NULL where no agents are served, and then do nothing.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "base/buf.h"
+#include "base/list.h"
+#include "proto/frame.h"
+#include "rendezvous/server/admission.h"
+#include "rendezvous/server/handshake_turns.h"
+#include "rendezvous/server/log_tokens.h"
+#include "rendezvous/rounds/rounds.h"
+#include "rendezvous/rounds/rounds_history.h"
+#include "rendezvous/server/server_uv.h"
+
+struct conn_owner;
+struct rounds_state;
+
+/* Output that an agent has not read. A view is a few hundred bytes; an agent that leaves that many unread
+ * is hung or hostile, and gets its present view after it has reconnected. */
+enum { AGENT_CONN_OUTPUT_MAX = 64 * 1024 };
+
+/* After that much the answer to a look ends with the node that it is at. */
+enum { LOOK_ANSWER_MAX = 256 * 1024 };
+
+struct rounds_shell {
+    struct server *server;
+    struct rounds core;
+    struct rounds_history history;
+    struct rounds_state *state; /* rounds_state_uv.h; NULL: nothing is kept */
+    void (*log)(void *data, const char *line);
+    void (*debug)(void *data, const char *line); /* rounds_debug_uv.h; NULL: off */
+    void (*empty)(void *data);
+    void *data;
+    struct log_tokens log_tokens;
+
+    struct list agents;
+    /* Connections without a hello, with an incomplete frame, or being shut down, by deadline. */
+    struct list pending_hello;
+    uint64_t
+        input_bytes; /* held by incomplete frames and handshakes: clients have what these leave of --max-input */
+    size_t status_bytes;               /* of what agents report to be looked at */
+    struct list holding;               /* agents with something held */
+    struct list unsent;                /* agents with something to be sent at the end of this step */
+    struct handshake_turns handshakes; /* agents that have sent a part of their TLS handshake */
+    uv_timer_t hello_timer;
+    uv_timer_t timer;
+    uv_check_t check; /* active: the timer is due, once all sockets are read */
+    uv_idle_t idle;   /* beside it, so that the loop does not sleep first */
+
+    /* The last view that is not a START: the same goes to many agents. */
+    struct session_view last_view;
+    struct buf last_view_frame;
+
+    bool was_populated; /* there was a node after the last step */
+    bool leads;         /* false: another crund may, and the core is empty */
+    bool over;          /* the core is not asked any more */
+};
+
+/* An agent's connection. A few hundred bytes while idle: buffers exist only while bytes are pending. */
+struct agent_conn {
+    uv_poll_t poll;
+    struct server *server;
+    uint64_t owner;                 /* conn_owner.h */
+    struct list link;               /* in rounds_shell.agents */
+    struct list pending_hello_link; /* in rounds_shell.pending_hello */
+    struct list unsent_link;        /* in rounds_shell.unsent */
+    uint64_t deadline_ms;
+    struct rounds_conn session;
+    struct frame_reader reader;
+    struct buf
+        in; /* the start of a frame that is incomplete; with TLS, what was read before its first turn */
+    struct buf out;        /* what the socket did not take yet */
+    struct list held_link; /* of rounds_shell.holding, while something is held */
+    struct buf held;       /* what follows when the job's state is on disk */
+    uint64_t held_mark;    /* when that is: rounds_state_mark() */
+    size_t charged_input;
+    struct tls_link *tls;            /* NULL: the agent speaks in the clear */
+    struct handshake_wait handshake; /* pending: its turn comes, and it is not read until then */
+    struct buf wire;                 /* with TLS: records that the socket did not take yet */
+    /* rounds_look_uv.c: what the agent reports of its workers, as whole frames. */
+    struct buf status, status_begun;
+    uint64_t status_ms, watched_until_ms, stacks_again_ms;
+    uint32_t n_pieces; /* in status_begun */
+    bool can_report;
+    int fd;
+    uint8_t events;     /* what is polled for */
+    bool tls_finished;  /* the notice that nothing follows is in wire */
+    bool shutting_down; /* no further output, and input is discarded */
+    bool shut;          /* leaving, and everything is sent */
+    bool write_failed;  /* it cannot be written to; what it sent before still counts */
+    bool eof;           /* the agent has closed its end */
+    bool closing;
+};
+
+/* ---- rounds_uv.c ---- */
+
+/* 0 or -errno; a sentence was logged. No handle is open yet. */
+int rounds_shell_create(struct server *s, const struct server_rounds *config);
+void rounds_shell_start(struct rounds_shell *r); /* opens the handles */
+void rounds_shell_drain(struct rounds_shell *r); /* nothing is decided any more; what was decided is sent */
+void rounds_shell_stop(struct rounds_shell *r);  /* closes all handles and agents */
+void rounds_shell_destroy(struct rounds_shell *r);
+
+/* Steps the core with this event, whose time is filled in, and runs its actions. When the last node has
+ * left, the server may be stopped from within, and all agents closed; none is freed before the loop turns. */
+void rounds_shell_step(struct rounds_shell *r, struct rounds_event *event);
+
+/* Whether the keys of jobs' workers are kept here, where their agents want that. */
+void rounds_shell_keep_keys(struct rounds_shell *r, bool keeps);
+
+/* Sends what is queued for agents outside of a step. */
+void rounds_shell_flush(struct rounds_shell *r);
+
+/* A line for the log about the rounds. */
+void rounds_log(struct rounds_shell *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Everything up to this mark is on disk, or cannot be. */
+void rounds_shell_saved(struct rounds_shell *r);
+
+/* Before the state takes note that a batch is complete, or given up: the time that it took is not the jobs' (rounds_postpone()). */
+void rounds_shell_postpone(struct rounds_shell *r);
+
+/* Of a state that several crunds share (rounds_state_uv.h): this one leads from now on, with what was saved; or does not lead
+ * any more: all agents are closed, and nothing that was held back for them is sent. Not from within a step. */
+void rounds_shell_lead(struct rounds_shell *r);
+void rounds_shell_depose(struct rounds_shell *r);
+bool rounds_shell_leads(const struct rounds_shell *r);
+
+/* The id of this process, if several share the state; false: it is this one's alone. */
+bool rounds_shell_share_id(const struct rounds_shell *r, uint64_t *ret);
+
+/* ---- rounds_agent_uv.c ---- */
+
+/* A client that turned out to be an agent: takes the socket, and the bytes it has sent from its opening on. */
+void agent_conn_adopt(struct server *s, int fd, const struct conn_owner *owner, struct buf *last_view);
+
+/* Queues a frame for the end of the step; mark: not before that mark is on disk, 0: at once. An agent that
+ * does not read, or for which memory is out, is cut off: it gets its view after it has reconnected. */
+void agent_conn_send(struct agent_conn *a, const struct buf *frame, uint64_t mark);
+void agent_conn_send_alive(struct agent_conn *a);
+/* The answer to a renewal of a lease. */
+void agent_conn_send_renewed(struct agent_conn *a, uint32_t number);
+/* See tcp_liveness_slack_ns(). */
+uint64_t agent_conn_slack_ns(const struct agent_conn *a);
+void agent_conn_cut(struct agent_conn *a);
+
+/* Bytes that agents have sent in part, and that their handshakes hold. r may be NULL. */
+uint64_t agents_input(const struct rounds_shell *r);
+
+/* Goes on with TLS handshakes for a millisecond, of each address in turn. */
+void agents_shake_hands(struct rounds_shell *r);
+bool agents_wait_for_handshakes(const struct rounds_shell *r);
+
+/* Sends what it can. */
+void agent_conn_flush(struct agent_conn *a);
+/* What was held until this mark may go out. */
+void agent_conn_release(struct agent_conn *a, uint64_t mark);
+/* Sends queued output, shuts our end, and closes once the agent has closed its end. */
+void agent_conn_shutdown(struct agent_conn *a);
+/* Closes the connection that has been without a hello for longest, if a new one with that place may have its room; false: there
+ * is none. */
+bool agents_make_room(struct rounds_shell *r, enum admission_place place);
+/* Closes the connection and steps the core with ROUNDS_DISCONNECTED. a is freed when the loop has turned. */
+void agent_conn_close(struct agent_conn *a);

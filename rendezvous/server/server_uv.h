@@ -1,0 +1,115 @@
+#pragma once
+
+/*
+ * The store behind sockets: accepts TCPStore clients on a libuv loop and lets the store core answer them.
+ * If it was asked to, it serves the rounds to agents on the same ports.
+ *
+ * One server = one store instance (one key space) with any number of listeners. crund runs one for its
+ * life; crun runs one for each generation of a job, and one with rounds when it hosts the rendezvous.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "rendezvous/server/server_limits.h"
+#include "rendezvous/server/server_rounds.h"
+
+struct buf;
+struct look_request;
+struct metrics_text;
+struct store_relay;
+struct server;
+struct server_security;
+struct store_stats;
+struct tls_context;
+
+struct server_config {
+    /* NULL: agents are not served; their opening is a broken message to the store. Copied. */
+    const struct server_rounds *rounds;
+    const struct server_limits *limits;     /* NULL: defaults. Copied. */
+    const struct server_security *security; /* NULL: agents need no secret. Copied. */
+    /* Receives one line (no newline) for each client that was refused or cut off; at most a few a second,
+     * the rest is counted. NULL: no log. */
+    void (*log)(void *data, const char *line);
+    void *log_data;
+    struct store_stats *stats; /* counts its requests; outlives the server. NULL: nothing is counted. */
+    /* Requests are forwarded (relay.h) instead of executed; it outlives the server's clients, that is server_stop(). After
+     * requests were taken relay_wake() is called: something may have to be sent. NULL: executed here. */
+    struct store_relay *relay;
+    void (*relay_wake)(void *data);
+    void *relay_data;
+};
+
+/* The server lives on the loop and keeps it alive while it listens. Returns 0 or -errno. */
+int server_create(struct server **ret, uv_loop_t *loop, const struct server_config *config);
+
+/*
+ * Binds and listens: host is a numeric address ("127.0.0.1", "::1", "::" for dual stack, "0.0.0.0"); port 0
+ * takes a free one, returned in *ret_port. The port is held from here until server_stop(). "::" on a host
+ * without IPv6 means "0.0.0.0". Returns 0 or -errno (-EADDRINUSE, -EADDRNOTAVAIL, -EINVAL for a host that
+ * is not numeric, ...).
+ */
+int server_listen_tcp(struct server *s, const char *host, uint16_t port, uint16_t *ret_port);
+
+/* Whether TCP connections to that numeric address, at the port of the listeners, arrive here. */
+bool server_listens_at(const struct server *s, const char *host);
+
+/* Listens on a unix socket; a stale socket file without a listener behind it is replaced. The file is
+ * removed when the server stops. Returns 0 or -errno (-EADDRINUSE: another process listens there). */
+int server_listen_unix(struct server *s, const char *path);
+
+/* After bytes for config.relay came, or it has failed: clients are given their replies, or closed. */
+void server_serve_relayed(struct server *s);
+
+/* Connections that are open, those of agents included. */
+unsigned server_n_clients(const struct server *s);
+
+/* Requests so far that may have changed a key: not those that only read or wait. */
+uint64_t server_n_changes(const struct server *s);
+
+/* Nodes that have not received their job's result yet, or whose job goes on. */
+size_t server_n_nodes(const struct server *s);
+
+/* What the rounds know of a job and its nodes, and what their agents report, as frames (look_json.h); asks the agents to report
+ * for a while. For the process around the server: it decides who may ask. 0, -ENOMEM, or -ENOENT without rounds. */
+int server_look(struct server *s, const struct look_request *request, struct buf *out);
+
+/* Asks the agents of the job's other nodes to take the stacks of their workers and to send them to that group rank. Returns how many
+ * were asked. As above. */
+unsigned server_ask_for_stacks(struct server *s, const char *job, uint32_t to);
+
+/* With a state that other crunds share: takes part in choosing the one that leads, and names this address, HOST:PORT, to agents
+ * of the others. After listening. 0 or -errno; a sentence was logged. */
+int server_advertise(struct server *s, const char *address);
+
+/* Connections, sessions, jobs and nodes of the rounds. */
+void server_write_metrics(const struct server *s, struct metrics_text *m);
+
+/* What the agents of its jobs report, job by job, under the names that a crun has for its own: of a daemon of many jobs. */
+void server_write_job_metrics(const struct server *s, struct metrics_text *m);
+
+/* Connections from now on get this one of tls_context_server_certified(); the server becomes another owner. Only where it was created
+ * with one. */
+void server_use_certificates(struct server *s, struct tls_context *certified);
+
+/* Ends every job of the rounds with a failure for that reason, a sentence without a full stop; agents are
+ * notified at once. empty() is called when all have left. Without rounds: does nothing. */
+void server_close_jobs(struct server *s, const char *reason);
+
+/* A socket that listens already (systemd's); the server owns it on success. *ret_port: of TCP; 0: a unix socket. 0 or -errno. */
+int server_listen_fd(struct server *s, int fd, uint16_t *ret_port);
+
+/*
+ * Closes listeners and clients. The server frees itself when the last handle is closed and then calls
+ * stopped (may be NULL). Do not use s after this call.
+ */
+void server_stop(struct server *s, void (*stopped)(void *data), void *data);
+
+/*
+ * The same, but replies that wait to be read are sent first, for timeout_ms at most. No further request is
+ * executed. Queued views are sent to agents; their jobs are not ended by this: they go on without a
+ * rendezvous and redial it for a while (session.h).
+ */
+void server_drain(struct server *s, unsigned timeout_ms, void (*stopped)(void *data), void *data);

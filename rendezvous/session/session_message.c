@@ -1,0 +1,229 @@
+#include "rendezvous/session/session_message.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *const cause_names[SESSION_CAUSE_COUNT] = {
+    [SESSION_CAUSE_NONE] = "none", [SESSION_CAUSE_WORKER] = "worker", [SESSION_CAUSE_LOST] = "lost",
+    [SESSION_CAUSE_LEFT] = "left", [SESSION_CAUSE_JOINED] = "joined", [SESSION_CAUSE_CLOSED] = "closed",
+};
+
+static const char *const phase_names[SESSION_PHASE_COUNT] = {
+    [SESSION_STOPPING] = "stopping", [SESSION_READY] = "ready", [SESSION_RUNNING] = "running",
+    [SESSION_FAILED] = "failed",     [SESSION_DONE] = "done",   [SESSION_LEFT] = "left",
+};
+
+static const char *const view_names[SESSION_VIEW_COUNT] = {
+    [SESSION_VIEW_WAIT] = "wait",
+    [SESSION_VIEW_START] = "start",
+    [SESSION_VIEW_CONTINUE] = "continue",
+    [SESSION_VIEW_STOP] = "stop",
+    [SESSION_VIEW_END] = "end",
+    [SESSION_VIEW_REFUSED] = "refused",
+    [SESSION_VIEW_ELSEWHERE] = "elsewhere",
+};
+
+static const char *const verdict_names[SESSION_VERDICT_COUNT] = {
+    [SESSION_VERDICT_NONE] = "none",
+    [SESSION_VERDICT_SUCCESS] = "success",
+    [SESSION_VERDICT_DRAINED] = "drained",
+    [SESSION_VERDICT_FAILURE] = "failure",
+};
+
+const char *session_cause_name(unsigned kind)
+{
+    return kind < SESSION_CAUSE_COUNT ? cause_names[kind] : NULL;
+}
+
+const char *session_phase_name(unsigned phase)
+{
+    return phase < SESSION_PHASE_COUNT ? phase_names[phase] : NULL;
+}
+
+const char *session_view_name(unsigned kind)
+{
+    return kind < SESSION_VIEW_COUNT ? view_names[kind] : NULL;
+}
+
+const char *session_verdict_name(unsigned verdict)
+{
+    return verdict < SESSION_VERDICT_COUNT ? verdict_names[verdict] : NULL;
+}
+
+static bool is_timeout(uint32_t ms)
+{
+    return ms > 0 && ms <= SESSION_TIMEOUT_MS_MAX;
+}
+
+const char *session_params_fault(const struct session_params *p)
+{
+    if (p->min_nodes < 1 || p->max_nodes < p->min_nodes || p->max_nodes > SESSION_NODES_MAX)
+        return "the number of nodes has to be MIN:MAX with 1 <= MIN <= MAX <= 16384";
+    if (p->max_restarts > SESSION_COUNT_MAX || p->max_changes > SESSION_COUNT_MAX)
+        return "restarts and membership changes are limited to 1000000";
+    if (!is_timeout(p->join_timeout_ms))
+        return "the join timeout has to be above 0 and at most 15 days";
+    if (p->last_call_ms > SESSION_TIMEOUT_MS_MAX)
+        return "the last call timeout has to be at most 15 days";
+    if (!is_timeout(p->node_timeout_ms) || p->node_timeout_ms < SESSION_NODE_TIMEOUT_MS_MIN)
+        return "the node timeout has to be at least 100 ms and at most 15 days";
+    if (p->lease_ms > 0 && (p->lease_ms < SESSION_LEASE_MS_MIN || p->lease_ms < p->node_timeout_ms ||
+                            p->lease_ms > SESSION_TIMEOUT_MS_MAX))
+        return "the lease has to be at least 1 s, the node timeout, and at most 15 days";
+    return NULL;
+}
+
+size_t session_control_size(const char *text)
+{
+    const unsigned char *c = (const unsigned char *)text;
+
+    if (c[0] == 0xC2 && c[1] >= 0x80 && c[1] < 0xA0)
+        return 2;
+    return c[0] != 0 && (c[0] < ' ' || c[0] == 0x7f);
+}
+
+void session_clean_text(char *text)
+{
+    char *to = text;
+
+    while (*text) {
+        size_t n = session_control_size(text);
+
+        *to++ = n == 0 ? *text : *text == '\n' || *text == '\t' || *text == '\r' ? ' ' : '?';
+        text += n > 0 ? n : 1;
+    }
+    *to = 0;
+}
+
+static bool has_control(const char *text)
+{
+    while (*text && session_control_size(text) == 0)
+        text++;
+    return *text;
+}
+
+/* These name the node in logs and in other nodes' environment. */
+static bool has_control_anywhere(const struct session_hello *h)
+{
+    return has_control(h->job) || has_control(h->host) || has_control(h->addr) || has_control(h->own) ||
+           has_control(h->role);
+}
+
+const char *session_hello_fault(const struct session_hello *h)
+{
+    if (has_control_anywhere(h))
+        return "a control character is in the job's id or in a name or address of this node";
+    if (h->job[0] == 0)
+        return "the job has no id";
+    if (h->n_workers < 1 || h->n_workers > SESSION_WORKERS_MAX)
+        return "a node has to have between 1 and 4096 workers";
+    if (h->node_rank < -1 || h->node_rank >= SESSION_NODES_MAX)
+        return "a node rank has to be between 0 and 16383";
+    return session_params_fault(&h->params);
+}
+
+enum { CHARACTER_SIZE_MAX = 4 }; /* of UTF-8, in bytes */
+
+void session_copy_text(char *to, size_t size, const char *from)
+{
+    size_t n = strnlen(from, size);
+
+    if (n == size) {
+        size_t cut = --n;
+
+        /* A continuation at from[n] is of a character that is cut; after three of them the text is not UTF-8. */
+        while (cut > 0 && n - cut < CHARACTER_SIZE_MAX && ((unsigned char)from[cut] & 0xC0) == 0x80)
+            cut--;
+        if (n - cut < CHARACTER_SIZE_MAX)
+            n = cut;
+    }
+    memmove(to, from, n);
+    to[n] = 0;
+}
+
+/* ---- sentences ---- */
+
+struct sentence {
+    char *to;
+    size_t size, n;
+};
+
+static void __attribute__((format(printf, 2, 3))) say(struct sentence *s, const char *format, ...)
+{
+    va_list arguments;
+    int n;
+
+    va_start(arguments, format);
+    n = vsnprintf(s->to + s->n, s->size - s->n, format, arguments);
+    va_end(arguments);
+    if (n > 0)
+        s->n = (size_t)n < s->size - s->n ? s->n + (size_t)n : s->size - 1;
+}
+
+static const char *cause_host(const struct session_cause *c)
+{
+    return c->host[0] ? c->host : "a node";
+}
+
+static void describe_worker_cause(struct sentence *s, const struct session_cause *c)
+{
+    if (c->rank >= 0)
+        say(s, "rank %d", (int)c->rank);
+    else
+        say(s, "a worker");
+    if (c->local_rank >= 0)
+        say(s, " (local rank %d)", (int)c->local_rank);
+    say(s, " on %s", cause_host(c));
+    if (c->exit_code < 0)
+        say(s, " was ended by signal %d", -(int)c->exit_code);
+    else
+        say(s, " failed with exit code %d", (int)c->exit_code);
+}
+
+void session_cause_describe(const struct session_cause *c, char *ret, size_t size)
+{
+    struct sentence s = {.to = ret, .size = size};
+
+    ret[0] = 0;
+    switch (c->kind) {
+    case SESSION_CAUSE_WORKER:
+        describe_worker_cause(&s, c);
+        break;
+    case SESSION_CAUSE_LOST:
+        say(&s, "%s (node %d) was lost", cause_host(c), (int)c->group_rank);
+        break;
+    case SESSION_CAUSE_LEFT:
+        say(&s, "%s (node %d) left", cause_host(c), (int)c->group_rank);
+        break;
+    case SESSION_CAUSE_JOINED:
+        say(&s, "%s joined", cause_host(c));
+        break;
+    case SESSION_CAUSE_CLOSED:
+        say(&s, "%s", c->text[0] ? c->text : "it was closed");
+        return;
+    default:
+        say(&s, "no reason is known");
+        break;
+    }
+    if (c->text[0])
+        say(&s, ": %s", c->text);
+}
+
+struct session_hello session_hello_of_node(const struct session_params *params, uint32_t n_workers)
+{
+    return (struct session_hello){
+        .params = *params, .n_workers = n_workers, .node_rank = -1, .can_report = true, .can_relay = true};
+}
+
+struct session_view session_view_refused(const char *reason)
+{
+    struct session_view view = {
+        .kind = SESSION_VIEW_REFUSED,
+        .generation = -1,
+        .cause = session_cause_empty(SESSION_CAUSE_CLOSED),
+    };
+
+    session_copy_text(view.cause.text, sizeof(view.cause.text), reason);
+    return view;
+}
