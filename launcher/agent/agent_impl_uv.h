@@ -80,9 +80,9 @@ struct agent {
     bool is_hang_reported, stands_out;      /* there is a report; a rank of it does */
     int hang_worker;                        /* the first one of the report */
     bool hang_elsewhere;                    /* the rank that stands out is on another node */
-    bool relays;                            /* the reports on a hang are put together on node 0 */
-    struct hang_relay *hang_relay;          /* while that is done; or NULL */
-    uv_timer_t relay_timer;                 /* how long that is waited for */
+    bool collects_hang_reports;             /* the reports on a hang are put together on node 0 */
+    struct hang_report *hang_report;        /* while that is done; or NULL */
+    uv_timer_t hang_report_timer;           /* how long that is waited for */
     struct asked_stacks *asked;             /* of all nodes, for crunctl, while they are collected; or NULL */
     uv_timer_t asked_timer;                 /* how long */
     bool wants_stacks;                      /* a look at the rendezvous does: */
@@ -291,18 +291,18 @@ bool agent_is_straggler(const struct agent *a, int i);
 struct worker_status;
 void agent_describe_beats(const struct agent *a, int i, struct worker_status *ret);
 
-/* ---- agent_relay_uv.c ---- */
+/* ---- hang_report_uv.c ---- */
 
 struct watch_stacks;
 
 /* The ranks of this node hang: one report on all nodes follows, or that on this node alone. */
-void agent_begin_relay(struct agent *a, const struct watch_stacks *s);
+void agent_begin_hang_report(struct agent *a, const struct watch_stacks *s);
 
-/* For membership_host.on_relay: data is the agent. */
-void agent_take_relay(void *data, const uint8_t *body, size_t n);
+/* For membership_host.on_agent_message: data is the agent. */
+void agent_take_message(void *data, const uint8_t *body, size_t n);
 
 /* The files of the stacks are complete. True: what follows the hang waits for the report on all nodes, and comes with it. */
-bool agent_relay_defers(struct agent *a, int worker);
+bool agent_hang_report_defers(struct agent *a, int worker);
 
 /* crunctl asks for stacks: those of the other nodes are asked for, too. */
 void agent_ask_nodes(struct agent *a);
@@ -314,9 +314,9 @@ const char *agent_stacks_for_look(const struct agent *a); /* NULL: there are non
 /* The stacks of this node, for those that have asked for them. True: crunctl is answered later. */
 bool agent_pass_stacks(struct agent *a, const struct watch_stacks *s);
 
-/* The report on a hang is not waited for any more; agent_end_relay(): nothing is. */
-void agent_end_hang_relay(struct agent *a);
-void agent_end_relay(struct agent *a);
+/* The report on a hang is not waited for any more; agent_end_hang_reports(): nothing is. */
+void agent_end_hang_report(struct agent *a);
+void agent_end_hang_reports(struct agent *a);
 
 /* ---- agent_nodes_uv.c ---- */
 

@@ -259,11 +259,11 @@ static void on_lease(void *data, uint64_t end_ns)
         generation_pass_lease_on(a->generation);
 }
 
-static void on_all_quiet(void *data, bool can_relay)
+static void on_all_quiet(void *data, bool takes_messages)
 {
     struct agent *a = data;
 
-    a->relays = can_relay;
+    a->collects_hang_reports = takes_messages;
     agent_report_hang(a);
 }
 
@@ -331,7 +331,7 @@ int agent_meet(struct agent *a)
                                                     .on_drain = on_drain,
                                                     .on_quiet = on_all_quiet,
                                                     .find_cut = on_find_cut,
-                                                    .on_relay = agent_take_relay,
+                                                    .on_agent_message = agent_take_message,
                                                     .on_check = on_check,
                                                     .on_end = on_end,
                                                     .on_closed = agent_on_membership_closed,

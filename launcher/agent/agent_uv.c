@@ -574,7 +574,7 @@ static void on_output_end(void *data)
     uv_close((uv_handle_t *)&a->history_timer, NULL);
     uv_close((uv_handle_t *)&a->hang_timer, NULL);
     uv_close((uv_handle_t *)&a->held_timer, NULL);
-    uv_close((uv_handle_t *)&a->relay_timer, NULL);
+    uv_close((uv_handle_t *)&a->hang_report_timer, NULL);
     uv_close((uv_handle_t *)&a->asked_timer, NULL);
     uv_close((uv_handle_t *)&a->check_again, NULL);
     agent_close_stragglers(a);
@@ -663,7 +663,7 @@ static void close_everything(struct agent *a)
     a->control = NULL;
     watch_close(a->watch);
     (void)uv_timer_stop(&a->hang_timer); /* cannot fail on a timer that exists */
-    agent_end_relay(a);
+    agent_end_hang_reports(a);
     end_generation(a);
     drop_store(a);
     rdzv_static_uv_destroy(a->rdzv_static);
@@ -879,13 +879,13 @@ static int open_loop(struct agent *a)
     if (!r)
         r = uv_timer_init(&a->loop, &a->held_timer);
     if (!r)
-        r = uv_timer_init(&a->loop, &a->relay_timer);
+        r = uv_timer_init(&a->loop, &a->hang_report_timer);
     if (!r)
         r = uv_timer_init(&a->loop, &a->asked_timer);
     if (!r)
         r = uv_timer_init(&a->loop, &a->check_again);
     a->signals.data = a->deadline.data = a->sweep.data = a->hang_timer.data = a->history_timer.data =
-        a->check_again.data = a->held_timer.data = a->relay_timer.data = a->asked_timer.data = a;
+        a->check_again.data = a->held_timer.data = a->hang_report_timer.data = a->asked_timer.data = a;
     return r ? r : uv_poll_start(&a->signals, UV_READABLE, agent_on_signals);
 }
 

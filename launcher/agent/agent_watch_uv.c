@@ -174,8 +174,8 @@ static void on_stacks(void *data, const struct watch_stacks *s)
     a->hang_elsewhere = false;
     a->hang_worker = s->worker;
     log_headline(s, a->config->job->meeting != JOB_STATIC);
-    if (s->reason == WATCH_HANG && a->relays)
-        agent_begin_relay(a, s);
+    if (s->reason == WATCH_HANG && a->collects_hang_reports)
+        agent_begin_hang_report(a, s);
     else
         print_own_hang(a, s);
     if (agent_pass_stacks(a, s))
@@ -188,7 +188,7 @@ static void on_files(void *data, enum watch_reason reason, int worker)
 {
     struct agent *a = data;
 
-    if (reason == WATCH_HANG && a->is_hanging && !agent_relay_defers(a, worker))
+    if (reason == WATCH_HANG && a->is_hanging && !agent_hang_report_defers(a, worker))
         agent_act_on_hang(a, worker);
     if (reason == WATCH_QUIT)
         agent_quit(a);
@@ -219,7 +219,7 @@ void agent_forget_hang(struct agent *a)
     if (!a->is_hanging)
         return;
     a->is_hanging = a->is_hang_reported = false;
-    agent_end_hang_relay(a);
+    agent_end_hang_report(a);
     if (a->membership)
         membership_quiet(a->membership, false);
 }

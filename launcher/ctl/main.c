@@ -17,8 +17,8 @@
 #include "launcher/ctl/history_json.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/job_status_json.h"
-#include "launcher/ctl/looked_json.h"
-#include "launcher/ctl/looks_os.h"
+#include "launcher/ctl/query_answer_json.h"
+#include "launcher/ctl/job_survey_os.h"
 #include "launcher/ctl/new_secret_os.h"
 #include "launcher/ctl/other_nodes_sock.h"
 #include "launcher/ctl/print_os.h"
@@ -54,7 +54,7 @@ static const char usage[] =
     "               --endpoint HOST[:PORT][,...] status|top|history JOB\n"
     "       crunctl [--secret-file FILE] secret new\n";
 
-static int print_json(const struct look *list)
+static int print_json(const struct job_survey *list)
 {
     for (size_t i = 0; i < list->n_jobs; i++) {
         _cleanup_free_ char *json = job_status_to_json(&list->jobs[i]);
@@ -75,7 +75,7 @@ static struct status_view view_of_terminal(void)
 }
 
 /* 3: the job that was asked for does not run here, or the endpoint does not have it. */
-static int result_of(const struct look *look, const struct crunctl *o)
+static int result_of(const struct job_survey *look, const struct crunctl *o)
 {
     if (!o->job || look->n_jobs > 0)
         return 0;
@@ -88,23 +88,24 @@ static int result_of(const struct look *look, const struct crunctl *o)
     return 3;
 }
 
-static struct look_options request_of(const struct crunctl *o, struct look_secret *secret)
+static struct survey_options request_of(const struct crunctl *o, struct survey_secret *secret)
 {
-    return (struct look_options){.job = o->job,
-                                 .socket = o->socket,
-                                 .endpoint = o->endpoint,
-                                 .secret_file = o->secret_file,
-                                 .certificates = o->certificates,
-                                 .environment = environ,
-                                 .secret = secret};
+    return (struct survey_options){.job = o->job,
+                                   .socket = o->socket,
+                                   .endpoint = o->endpoint,
+                                   .secret_file = o->secret_file,
+                                   .certificates = o->certificates,
+                                   .environment = environ,
+                                   .secret = secret};
 }
 
-static int take_first_look(struct look *look, const struct crunctl *o, const struct look_options *request)
+static int take_first_look(struct job_survey *look, const struct crunctl *o,
+                           const struct survey_options *request)
 {
-    return look_take(look, request) == 0 ? result_of(look, o) : 1;
+    return job_survey_take(look, request) == 0 ? result_of(look, o) : 1;
 }
 
-static int print_status(const struct look *look, const struct crunctl *o)
+static int print_status(const struct job_survey *look, const struct crunctl *o)
 {
     const struct status_view view = view_of_terminal();
 
@@ -122,20 +123,21 @@ static void wait_for_sample(void)
     (void)nanosleep(&sample, NULL); /* a signal only shortens it */
 }
 
-static int take_second_look(struct look *look, const struct look *before, const struct look_options *request)
+static int take_second_look(struct job_survey *look, const struct job_survey *before,
+                            const struct survey_options *request)
 {
     wait_for_sample();
-    int r = look_take(look, request);
-    look_compare(look, before);
+    int r = job_survey_take(look, request);
+    job_survey_compare(look, before);
     return r ? 1 : 0;
 }
 
 /* For a script once, and at once; a table has the CPU, too. */
 static int run_status(const struct crunctl *o)
 {
-    struct look_secret secret = {0};
-    const struct look_options request = request_of(o, &secret);
-    struct look first, second = {0};
+    struct survey_secret secret = {0};
+    const struct survey_options request = request_of(o, &secret);
+    struct job_survey first, second = {0};
     bool wants_second = !o->is_json;
 
     int code = take_first_look(&first, o, &request);
@@ -144,13 +146,13 @@ static int run_status(const struct crunctl *o)
         code = take_second_look(&second, &first, &request);
     if (code == 0)
         code = print_status(wants_second ? &second : &first, o);
-    look_finish(&first);
-    look_finish(&second);
-    look_secret_finish(&secret);
+    job_survey_finish(&first);
+    job_survey_finish(&second);
+    survey_secret_finish(&secret);
     return code;
 }
 
-static int print_top(const struct look *look, const struct crunctl *o)
+static int print_top(const struct job_survey *look, const struct crunctl *o)
 {
     const struct top_view view = {.width = view_of_terminal().width, .now_s = (int64_t)time(NULL)};
 
@@ -162,9 +164,9 @@ static int print_top(const struct look *look, const struct crunctl *o)
 
 static int run_top(const struct crunctl *o)
 {
-    struct look_secret secret = {0};
-    const struct look_options request = request_of(o, &secret);
-    struct look before, look = {0};
+    struct survey_secret secret = {0};
+    const struct survey_options request = request_of(o, &secret);
+    struct job_survey before, look = {0};
 
     int code = take_first_look(&before, o, &request);
     if (code == 0 && !o->is_once && !o->is_json && isatty(STDOUT_FILENO)) {
@@ -175,9 +177,9 @@ static int run_top(const struct crunctl *o)
         if (code == 0)
             code = print_top(&look, o);
     }
-    look_finish(&look);
-    look_finish(&before);
-    look_secret_finish(&secret);
+    job_survey_finish(&look);
+    job_survey_finish(&before);
+    survey_secret_finish(&secret);
     return code;
 }
 
@@ -241,9 +243,9 @@ static int print_runs(const struct history *h, const struct crunctl *o)
 
 static int ask_for_history(const struct crunctl *o)
 {
-    struct look_secret secret = {0};
-    struct look_options request = request_of(o, &secret);
-    struct looked looked;
+    struct survey_secret secret = {0};
+    struct survey_options request = request_of(o, &secret);
+    struct query_answer looked;
     int code = 1;
 
     request.wants_history = true;
@@ -253,8 +255,8 @@ static int ask_for_history(const struct crunctl *o)
         code = 1;
     else
         code = looked.history.n_runs > 0 ? print_runs(&looked.history, o) : fail_without_run(o, o->endpoint);
-    looked_finish(&looked);
-    look_secret_finish(&secret);
+    query_answer_finish(&looked);
+    survey_secret_finish(&secret);
     return code;
 }
 
@@ -301,8 +303,8 @@ static int run_secret(const struct crunctl *o)
 
 static int run_stacks(const struct crunctl *o)
 {
-    struct look_secret secret = {0};
-    const struct look_options request = request_of(o, &secret);
+    struct survey_secret secret = {0};
+    const struct survey_options request = request_of(o, &secret);
 
     if (!o->endpoint)
         return stacks_command(environ, o->socket, o->job, o->is_json);
@@ -311,7 +313,7 @@ static int run_stacks(const struct crunctl *o)
         return 2;
     }
     int code = stacks_of_endpoint(&request, o->is_json);
-    look_secret_finish(&secret);
+    survey_secret_finish(&secret);
     return code;
 }
 

@@ -9,9 +9,9 @@
 #include "launcher/cli/job.h"
 #include "launcher/ctl/control_client_sock.h"
 #include "launcher/ctl/job_status.h"
-#include "launcher/ctl/look_client_sock.h"
-#include "launcher/ctl/looked_json.h"
-#include "launcher/ctl/looks_os.h"
+#include "launcher/ctl/rendezvous_query_sock.h"
+#include "launcher/ctl/query_answer_json.h"
+#include "launcher/ctl/job_survey_os.h"
 #include "launcher/host/job_secret_os.h"
 #include "launcher/util/strbuf.h"
 #include "proto/certificate_files_os.h"
@@ -35,17 +35,17 @@ static void wait_for_ms(long ms)
 
 /* ---- the key ---- */
 
-void look_secret_finish(struct look_secret *s)
+void survey_secret_finish(struct survey_secret *s)
 {
     secret_finish(&s->secret);
-    *s = (struct look_secret){0};
+    *s = (struct survey_secret){0};
 }
 
 /* NULL: there is none, or its error has a sentence. */
-static const struct secret *find_secret(const struct look_options *request)
+static const struct secret *find_secret(const struct survey_options *request)
 {
     const struct job place = {.secret_file = request->secret_file};
-    struct look_secret *s = request->secret;
+    struct survey_secret *s = request->secret;
 
     if (!s->was_read) /* what it returns is kept: no bytes, and perhaps a sentence */
         (void)job_secret_find(&s->secret, &place, request->environment, s->error);
@@ -68,7 +68,7 @@ static struct tls_context *context_of_certificates(const struct certificate_path
 }
 
 /* NULL without a secret, or when it cannot be used: then error has a sentence. */
-static struct tls_context *context_of_secret(const struct look_options *request, const char *job,
+static struct tls_context *context_of_secret(const struct survey_options *request, const char *job,
                                              char error[SECRET_ERROR_SIZE])
 {
     enum key_purpose purpose = job ? KEY_AGENT : KEY_ADMIN;
@@ -88,7 +88,7 @@ static struct tls_context *context_of_secret(const struct look_options *request,
     return tls;
 }
 
-static struct tls_context *context_for(const struct look_options *request, const char *job,
+static struct tls_context *context_for(const struct survey_options *request, const char *job,
                                        char error[CERTIFICATE_ERROR_SIZE])
 {
     return request->certificates.cert ? context_of_certificates(&request->certificates, error)
@@ -97,34 +97,34 @@ static struct tls_context *context_for(const struct look_options *request, const
 
 /* ---- asking ---- */
 
-static int ask_until_reported(const struct look_target *target, struct looked *ret,
-                              char error[LOOK_CLIENT_ERROR_SIZE])
+static int ask_until_reported(const struct rendezvous_query *target, struct query_answer *ret,
+                              char error[RENDEZVOUS_QUERY_ERROR_SIZE])
 {
-    int r = look_client_ask(target, ret, error);
+    int r = rendezvous_query(target, ret, error);
 
     for (int i = 1; i < REPORT_TRIES && r == 0 && ret->n_unreported > 0; i++) {
         wait_for_ms(REPORT_WAIT_MS);
-        looked_finish(ret);
-        r = look_client_ask(target, ret, error);
+        query_answer_finish(ret);
+        r = rendezvous_query(target, ret, error);
     }
     return r;
 }
 
-static int ask_until_taken(const struct look_target *target, struct looked *ret,
-                           char error[LOOK_CLIENT_ERROR_SIZE])
+static int ask_until_taken(const struct rendezvous_query *target, struct query_answer *ret,
+                           char error[RENDEZVOUS_QUERY_ERROR_SIZE])
 {
-    int r = look_client_ask(target, ret, error);
+    int r = rendezvous_query(target, ret, error);
 
     for (int i = 1; i < STACKS_TRIES && r == 0 && ret->n_jobs > 0 && !ret->stacks; i++) {
         wait_for_ms(STACKS_WAIT_MS);
-        looked_finish(ret);
-        r = look_client_ask(target, ret, error);
+        query_answer_finish(ret);
+        r = rendezvous_query(target, ret, error);
     }
     return r;
 }
 
-static int ask_with_key(struct look_target *target, const struct look_options *request, struct looked *ret,
-                        char error[CERTIFICATE_ERROR_SIZE])
+static int ask_with_key(struct rendezvous_query *target, const struct survey_options *request,
+                        struct query_answer *ret, char error[CERTIFICATE_ERROR_SIZE])
 {
     bool is_unix = strchr(target->endpoint, '/');
 
@@ -143,20 +143,20 @@ static int ask_with_key(struct look_target *target, const struct look_options *r
     return r;
 }
 
-static int ask_endpoint_of_list(const struct look_options *request, const char *from, size_t n,
-                                int patience_ms, struct looked *ret, struct strbuf *failures)
+static int ask_endpoint_of_list(const struct survey_options *request, const char *from, size_t n,
+                                int patience_ms, struct query_answer *ret, struct strbuf *failures)
 {
     char error[CERTIFICATE_ERROR_SIZE] = "";
     _cleanup_free_ char *endpoint = strndup(from, n);
-    struct look_target target = {.endpoint = endpoint,
-                                 .job = request->job,
-                                 .wants_history = request->wants_history,
-                                 .wants_stacks = request->wants_stacks,
-                                 .patience_ms = patience_ms};
+    struct rendezvous_query target = {.endpoint = endpoint,
+                                      .job = request->job,
+                                      .wants_history = request->wants_history,
+                                      .wants_stacks = request->wants_stacks,
+                                      .patience_ms = patience_ms};
 
     if (!endpoint)
         return -ENOMEM;
-    looked_finish(ret);
+    query_answer_finish(ret);
     int r = n > 0 ? ask_with_key(&target, request, ret, error) : -EINVAL;
     if (n == 0)
         (void)snprintf(error, sizeof(error), "an endpoint of the list is empty");
@@ -167,7 +167,7 @@ static int ask_endpoint_of_list(const struct look_options *request, const char *
 
 /* One after the other: several crunds have one state, and one of them leads. 0; -ETIMEDOUT when none of them answers in a way
  * that can be used, and one not in time. */
-static int ask_list(const struct look_options *request, int patience_ms, struct looked *ret,
+static int ask_list(const struct survey_options *request, int patience_ms, struct query_answer *ret,
                     struct strbuf *failures)
 {
     const char *at = request->endpoint;
@@ -185,12 +185,12 @@ static int ask_list(const struct look_options *request, int patience_ms, struct 
 }
 
 /* With little patience, and again with all of it where that was too little. */
-int other_nodes_ask(const struct look_options *request, struct looked *ret)
+int other_nodes_ask(const struct survey_options *request, struct query_answer *ret)
 {
     bool is_list = strchr(request->endpoint, ',');
     struct strbuf failures = {0};
 
-    *ret = (struct looked){0};
+    *ret = (struct query_answer){0};
     int r = ask_list(request, is_list ? LIST_PATIENCE_MS : CONTROL_PATIENCE_MS, ret, &failures);
     if (r == -ETIMEDOUT && is_list) {
         strbuf_finish(&failures);
@@ -203,15 +203,15 @@ int other_nodes_ask(const struct look_options *request, struct looked *ret)
 }
 
 /* The crun of this socket serves the rendezvous: it answers itself. False: it does not. */
-static bool ask_host(struct control_socket *s, struct looked *ret)
+static bool ask_host(struct control_socket *s, struct query_answer *ret)
 {
     for (int i = 0; i < REPORT_TRIES; i++) {
         _cleanup_free_ char *bytes = NULL;
         size_t n = 0;
 
-        looked_finish(ret);
+        query_answer_finish(ret);
         if (control_client_ask(s, "nodes", CONTROL_PATIENCE_MS, &bytes, &n) != 0 || n == 0 ||
-            looked_take_frames(ret, (const uint8_t *)bytes, n) != 0)
+            query_answer_take_frames(ret, (const uint8_t *)bytes, n) != 0)
             return false;
         if (ret->n_unreported == 0)
             break;
@@ -220,11 +220,11 @@ static bool ask_host(struct control_socket *s, struct looked *ret)
     return true;
 }
 
-static bool ask_rendezvous(const struct job_status *job, const struct look_options *request,
-                           struct looked *ret)
+static bool ask_rendezvous(const struct job_status *job, const struct survey_options *request,
+                           struct query_answer *ret)
 {
-    char why[CERTIFICATE_ERROR_SIZE], error[LOOK_CLIENT_ERROR_SIZE];
-    struct look_target target = {
+    char why[CERTIFICATE_ERROR_SIZE], error[RENDEZVOUS_QUERY_ERROR_SIZE];
+    struct rendezvous_query target = {
         .endpoint = job->rendezvous, .job = job->job, .patience_ms = CONTROL_PATIENCE_MS};
 
     target.tls = context_for(request, job->job, why);
@@ -233,13 +233,13 @@ static bool ask_rendezvous(const struct job_status *job, const struct look_optio
     return r == 0;
 }
 
-void other_nodes_add(struct job_status *job, const struct look_options *request, struct control_socket *s)
+void other_nodes_add(struct job_status *job, const struct survey_options *request, struct control_socket *s)
 {
-    struct looked looked = {0};
+    struct query_answer looked = {0};
 
     if (job->rendezvous[0] &&
         (ask_host(s, &looked) || (!s->is_foreign && ask_rendezvous(job, request, &looked))) &&
         looked.n_jobs > 0)
         (void)job_status_take_nodes(job, &looked.jobs[0]); /* without memory they are left out */
-    looked_finish(&looked);
+    query_answer_finish(&looked);
 }

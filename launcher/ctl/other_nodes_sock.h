@@ -6,12 +6,12 @@
 
 struct control_socket;
 struct job_status;
-struct look_options;
-struct looked;
+struct survey_options;
+struct query_answer;
 
 /* Adds the other nodes of the job, whose crun has this socket. Without an answer the job stays as it is. */
-void other_nodes_add(struct job_status *job, const struct look_options *request, struct control_socket *s);
+void other_nodes_add(struct job_status *job, const struct survey_options *request, struct control_socket *s);
 
 /* The jobs of request->endpoint, or their history, or the stacks of one, which are waited for (none may come). Of a list the first
  * endpoint that answers and leads. 0, or -errno with a line on standard error for each. */
-int other_nodes_ask(const struct look_options *request, struct looked *ret);
+int other_nodes_ask(const struct survey_options *request, struct query_answer *ret);

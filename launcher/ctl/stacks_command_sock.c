@@ -9,8 +9,8 @@
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/job_status_json.h"
 #include "launcher/ctl/job_stacks_json.h"
-#include "launcher/ctl/looked_json.h"
-#include "launcher/ctl/looks_os.h"
+#include "launcher/ctl/query_answer_json.h"
+#include "launcher/ctl/job_survey_os.h"
 #include "launcher/ctl/other_nodes_sock.h"
 #include "launcher/ctl/print_os.h"
 #include "launcher/util/strlist.h"
@@ -106,7 +106,7 @@ int stacks_command(char *const *environment, const char *socket, const char *job
     return 3;
 }
 
-static int print_looked_stacks(const struct looked *l, const char *job, bool is_json)
+static int print_looked_stacks(const struct query_answer *l, const char *job, bool is_json)
 {
     if (l->n_jobs == 0) {
         (void)fprintf(stderr, "crunctl: the rendezvous has no job '%s'\n", job);
@@ -122,14 +122,14 @@ static int print_looked_stacks(const struct looked *l, const char *job, bool is_
     return 1;
 }
 
-int stacks_of_endpoint(const struct look_options *request, bool is_json)
+int stacks_of_endpoint(const struct survey_options *request, bool is_json)
 {
-    struct look_options stacks = *request;
-    struct looked looked;
+    struct survey_options stacks = *request;
+    struct query_answer looked;
 
     stacks.wants_stacks = true;
     int code =
         other_nodes_ask(&stacks, &looked) == 0 ? print_looked_stacks(&looked, request->job, is_json) : 1;
-    looked_finish(&looked);
+    query_answer_finish(&looked);
     return code;
 }

@@ -4,10 +4,10 @@
 
 #include <stdbool.h>
 
-struct look_options;
+struct survey_options;
 
 /* job: the name of a job or how it begins, NULL: all; socket: that one alone, or NULL. Returns crunctl's exit code. */
 int stacks_command(char *const *environment, const char *socket, const char *job, bool is_json);
 
 /* The same for the job of request->endpoint that request names. */
-int stacks_of_endpoint(const struct look_options *request, bool is_json);
+int stacks_of_endpoint(const struct survey_options *request, bool is_json);

@@ -16,13 +16,13 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/time.h"
-#include "launcher/ctl/looks_os.h"
+#include "launcher/ctl/job_survey_os.h"
 #include "launcher/ctl/top_text.h"
 
 enum { TOP_MS = 1000, KEYS_SIZE = 64, WIDTH_DEFAULT = 80, HEIGHT_DEFAULT = 24 };
 
 struct top {
-    struct look look;
+    struct job_survey look;
     struct top_view view;
     struct termios saved;
     bool has_saved, is_over;
@@ -122,7 +122,7 @@ static void take_keys(struct top *t)
     }
     for (size_t at = 0; at < (size_t)n && !t->is_over; at += size) {
         int key = top_next_key(keys + at, (size_t)n - at, &size);
-        t->is_over = !top_press(&t->view, key, look_count_ranks(&t->look));
+        t->is_over = !top_press(&t->view, key, job_survey_count_ranks(&t->look));
     }
 }
 
@@ -155,23 +155,23 @@ static int wait_for_look(struct top *t, uint64_t until_ns)
     return code;
 }
 
-static int look_again(struct top *t, const struct look_options *request)
+static int look_again(struct top *t, const struct survey_options *request)
 {
-    struct look next;
+    struct job_survey next;
 
-    int r = look_take(&next, request);
-    look_compare(&next, &t->look);
-    look_finish(&t->look);
+    int r = job_survey_take(&next, request);
+    job_survey_compare(&next, &t->look);
+    job_survey_finish(&t->look);
     t->look = next;
     return r ? 1 : draw(t);
 }
 
-int top_run(const struct look_options *request, struct look *before)
+int top_run(const struct survey_options *request, struct job_survey *before)
 {
     struct top t = {.look = *before, .view = {.is_live = true, .has_marks_first = true}, .signals = -1};
     int code = 0;
 
-    *before = (struct look){0};
+    *before = (struct job_survey){0};
     t.signals = open_top_signals();
     enter_terminal(&t);
     while (code == 0 && !t.is_over) {
@@ -182,7 +182,7 @@ int top_run(const struct look_options *request, struct look *before)
             code = wait_for_look(&t, began_ns + TOP_MS * UINT64_C(1000000));
     }
     leave_terminal(&t);
-    look_finish(&t.look);
+    job_survey_finish(&t.look);
     if (t.signals >= 0)
         (void)close(t.signals);
     return code;

@@ -5,8 +5,8 @@
  * a slow line (ssh) delays nothing. The terminal is as before when it ends, by q, a signal or the end of its input.
  */
 
-struct look;
-struct look_options;
+struct job_survey;
+struct survey_options;
 
 /* *before: an earlier look, which it takes. 0, or 1 after an error that was printed. */
-int top_run(const struct look_options *request, struct look *before);
+int top_run(const struct survey_options *request, struct job_survey *before);

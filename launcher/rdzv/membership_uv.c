@@ -37,7 +37,7 @@
 #include "proto/address.h"
 #include "rendezvous/session/look_json.h"
 #include "rendezvous/store/metrics_text.h"
-#include "rendezvous/session/relay_json.h"
+#include "rendezvous/session/agent_message_json.h"
 #include "rendezvous/server/server_uv.h"
 #include "base/random_os.h"
 #include "base/time.h"
@@ -83,7 +83,7 @@ struct membership {
     bool is_loopback;                 /* the endpoint leads each machine to itself */
     char unfit[SESSION_UNFIT_SIZE];   /* this node's health check failed, and the session does not know yet */
     char left_out[SESSION_TEXT_SIZE]; /* nodes that were printed to be unfit */
-    bool can_relay; /* all nodes of the generation and the rendezvous know messages between agents */
+    bool takes_messages; /* all nodes of the generation and the rendezvous know messages between agents */
     bool is_ready, leaving, closing, timer_closed;
 };
 
@@ -530,7 +530,7 @@ static void on_session_action(void *data, enum session_action action, const stru
 
     switch (action) {
     case SESSION_DO_START:
-        n->can_relay = view->relay;
+        n->takes_messages = view->takes_messages;
         start_generation_here(n, view);
         break;
     case SESSION_DO_STOP:
@@ -556,7 +556,7 @@ static void on_session_action(void *data, enum session_action action, const stru
         break;
     case SESSION_DO_QUIET:
         if (n->host.on_quiet)
-            n->host.on_quiet(n->host.data, view && view->relay);
+            n->host.on_quiet(n->host.data, view && view->takes_messages);
         break;
     case SESSION_DO_PROGRESS:
         print_progress(n, view);
@@ -747,12 +747,12 @@ int membership_look(struct membership *n, struct buf *out)
 /* As the rendezvous does where it is served here. */
 static bool send_stack_order(struct membership *n, uint32_t group_rank, uint32_t generation)
 {
-    const struct relay all = {.to = RELAY_TO_ALL, .generation = generation};
+    const struct agent_message all = {.to = AGENT_MESSAGE_TO_ALL, .generation = generation};
     struct buf frame = {0};
     char json[32];
 
     (void)snprintf(json, sizeof(json), "{\"to\":%u}", (unsigned)group_rank); /* fits */
-    bool is_put = relay_put(&frame, &all, "take", json) == 0;
+    bool is_put = agent_message_put(&frame, &all, "take", json) == 0;
     if (is_put)
         membership_send(n, &frame);
     buf_finish(&frame);
@@ -763,7 +763,7 @@ bool membership_ask_for_stacks(struct membership *n, uint32_t group_rank, uint32
 {
     if (n->rendezvous)
         return server_ask_for_stacks(n->rendezvous, n->host.job->run_id_text, group_rank) > 0;
-    return n->can_relay && send_stack_order(n, group_rank, generation);
+    return n->takes_messages && send_stack_order(n, group_rank, generation);
 }
 
 void membership_send(struct membership *n, const struct buf *frames)
@@ -776,7 +776,7 @@ static void on_relayed(void *data, const uint8_t *body, size_t n_bytes)
 {
     struct membership *n = data;
 
-    n->host.on_relay(n->host.data, body, n_bytes);
+    n->host.on_agent_message(n->host.data, body, n_bytes);
 }
 
 static void report_node(void *data, struct buf *out)
@@ -1069,7 +1069,7 @@ static void begin_session(struct membership *n)
                                          .report = report_node,
                                          .take_stacks = take_stacks_of_job,
                                          .find_cut = find_cut_of_workers,
-                                         .on_relay = on_relayed,
+                                         .on_agent_message = on_relayed,
                                          .data = n};
     struct session_config config = {.endpoint = n->endpoint,
                                     .has_more_endpoints = job->n_more_endpoints > 0,

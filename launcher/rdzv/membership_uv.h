@@ -39,13 +39,13 @@ struct membership_host {
     void (*on_lease)(void *data, uint64_t end_ns);
     /* All nodes are to stop at a common point, for good. */
     void (*on_drain)(void *data);
-    /* No worker of any node makes progress: after membership_quiet() of all. can_relay: all nodes understand membership_send().
+    /* No worker of any node makes progress: after membership_quiet() of all. takes_messages: all nodes understand membership_send().
      * NULL: not of interest. */
-    void (*on_quiet)(void *data, bool can_relay);
+    void (*on_quiet)(void *data, bool takes_messages);
     /* See session_uv_host. NULL: not of interest. */
     uint32_t (*find_cut)(void *data);
     /* A message of another agent, see session_uv_host. */
-    void (*on_relay)(void *data, const uint8_t *body, size_t n);
+    void (*on_agent_message)(void *data, const uint8_t *body, size_t n);
     /* This node is unfit, and the job needs it: its health check is to be repeated. */
     void (*on_check)(void *data);
     /* The job has ended; membership_print_end() prints how. cause: NULL if it is not known. */
@@ -78,7 +78,7 @@ void membership_drain(struct membership *n);
 /* No worker of this node makes progress, or they do again. */
 void membership_quiet(struct membership *n, bool is_quiet);
 
-/* Frames for other agents (relay_json.h). Without a connection they are lost. */
+/* Frames for other agents (agent_message_json.h). Without a connection they are lost. */
 void membership_send(struct membership *n, const struct buf *frames);
 
 /* The notice to send if this process is killed while workers run; NULL: there is no connection. Valid until the next

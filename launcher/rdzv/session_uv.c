@@ -15,7 +15,7 @@
 #include "base/time.h"
 #include "proto/frame.h"
 #include "rendezvous/session/look_json.h"
-#include "rendezvous/session/relay_json.h"
+#include "rendezvous/session/agent_message_json.h"
 #include "rendezvous/session/session_json.h"
 
 enum { LOOK_WATCH_BODY_MAX = 64 };
@@ -108,8 +108,8 @@ static void on_body(struct session_uv *s, struct wire_span body)
         run_session_step(s, (struct session_event){.kind = SESSION_EVENT_ALIVE});
         return;
     }
-    if (s->host.on_relay && relay_is_body(body.data, body.size)) {
-        s->host.on_relay(s->host.data, body.data, body.size);
+    if (s->host.on_agent_message && agent_message_is_body(body.data, body.size)) {
+        s->host.on_agent_message(s->host.data, body.data, body.size);
         run_session_step(s, (struct session_event){.kind = SESSION_EVENT_ALIVE});
         return;
     }

@@ -38,8 +38,8 @@ struct session_uv_host {
     void (*take_stacks)(void *data);
     /* session_report.cut_from of the present workers. May be NULL. */
     uint32_t (*find_cut)(void *data);
-    /* The body of a message of another agent (relay_json.h). NULL: this node understands none. */
-    void (*on_relay)(void *data, const uint8_t *body, size_t n);
+    /* The body of a message of another agent (agent_message_json.h). NULL: this node understands none. */
+    void (*on_agent_message)(void *data, const uint8_t *body, size_t n);
     void *data;
 };
 
@@ -51,7 +51,7 @@ int session_uv_create(struct session_uv **ret, const struct session_uv_host *hos
  * lease goes on while this host is suspended. */
 void session_uv_step(struct session_uv *s, struct session_event event);
 
-/* Sends frames that are not about this node's state (relay_json.h). Without a connection they are lost. */
+/* Sends frames that are not about this node's state (agent_message_json.h). Without a connection they are lost. */
 void session_uv_send(struct session_uv *s, const struct buf *frames);
 
 /* The address of the rendezvous at the other end of the present connection, as one address. False: there is none now. */

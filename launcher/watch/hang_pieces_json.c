@@ -104,14 +104,14 @@ static int add_rank_facts(cJSON *list, const struct hang_rank *r)
     return error;
 }
 
-static int put_relayed(struct buf *out, const struct relay *relay, const char *name, const cJSON *json)
+static int put_message(struct buf *out, const struct agent_message *head, const char *name, const cJSON *json)
 {
     _cleanup_free_ char *text = cJSON_PrintUnformatted(json);
 
-    return text ? relay_put(out, relay, name, text) : -ENOMEM;
+    return text ? agent_message_put(out, head, name, text) : -ENOMEM;
 }
 
-static int put_piece(struct buf *out, const struct relay *relay, const struct piece_facts *facts,
+static int put_piece(struct buf *out, const struct agent_message *head, const struct piece_facts *facts,
                      const struct hang_rank *ranks, size_t n_ranks)
 {
     _cleanup_json_ cJSON *json = cJSON_CreateObject();
@@ -120,10 +120,10 @@ static int put_piece(struct buf *out, const struct relay *relay, const struct pi
 
     for (size_t i = 0; !r && i < n_ranks; i++)
         r = add_rank_facts(list, &ranks[i]);
-    return r ? r : put_relayed(out, relay, "ranks", json);
+    return r ? r : put_message(out, head, "ranks", json);
 }
 
-int hang_pieces_put(struct buf *out, const struct relay *relay, const struct hang_sender *sender,
+int hang_pieces_put(struct buf *out, const struct agent_message *head, const struct hang_sender *sender,
                     const struct hang_rank *ranks, size_t n_ranks)
 {
     size_t n_pieces = n_ranks ? (n_ranks + HANG_PIECE_RANKS - 1) / HANG_PIECE_RANKS : 1;
@@ -135,17 +135,17 @@ int hang_pieces_put(struct buf *out, const struct relay *relay, const struct han
     for (size_t i = 0; !r && i < n_pieces; i++) {
         size_t first = i * HANG_PIECE_RANKS;
         facts.piece = (uint32_t)i;
-        r = put_piece(out, relay, &facts, ranks + first, min_size(HANG_PIECE_RANKS, n_ranks - first));
+        r = put_piece(out, head, &facts, ranks + first, min_size(HANG_PIECE_RANKS, n_ranks - first));
     }
     return r;
 }
 
-int hang_result_put(struct buf *out, const struct relay *relay, const struct hang_result *result)
+int hang_result_put(struct buf *out, const struct agent_message *head, const struct hang_result *result)
 {
     _cleanup_json_ cJSON *json = cJSON_CreateObject();
     int r = json ? fields_write(json, result_fields, ARRAY_SIZE(result_fields), result) : -ENOMEM;
 
-    return r ? r : put_relayed(out, relay, "hang", json);
+    return r ? r : put_message(out, head, "hang", json);
 }
 
 /* ---- reading ---- */
@@ -259,7 +259,7 @@ bool hang_message_get(const uint8_t *body, size_t n, struct hang_message *ret)
     *ret = (struct hang_message){.kind = hang   ? HANG_MESSAGE_RESULT
                                          : take ? HANG_MESSAGE_TAKE
                                                 : HANG_MESSAGE_RANKS};
-    if (!json || !relay_read(json, &ret->relay))
+    if (!json || !agent_message_read(json, &ret->head))
         return false;
     if (hang)
         return read_result(hang, &ret->result);

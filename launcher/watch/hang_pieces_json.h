@@ -2,7 +2,7 @@
 
 /*
  * What one agent sends another about the ranks of its node when a job hangs, and the report on all nodes that goes back, as
- * messages of relay_json.h. Pure.
+ * messages of agent_message_json.h. Pure.
  *
  *   {"relay":0,"generation":2,"ranks":{"node":3,"piece":0,"pieces":1,"host":"node3","list":[{"rank":24,"pid":4711,...},...]}}
  *   {"relay":-1,"generation":2,"hang":{"rank":27,"text":"  rank 27 on node3 (pid 4714) stands out: ...\n"}}
@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #include "launcher/watch/hang_collect.h"
-#include "rendezvous/session/relay_json.h"
+#include "rendezvous/session/agent_message_json.h"
 
 struct buf;
 
@@ -24,7 +24,7 @@ enum hang_message_kind {
 };
 
 struct hang_message {
-    struct relay relay;
+    struct agent_message head;
     enum hang_message_kind kind;
     struct hang_piece piece;
     struct hang_result result;
@@ -39,10 +39,10 @@ struct hang_sender {
 };
 
 /* All ranks of a node, in pieces. 0 or -errno. */
-int hang_pieces_put(struct buf *out, const struct relay *relay, const struct hang_sender *sender,
+int hang_pieces_put(struct buf *out, const struct agent_message *head, const struct hang_sender *sender,
                     const struct hang_rank *ranks, size_t n_ranks);
 
-int hang_result_put(struct buf *out, const struct relay *relay, const struct hang_result *result);
+int hang_result_put(struct buf *out, const struct agent_message *head, const struct hang_result *result);
 
 /* Texts are made printable. False: the body is another one. */
 bool hang_message_get(const uint8_t *body, size_t n, struct hang_message *ret);

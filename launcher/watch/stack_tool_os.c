@@ -27,7 +27,7 @@
 #include "launcher/util/envp.h"
 #include "launcher/util/thread_os.h"
 #include "launcher/watch/examined_os.h"
-#include "launcher/watch/proc_look_os.h"
+#include "launcher/watch/proc_sample_os.h"
 #include "base/cleanup.h"
 #include "base/time.h"
 
@@ -321,7 +321,7 @@ static bool is_in_vain(struct tool_slot *slot)
 
     if (slot->job->is_blocked || now < slot->attached_ns)
         return false;
-    if (proc_look_state(slot->job->pid) != 'D')
+    if (proc_sample_state(slot->job->pid) != 'D')
         slot->blocked_ns = 0;
     else if (!slot->blocked_ns)
         slot->blocked_ns = now;

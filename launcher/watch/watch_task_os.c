@@ -101,7 +101,7 @@ static bool are_trees_current(const struct watch_task *t)
     return true;
 }
 
-static bool has_process(const struct look_tree *tree, pid_t pid)
+static bool has_process(const struct proc_tree *tree, pid_t pid)
 {
     for (int i = 0; i < tree->n_pids; i++)
         if (tree->pids[i] == pid)
@@ -112,18 +112,18 @@ static bool has_process(const struct look_tree *tree, pid_t pid)
 /* What a process did before it was found is no progress now: a data loader may be found seconds after its start. */
 static void note_found_bytes(struct watch_task *t, int worker)
 {
-    const struct look_tree *tree = &t->trees[worker];
+    const struct proc_tree *tree = &t->trees[worker];
 
     for (int i = 0; i < tree->n_pids; i++)
         if (!has_process(&t->old_trees[worker], tree->pids[i]))
-            t->found_bytes[worker] += proc_look_bytes(tree->pids[i]);
+            t->found_bytes[worker] += proc_sample_bytes(tree->pids[i]);
 }
 
 static void list_trees(struct watch_task *t, bool anyway)
 {
     if (anyway || t->n_looks % LOOKS_PER_LISTING == 0 || !are_trees_current(t)) {
         memcpy(t->old_trees, t->trees, (size_t)t->n_workers * sizeof(*t->trees));
-        (void)proc_look_trees(t->pids, t->n_workers, t->trees); /* the workers alone when it fails */
+        (void)proc_find_trees(t->pids, t->n_workers, t->trees); /* the workers alone when it fails */
         for (int i = 0; i < t->n_workers; i++)
             note_found_bytes(t, i);
     }
@@ -141,7 +141,7 @@ static void add_look_jobs(struct watch_task *t, struct look_stacks *s, int worke
                           int n_running)
 {
     for (int i = 0; i < n_running && s->n < LOOK_STACKS_MAX; i++) {
-        const bool is_python = proc_look_is_python(running[i]);
+        const bool is_python = proc_sample_is_python(running[i]);
 
         s->ranks[s->n] = worker;
         s->jobs[s->n++] =
@@ -182,11 +182,11 @@ static bool add_digests(struct watch_task *t, struct look_stacks *s)
 static void look_at_places(struct watch_task *t)
 {
     static _Thread_local struct look_stacks stacks;
-    pid_t running[LOOK_PROCESSES_MAX];
+    pid_t running[PROC_TREE_MAX];
 
     stacks.n = 0;
     for (int i = 0; i < t->n_workers; i++) {
-        int n = proc_look_place(&t->trees[i], &t->samples[i], running);
+        int n = proc_sample_place(&t->trees[i], &t->samples[i], running);
         add_look_jobs(t, &stacks, i, running, n);
     }
     uint64_t limit_ns = t->timeout_ns / LOOKS_PER_TIMEOUT, least_ns = LOOK_MIN_MS * UINT64_C(1000000);
@@ -199,7 +199,7 @@ static void look(struct watch_task *t)
 {
     list_trees(t, t->with_places);
     for (int i = 0; i < t->n_workers; i++) {
-        proc_look_sample(&t->trees[i], t->state_fds[i], &t->samples[i]);
+        proc_sample(&t->trees[i], t->state_fds[i], &t->samples[i]);
         t->samples[i].n_bytes -=
             t->found_bytes[i]; /* a difference of such numbers is exact, whatever wraps */
     }
@@ -214,14 +214,14 @@ static char *describe_process(pid_t pid)
     char *text = malloc(DESCRIPTION_SIZE);
 
     if (text)
-        (void)proc_look_describe(pid, text, DESCRIPTION_SIZE); /* "" when the process has ended */
+        (void)proc_sample_describe(pid, text, DESCRIPTION_SIZE); /* "" when the process has ended */
     return text;
 }
 
 static void add_process(struct watch_task *t, struct stack_set *set, int worker, pid_t pid)
 {
-    enum stack_tool tool = stack_tools_choose(tools_of(t), proc_look_is_python(pid));
-    char state = proc_look_state(pid);
+    enum stack_tool tool = stack_tools_choose(tools_of(t), proc_sample_is_python(pid));
+    char state = proc_sample_state(pid);
     bool is_blocked = hang_is_blocked(state);
 
     set->processes[set->n] =
@@ -284,8 +284,8 @@ static void describe_main_process(const struct stack_job *job, const struct stac
 static void describe_rank(const struct watch_task *t, const struct stack_set *set, int worker,
                           struct hang_rank *ret)
 {
-    const struct look_tree *tree = &t->trees[worker];
-    uint8_t records[PROC_LOOK_RECORDS];
+    const struct proc_tree *tree = &t->trees[worker];
+    uint8_t records[PROC_SAMPLE_RECORDS];
 
     *ret = (struct hang_rank){.rank = t->rank_base + worker, .has_ended = tree->n_pids == 0};
     for (size_t i = 0; i < set->n; i++) {
@@ -300,7 +300,7 @@ static void describe_rank(const struct watch_task *t, const struct stack_set *se
             ret->child_state = p->state;
         }
     }
-    hang_add_collectives(ret, records, proc_look_records(t->state_fds[worker], records));
+    hang_add_collectives(ret, records, proc_sample_records(t->state_fds[worker], records));
 }
 
 static void report(struct watch_task *t, const struct stack_set *set)

@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-#include "launcher/watch/proc_look_os.h"
+#include "launcher/watch/proc_sample_os.h"
 #include "launcher/watch/progress.h"
 #include "launcher/watch/stack_tool_os.h"
 
@@ -41,7 +41,7 @@ struct watch_task {
     const int *state_fds;
     struct stack_tools tools;
     bool has_tools; /* they were looked for */
-    struct look_tree *trees, *old_trees;
+    struct proc_tree *trees, *old_trees;
     uint64_t *found_bytes; /* of the processes of each worker, when they were found */
     int n_looks;           /* the trees are from one before */
     bool was_late;         /* the tools did not end in time at the last look at places */

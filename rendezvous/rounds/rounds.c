@@ -486,7 +486,7 @@ static void attach_connection(struct rounds *r, struct rounds_node *n, const str
     node_set_session(n, event->session);
     n->pending_start = -1; /* its hello knows what came over the old one, and nothing more comes over that */
     n->attempt = event->hello->attempt;
-    node_set_traits(n, n->member, n->quiet, event->hello->can_relay); /* the last is not saved */
+    node_set_traits(n, n->member, n->quiet, event->hello->takes_messages); /* the last is not saved */
     session_copy_text(n->addr, sizeof(n->addr), event->hello->addr);
     session_copy_text(n->peer, sizeof(n->peer), event->peer);
     session_copy_text(n->own, sizeof(n->own), event->hello->own);
@@ -760,11 +760,11 @@ void rounds_view(const struct rounds_node *n, struct session_view *ret)
         ret->changes = job->changes;
     } else if (playing && n->phase == SESSION_READY) {
         view_start(n, ret);
-        ret->relay = job->n_mute == 0;
+        ret->takes_messages = job->n_mute == 0;
     } else if (playing && node_is_current(n)) {
         ret->kind = SESSION_VIEW_CONTINUE;
         ret->quiet = job_is_quiet(job);
-        ret->relay = ret->quiet && job->n_mute == 0;
+        ret->takes_messages = ret->quiet && job->n_mute == 0;
     } else if (n->phase == SESSION_READY || n->generation < 0 || n->state == ROUNDS_NODE_UNFIT) {
         view_wait(n, ret);
     } else {

@@ -113,7 +113,7 @@ struct rounds_node {
         pending_start; /* START of this generation was sent over this connection, and no report about it has come yet; -1: none */
 
     enum rounds_node_state state;
-    bool can_relay;       /* it understands messages of other agents */
+    bool takes_messages;  /* it understands messages of other agents */
     bool keeps_keys;      /* READY: workers of it remain, and use the keys of their generation on */
     bool quiet;           /* none of its workers makes progress, or all have ended */
     bool member;          /* of the present generation */

@@ -64,7 +64,7 @@ static void check_nodes(const struct rounds_job *job)
         n_members += node->member;
         n_disconnected += !node->session;
         n_busy += node->member && !node->quiet;
-        n_mute += node->member && !node->can_relay;
+        n_mute += node->member && !node->takes_messages;
         n++;
     }
     for (int i = 0; i < ROUNDS_NODE_STATE_COUNT; i++)

@@ -57,7 +57,7 @@ void job_end_generation(struct rounds_job *job, const struct session_cause *caus
 static void end_membership(struct rounds_node *n)
 {
     n->previous_member = n->member || (n->lost && n->previous_member);
-    node_set_traits(n, false, n->quiet, n->can_relay);
+    node_set_traits(n, false, n->quiet, n->takes_messages);
     n->answered = false;
     node_update_state(n);
 }
@@ -178,7 +178,7 @@ void job_take_quiet(struct rounds_node *n, const struct session_report *report)
 
     node_set_traits(n, n->member,
                     report->phase == SESSION_DONE || (report->phase == SESSION_RUNNING && report->quiet),
-                    n->can_relay);
+                    n->takes_messages);
     if (n->quiet && !was_quiet && n->member && job_is_quiet(n->job))
         for_each_node(n->job, node_want_view);
 }

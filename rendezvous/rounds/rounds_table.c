@@ -268,15 +268,15 @@ void node_set_session(struct rounds_node *n, struct rounds_conn *session)
     job->n_disconnected += !session;
 }
 
-void node_set_traits(struct rounds_node *n, bool member, bool quiet, bool can_relay)
+void node_set_traits(struct rounds_node *n, bool member, bool quiet, bool takes_messages)
 {
     struct rounds_job *job = n->job;
 
     job->n_busy += (member && !quiet) - (n->member && !n->quiet);
-    job->n_mute += (member && !can_relay) - (n->member && !n->can_relay);
+    job->n_mute += (member && !takes_messages) - (n->member && !n->takes_messages);
     n->member = member;
     n->quiet = quiet;
-    n->can_relay = can_relay;
+    n->takes_messages = takes_messages;
 }
 
 void node_destroy(struct rounds_node *n)
@@ -288,7 +288,7 @@ void node_destroy(struct rounds_node *n)
     if (n->session)
         conn_end(r, n->session);
     job->n_disconnected--;
-    node_set_traits(n, false, n->quiet, n->can_relay);
+    node_set_traits(n, false, n->quiet, n->takes_messages);
     bucket_remove(r, n);
     r->n_nodes--;
     job->n_nodes[n->state]--;
@@ -384,7 +384,7 @@ void node_fence(struct rounds_node *n, uint64_t until_ns)
     n->lost = true;
     n->previous_member = n->previous_member || n->member;
     n->answered = false;
-    node_set_traits(n, false, false, n->can_relay);
+    node_set_traits(n, false, false, n->takes_messages);
     node_update_state(n);
     node_set_deadline(n, until_ns);
 }

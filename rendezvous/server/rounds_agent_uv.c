@@ -30,7 +30,7 @@
 #include "rendezvous/server/job_stores_uv.h"
 #include "rendezvous/server/rounds_debug_uv.h"
 #include "rendezvous/server/rounds_look_uv.h"
-#include "rendezvous/server/rounds_relay_uv.h"
+#include "rendezvous/server/agent_messages_uv.h"
 #include "rendezvous/server/rounds_state_uv.h"
 #include "rendezvous/server/replica_uv.h"
 #include "rendezvous/server/rounds_uv.h"
@@ -538,8 +538,8 @@ static void receive_body(struct agent_conn *a, struct wire_span body)
         receive_look(a, &message.look);
     else if (message.kind == SESSION_JSON_STATUS)
         rounds_look_status(a, &message.piece, body.data, body.size);
-    else if (message.kind == SESSION_JSON_RELAY)
-        rounds_relay(a, &message.relay, body.data, body.size);
+    else if (message.kind == SESSION_JSON_AGENT_MESSAGE)
+        agent_messages_forward(a, &message.agent_message, body.data, body.size);
     else
         rounds_shell_step(
             shell_of(a),

@@ -70,7 +70,7 @@ static const struct field hello_fields[] = {
     {"node_rank", FIELD_I32, offsetof(struct session_hello, node_rank), -1, SESSION_NODES_MAX - 1,
      .missing = -1},
     {"can_report", FIELD_BOOL, offsetof(struct session_hello, can_report)},
-    {"can_relay", FIELD_BOOL, offsetof(struct session_hello, can_relay)},
+    {"can_relay", FIELD_BOOL, offsetof(struct session_hello, takes_messages)},
 };
 
 static const struct field view_fields[] = {
@@ -83,7 +83,7 @@ static const struct field view_fields[] = {
     {"generation", FIELD_I64, offsetof(struct session_view, generation), -1, INT32_MAX, .missing = -1},
     {"drain", FIELD_BOOL, offsetof(struct session_view, drain)},
     {"quiet", FIELD_BOOL, offsetof(struct session_view, quiet)},
-    {"relay", FIELD_BOOL, offsetof(struct session_view, relay)},
+    {"relay", FIELD_BOOL, offsetof(struct session_view, takes_messages)},
     {"standby", FIELD_BOOL, offsetof(struct session_view, standby)},
     {"check", FIELD_BOOL, offsetof(struct session_view, check)},
     {"unfit", FIELD_TEXT, offsetof(struct session_view, unfit), .size = SESSION_TEXT_SIZE},
@@ -355,8 +355,8 @@ bool session_json_get_message(const uint8_t *body, size_t n, struct session_json
     version = cJSON_GetObjectItemCaseSensitive(json, "hello");
     if (read_look(json, ret))
         return true;
-    ret->kind = SESSION_JSON_RELAY;
-    if (relay_read(json, &ret->relay))
+    ret->kind = SESSION_JSON_AGENT_MESSAGE;
+    if (agent_message_read(json, &ret->agent_message))
         return true;
     ret->kind = version ? SESSION_JSON_HELLO : SESSION_JSON_REPORT;
     if (version)

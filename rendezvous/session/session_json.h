@@ -10,7 +10,7 @@
 
 #include "rendezvous/session/fields_json.h"
 #include "rendezvous/session/look_json.h"
-#include "rendezvous/session/relay_json.h"
+#include "rendezvous/session/agent_message_json.h"
 #include "rendezvous/session/session_message.h"
 
 struct buf;
@@ -33,17 +33,17 @@ enum session_json_kind {
     SESSION_JSON_RENEW,
     SESSION_JSON_LOOK,
     SESSION_JSON_STATUS,
-    SESSION_JSON_RELAY
+    SESSION_JSON_AGENT_MESSAGE
 };
 
 struct session_json_message {
     enum session_json_kind kind;
-    struct session_hello hello;   /* SESSION_JSON_HELLO */
-    struct session_report report; /* SESSION_JSON_REPORT */
-    uint32_t renewal;             /* SESSION_JSON_RENEW */
-    struct look_request look;     /* SESSION_JSON_LOOK */
-    struct look_piece piece;      /* SESSION_JSON_STATUS */
-    struct relay relay;           /* SESSION_JSON_RELAY */
+    struct session_hello hello;         /* SESSION_JSON_HELLO */
+    struct session_report report;       /* SESSION_JSON_REPORT */
+    uint32_t renewal;                   /* SESSION_JSON_RENEW */
+    struct look_request look;           /* SESSION_JSON_LOOK */
+    struct look_piece piece;            /* SESSION_JSON_STATUS */
+    struct agent_message agent_message; /* SESSION_JSON_AGENT_MESSAGE */
 };
 
 /* False: error is a sentence about what is wrong with the body; memory that ran out is one of the reasons. */

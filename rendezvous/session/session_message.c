@@ -212,8 +212,11 @@ void session_cause_describe(const struct session_cause *c, char *ret, size_t siz
 
 struct session_hello session_hello_of_node(const struct session_params *params, uint32_t n_workers)
 {
-    return (struct session_hello){
-        .params = *params, .n_workers = n_workers, .node_rank = -1, .can_report = true, .can_relay = true};
+    return (struct session_hello){.params = *params,
+                                  .n_workers = n_workers,
+                                  .node_rank = -1,
+                                  .can_report = true,
+                                  .takes_messages = true};
 }
 
 struct session_view session_view_refused(const char *reason)

@@ -170,9 +170,9 @@ struct session_hello {
         [SESSION_NUMERIC_SIZE]; /* where it comes from, as it sees that itself: before any NAT; may be "" */
     char role[SESSION_ROLE_SIZE];
     uint32_t n_workers;
-    int32_t node_rank; /* the group rank it would like; -1: any */
-    bool can_report;   /* it sends the status of its workers when it is asked for it (look_json.h) */
-    bool can_relay;    /* it understands messages of other agents (relay_json.h) */
+    int32_t node_rank;   /* the group rank it would like; -1: any */
+    bool can_report;     /* it sends the status of its workers when it is asked for it (look_json.h) */
+    bool takes_messages; /* it understands messages of other agents (agent_message_json.h) */
     struct session_report report;
 };
 
@@ -234,7 +234,7 @@ struct session_view {
     bool drain;         /* CONTINUE: have the workers snapshot and end */
     bool quiet;         /* CONTINUE: no worker of any node makes progress */
     /* START; CONTINUE with quiet: the rendezvous and all nodes of the generation know messages between agents */
-    bool relay;
+    bool takes_messages;
     /* WAIT */
     bool standby; /* the job runs without this node, which is a spare */
     uint32_t n_ready, min_nodes, max_nodes;

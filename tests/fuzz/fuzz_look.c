@@ -13,7 +13,7 @@
 #include "launcher/ctl/job_status_json.h"
 #include "launcher/ctl/job_stragglers.h"
 #include "launcher/ctl/last_line.h"
-#include "launcher/ctl/looked_json.h"
+#include "launcher/ctl/query_answer_json.h"
 #include "launcher/ctl/status_text.h"
 #include "launcher/ctl/top_text.h"
 #include "launcher/watch/hang_collect.h"
@@ -63,7 +63,7 @@ static void read_hang(const uint8_t *data, size_t n)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct history_line line;
-    struct looked looked = {0};
+    struct query_answer looked = {0};
     char last[32];
     struct look_watch watch;
 
@@ -74,12 +74,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     int width = data[0], height = data[1];
 
     read_job_text(text, n, width, height);
-    if (looked_take_frames(&looked, data + 2, n) == 0) {
+    if (query_answer_take_frames(&looked, data + 2, n) == 0) {
         for (size_t i = 0; i < looked.n_jobs; i++)
             job_stragglers_mark(&looked.jobs[i]);
         show(looked.jobs, looked.n_jobs, width, height);
     }
-    looked_finish(&looked);
+    query_answer_finish(&looked);
     (void)look_get_watch(data + 2, n, &watch);
     read_hang(data + 2, n);
     (void)history_line_from_json(text, n, &line);

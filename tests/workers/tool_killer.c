@@ -15,7 +15,7 @@
 #include <time.h>
 
 #include "base/time.h"
-#include "launcher/watch/proc_look_os.h"
+#include "launcher/watch/proc_sample_os.h"
 #include "launcher/watch/stack_tool_os.h"
 
 enum { PIDS_MAX = 256, MOMENT_MAX_MS = 1000, LATER_MS = 20 };
@@ -70,7 +70,7 @@ static bool any_stopped(const struct round *r)
 
     pause_us(LATER_MS * 1000);
     for (size_t i = 0; i < r->n_jobs; i++)
-        if (proc_look_state(r->jobs[i].pid) == 'T') {
+        if (proc_sample_state(r->jobs[i].pid) == 'T') {
             any = true;
             (void)kill(r->jobs[i].pid, SIGCONT);
         }

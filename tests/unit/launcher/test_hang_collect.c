@@ -14,7 +14,7 @@
 
 enum { NODES = 3, NODE_RANKS = 10, RANKS = NODES * NODE_RANKS };
 
-static const struct relay to_first = {.to = 0, .generation = 4};
+static const struct agent_message to_first = {.to = 0, .generation = 4};
 
 static void make_ranks(int node, struct hang_rank ranks[NODE_RANKS])
 {
@@ -49,7 +49,7 @@ static bool next_body(struct buf *frames, struct hang_message *ret)
     if (buf_size(frames) == 0)
         return false;
     assert_int_equal(frame_decode(&reader, buf_bytes(frames), buf_size(frames), &frame, &size), 0);
-    assert_true(relay_is_body(frame.body.data, frame.body.size));
+    assert_true(agent_message_is_body(frame.body.data, frame.body.size));
     assert_true(hang_message_get(frame.body.data, frame.body.size, ret));
     buf_consume(frames, size);
     return true;
@@ -78,7 +78,7 @@ static void collect_node(struct hang_collect *c, int node)
     while (next_body(&frames, &message)) {
         assert_int_equal(message.kind, HANG_MESSAGE_RANKS);
         assert_int_equal(message.piece.asked, node == 1);
-        assert_int_equal(message.relay.generation, 4);
+        assert_int_equal(message.head.generation, 4);
         hang_collect_add(c, &message.piece);
         hang_collect_add(c, &message.piece); /* a repetition changes nothing */
         n++;
@@ -198,11 +198,13 @@ static void test_the_report_comes_back_printable(void **state)
     static struct hang_result result = {.rank = 3, .text = "  rank 3\x1b[2J\n  others\n"};
     struct buf frames = {0};
 
-    assert_int_equal(hang_result_put(&frames, &(struct relay){.to = RELAY_TO_ALL, .generation = 4}, &result),
+    assert_int_equal(hang_result_put(&frames,
+                                     &(struct agent_message){.to = AGENT_MESSAGE_TO_ALL, .generation = 4},
+                                     &result),
                      0);
     assert_true(next_body(&frames, &message));
     assert_int_equal(message.kind, HANG_MESSAGE_RESULT);
-    assert_int_equal(message.relay.to, RELAY_TO_ALL);
+    assert_int_equal(message.head.to, AGENT_MESSAGE_TO_ALL);
     assert_int_equal(message.result.rank, 3);
     assert_string_equal(message.result.text, "  rank 3?[2J\n  others\n");
     buf_finish(&frames);

@@ -12,7 +12,7 @@
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/job_status_json.h"
 #include "launcher/ctl/job_stragglers.h"
-#include "launcher/ctl/looked_json.h"
+#include "launcher/ctl/query_answer_json.h"
 #include "rendezvous/session/look_json.h"
 
 #include "tests/support/c/cmocka_fixed.h"
@@ -102,7 +102,7 @@ static void put_node(const struct test_job *job, int node, struct buf *out)
 static unsigned run_job(const struct test_job *job)
 {
     const struct look_job facts = {.job = "two", .state = "running", .n_nodes = NODES};
-    struct looked looked = {0};
+    struct query_answer looked = {0};
     struct buf out = {0};
     unsigned marks = 0;
 
@@ -110,7 +110,7 @@ static unsigned run_job(const struct test_job *job)
     for (int node = 0; node < NODES; node++)
         put_node(job, node, &out);
     assert_int_equal(look_put_end(&out, 0), 0);
-    assert_int_equal(looked_take_frames(&looked, buf_bytes(&out), buf_size(&out)), 0);
+    assert_int_equal(query_answer_take_frames(&looked, buf_bytes(&out), buf_size(&out)), 0);
     job_stragglers_mark(&looked.jobs[0]);
     for (int node = 0; node < NODES; node++)
         for (int i = 0; i < ranks_of(job); i++) {
@@ -120,7 +120,7 @@ static unsigned run_job(const struct test_job *job)
             if (w->rank < 4)
                 marks |= (unsigned)w->straggler << w->rank;
         }
-    looked_finish(&looked);
+    query_answer_finish(&looked);
     buf_finish(&out);
     return marks;
 }

@@ -18,14 +18,14 @@
 #include "base/time.h"
 #include "launcher/util/proc_stat_os.h"
 #include "launcher/watch/examined_os.h"
-#include "launcher/watch/proc_look_os.h"
+#include "launcher/watch/proc_sample_os.h"
 #include "launcher/watch/stack_tool_os.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 
 static char state_of_process = 'S';
 
-char proc_look_state(pid_t pid)
+char proc_sample_state(pid_t pid)
 {
     (void)pid;
     return state_of_process;

@@ -1633,14 +1633,14 @@ static void all_members_learn_that_all_are_quiet(void **state)
     assert_view(t, 0, SESSION_VIEW_CONTINUE);
     assert_true(t->agents[0].view.quiet);
     assert_true(t->agents[1].view.quiet);
-    assert_false(t->agents[0].view.relay);
+    assert_false(t->agents[0].view.takes_messages);
     t->agents[1].hello.report.quiet = false;
     say(t, 1, SESSION_RUNNING);
     hello(t, 0);
     assert_false(t->agents[0].view.quiet);
 }
 
-static void members_learn_at_the_start_whether_all_can_relay(void **state)
+static void members_learn_at_the_start_whether_all_take_messages(void **state)
 {
     struct table *t = *state;
 
@@ -1649,36 +1649,36 @@ static void members_learn_at_the_start_whether_all_can_relay(void **state)
     join(t, 1);
     for (unsigned n_can = 0; n_can <= 2; n_can++) {
         for (unsigned i = 0; i < 2; i++) {
-            t->agents[i].hello.can_relay = i < n_can;
+            t->agents[i].hello.takes_messages = i < n_can;
             hello(t, i);
         }
         hello(t, 0); /* its view is as of now */
         for (unsigned i = 0; i < 2; i++) {
             assert_view(t, i, SESSION_VIEW_START);
-            assert_int_equal(t->agents[i].view.relay, n_can == 2);
+            assert_int_equal(t->agents[i].view.takes_messages, n_can == 2);
         }
     }
 }
 
-static void quiet_members_learn_whether_all_can_relay(void **state)
+static void quiet_members_learn_whether_all_take_messages(void **state)
 {
     struct table *t = *state;
 
     run(t, 2, 2, 2);
     for (unsigned n_can = 0; n_can <= 2; n_can++) {
         for (unsigned i = 0; i < 2; i++) {
-            t->agents[i].hello.can_relay = i < n_can;
+            t->agents[i].hello.takes_messages = i < n_can;
             t->agents[i].hello.report.quiet = false;
             hello(t, i);
         }
         for (unsigned i = 0; i < 2; i++) {
-            assert_false(t->agents[i].view.relay);
+            assert_false(t->agents[i].view.takes_messages);
             t->agents[i].hello.report.quiet = true;
             say(t, i, SESSION_RUNNING);
         }
         assert_true(t->agents[0].view.quiet);
-        assert_int_equal(t->agents[0].view.relay, n_can == 2);
-        assert_int_equal(t->agents[1].view.relay, n_can == 2);
+        assert_int_equal(t->agents[0].view.takes_messages, n_can == 2);
+        assert_int_equal(t->agents[1].view.takes_messages, n_can == 2);
     }
 }
 
@@ -1770,7 +1770,7 @@ static void run_crowd_actions(struct crowd *c)
     struct rounds_action action;
 
     while (rounds_next(&c->rounds, &action)) {
-        c->n_relay += action.kind == ROUNDS_DO_SEND && action.view.relay;
+        c->n_relay += action.kind == ROUNDS_DO_SEND && action.view.takes_messages;
         c->n_quiet += action.kind == ROUNDS_DO_SEND && action.view.quiet;
     }
 }
@@ -3117,8 +3117,8 @@ int main(void)
         TEST(a_generation_that_is_not_known_is_stopped_for_that_reason),
         TEST(draining_ends_a_job_between_two_steps),
         TEST(all_members_learn_that_all_are_quiet),
-        TEST(members_learn_at_the_start_whether_all_can_relay),
-        TEST(quiet_members_learn_whether_all_can_relay),
+        TEST(members_learn_at_the_start_whether_all_take_messages),
+        TEST(quiet_members_learn_whether_all_take_messages),
         TEST(the_largest_job_costs_a_view_for_each_node),
         TEST(no_job_ends_while_its_decisions_wait_to_be_saved),
         TEST(saves_of_other_jobs_move_no_deadline),

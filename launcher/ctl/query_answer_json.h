@@ -12,7 +12,7 @@
 
 struct job_status;
 
-struct looked {
+struct query_answer {
     struct job_status *jobs;
     size_t n_jobs;
     struct history history;
@@ -24,9 +24,9 @@ struct looked {
 };
 
 /* The body of the next frame. 0; -EACCES with a refusal; -EBADMSG or -ENOMEM. */
-int looked_take(struct looked *l, const uint8_t *body, size_t n);
+int query_answer_take(struct query_answer *l, const uint8_t *body, size_t n);
 
 /* Frames of a whole answer, without the opening. 0 and is_over, or as above; -EBADMSG also when the end is missing. */
-int looked_take_frames(struct looked *l, const uint8_t *bytes, size_t n);
+int query_answer_take_frames(struct query_answer *l, const uint8_t *bytes, size_t n);
 
-void looked_finish(struct looked *l);
+void query_answer_finish(struct query_answer *l);

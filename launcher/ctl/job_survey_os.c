@@ -1,4 +1,4 @@
-#include "launcher/ctl/looks_os.h"
+#include "launcher/ctl/job_survey_os.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -12,19 +12,19 @@
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/job_status_json.h"
 #include "launcher/ctl/job_stragglers.h"
-#include "launcher/ctl/looked_json.h"
+#include "launcher/ctl/query_answer_json.h"
 #include "launcher/ctl/node_usage_os.h"
 #include "launcher/ctl/other_nodes_sock.h"
 
-void look_finish(struct look *look)
+void job_survey_finish(struct job_survey *look)
 {
     for (size_t i = 0; i < look->n_jobs; i++)
         job_status_finish(&look->jobs[i]);
     free(look->jobs);
-    *look = (struct look){0};
+    *look = (struct job_survey){0};
 }
 
-static int take_reply(struct look *look, const struct look_options *o, const char *bytes, size_t n)
+static int take_reply(struct job_survey *look, const struct survey_options *o, const char *bytes, size_t n)
 {
     struct job_status *jobs = reallocarray(look->jobs, look->n_jobs + 1, sizeof(*jobs));
 
@@ -47,7 +47,7 @@ static void drop_logs(struct job_status *s)
             s->nodes[n].workers[i].log[0] = '\0';
 }
 
-static int ask_socket(struct look *look, const struct look_options *o, struct control_socket *s)
+static int ask_socket(struct job_survey *look, const struct survey_options *o, struct control_socket *s)
 {
     _cleanup_free_ char *reply = NULL;
     size_t n = 0, n_before = look->n_jobs;
@@ -70,7 +70,7 @@ static int ask_socket(struct look *look, const struct look_options *o, struct co
 }
 
 /* A socket that a killed crun left is passed over: the next crun of that name removes it. One that was named has to answer. */
-static int ask_sockets(struct look *look, const struct look_options *o, const struct strlist *paths)
+static int ask_sockets(struct job_survey *look, const struct survey_options *o, const struct strlist *paths)
 {
     int result = 0;
 
@@ -86,7 +86,7 @@ static int ask_sockets(struct look *look, const struct look_options *o, const st
     return result;
 }
 
-static void keep_best_matches(struct look *look, const char *asked)
+static void keep_best_matches(struct job_survey *look, const char *asked)
 {
     enum job_match best = JOB_MATCH_BEGINNING;
     size_t n = 0;
@@ -103,7 +103,7 @@ static void keep_best_matches(struct look *look, const char *asked)
     look->n_jobs = n;
 }
 
-static void read_own_nodes(struct look *look)
+static void read_own_nodes(struct job_survey *look)
 {
     struct gpu_status gpus[JOB_STATUS_GPUS_MAX];
     size_t n_gpus = look->n_jobs > 0 ? gpu_usage_read(gpus, JOB_STATUS_GPUS_MAX) : 0;
@@ -120,27 +120,27 @@ static void read_own_nodes(struct look *look)
         }
 }
 
-static int ask_endpoint(struct look *ret, const struct look_options *request)
+static int ask_endpoint(struct job_survey *ret, const struct survey_options *request)
 {
-    struct looked looked;
+    struct query_answer looked;
     int r = other_nodes_ask(request, &looked);
 
     ret->jobs = looked.jobs;
     ret->n_jobs = looked.n_jobs;
     looked.jobs = NULL;
     looked.n_jobs = 0;
-    looked_finish(&looked);
+    query_answer_finish(&looked);
     ret->taken_ns = now_ns();
     for (size_t i = 0; i < ret->n_jobs; i++)
         job_stragglers_mark(&ret->jobs[i]);
     return r;
 }
 
-int look_take(struct look *ret, const struct look_options *request)
+int job_survey_take(struct job_survey *ret, const struct survey_options *request)
 {
     struct strlist sockets = {0};
 
-    *ret = (struct look){0};
+    *ret = (struct job_survey){0};
     if (request->endpoint)
         return ask_endpoint(ret, request);
     int r = control_client_list(request->environment, request->socket, &sockets);
@@ -153,7 +153,7 @@ int look_take(struct look *ret, const struct look_options *request)
     return r;
 }
 
-void look_compare(struct look *look, const struct look *before)
+void job_survey_compare(struct job_survey *look, const struct job_survey *before)
 {
     int64_t ms = (int64_t)(look->taken_ns - before->taken_ns) / 1000000;
 
@@ -164,7 +164,7 @@ void look_compare(struct look *look, const struct look *before)
                 job_status_compare(&look->jobs[i], &before->jobs[k], ms);
 }
 
-size_t look_count_ranks(const struct look *look)
+size_t job_survey_count_ranks(const struct job_survey *look)
 {
     size_t n_ranks = 0;
 

@@ -1,4 +1,4 @@
-#include "launcher/ctl/look_client_sock.h"
+#include "launcher/ctl/rendezvous_query_sock.h"
 
 #include <errno.h>
 #include <netdb.h>
@@ -12,7 +12,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "launcher/ctl/control_client_sock.h"
-#include "launcher/ctl/looked_json.h"
+#include "launcher/ctl/query_answer_json.h"
 #include "proto/frame.h"
 #include "proto/tls_openssl.h"
 #include "rendezvous/session/look_json.h"
@@ -22,7 +22,7 @@ static const char ROUNDS_PORT_TEXT[] = "29400";
 
 enum { NONCE = 0x6c6f6f6b, PIECE = 16 << 10, HOST_SIZE = 300 };
 
-struct look_client {
+struct query_client {
     int fd;
     struct tls_link *tls; /* NULL: in the clear */
     char host[HOST_SIZE]; /* of the endpoint, which a certificate has to name */
@@ -32,10 +32,10 @@ struct look_client {
     char *error;
 };
 
-static int fail(struct look_client *c, int r, const char *what)
+static int fail(struct query_client *c, int r, const char *what)
 {
     if (!*c->error)
-        (void)snprintf(c->error, LOOK_CLIENT_ERROR_SIZE, "%s", what);
+        (void)snprintf(c->error, RENDEZVOUS_QUERY_ERROR_SIZE, "%s", what);
     return r;
 }
 
@@ -56,7 +56,7 @@ static bool split_endpoint(const char *text, char host[HOST_SIZE], const char **
     return true;
 }
 
-static int dial_tcp(struct look_client *c, const char *endpoint, int timeout_ms)
+static int dial_tcp(struct query_client *c, const char *endpoint, int timeout_ms)
 {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
     struct addrinfo *found = NULL;
@@ -82,7 +82,7 @@ static int dial_unix(const char *path, int timeout_ms, int *ret)
 
 /* ---- bytes ---- */
 
-static int send_bytes(struct look_client *c, const struct buf *b)
+static int send_bytes(struct query_client *c, const struct buf *b)
 {
     const char *at = (const char *)buf_bytes(b);
 
@@ -100,7 +100,7 @@ static int send_bytes(struct look_client *c, const struct buf *b)
     return 0;
 }
 
-static int flush_wire(struct look_client *c)
+static int flush_wire(struct query_client *c)
 {
     int r = send_bytes(c, &c->wire);
 
@@ -108,7 +108,7 @@ static int flush_wire(struct look_client *c)
     return r;
 }
 
-static int send_plain(struct look_client *c, const struct buf *plain)
+static int send_plain(struct query_client *c, const struct buf *plain)
 {
     if (!c->tls)
         return send_bytes(c, plain);
@@ -116,7 +116,7 @@ static int send_plain(struct look_client *c, const struct buf *plain)
     return r ? r : flush_wire(c);
 }
 
-static int receive_piece(struct look_client *c)
+static int receive_piece(struct query_client *c)
 {
     char piece[PIECE];
     ssize_t n;
@@ -141,7 +141,7 @@ static int receive_piece(struct look_client *c)
 
 /* ---- the conversation ---- */
 
-static int begin(struct look_client *c, struct tls_context *tls)
+static int begin(struct query_client *c, struct tls_context *tls)
 {
     struct buf out = {0};
     int r;
@@ -168,7 +168,7 @@ static int begin(struct look_client *c, struct tls_context *tls)
 }
 
 /* Until the end of one answer. */
-static int receive_answer(struct look_client *c, struct looked *l)
+static int receive_answer(struct query_client *c, struct query_answer *l)
 {
     struct frame frame;
     size_t size;
@@ -184,7 +184,7 @@ static int receive_answer(struct look_client *c, struct looked *l)
         if (decoded)
             return fail(c, -EPROTO, "it is no rendezvous of crun, or of another version");
         if (frame.kind == FRAME_BODY)
-            r = looked_take(l, frame.body.data, frame.body.size);
+            r = query_answer_take(l, frame.body.data, frame.body.size);
         buf_consume(&c->in, size);
     }
     if (r == -EACCES)
@@ -192,7 +192,7 @@ static int receive_answer(struct look_client *c, struct looked *l)
     return r == -EBADMSG ? fail(c, r, "its answer is of another version of crun") : r;
 }
 
-static int look_from(struct look_client *c, const struct look_target *target, struct looked *l)
+static int look_from(struct query_client *c, const struct rendezvous_query *target, struct query_answer *l)
 {
     struct look_request request = {
         .from = l->next, .history = target->wants_history, .stacks = target->wants_stacks};
@@ -214,11 +214,12 @@ static int look_from(struct look_client *c, const struct look_target *target, st
     return r;
 }
 
-int look_client_ask(const struct look_target *target, struct looked *ret, char error[LOOK_CLIENT_ERROR_SIZE])
+int rendezvous_query(const struct rendezvous_query *target, struct query_answer *ret,
+                     char error[RENDEZVOUS_QUERY_ERROR_SIZE])
 {
-    struct look_client c = {.fd = -1, .error = error};
+    struct query_client c = {.fd = -1, .error = error};
 
-    *ret = (struct looked){0};
+    *ret = (struct query_answer){0};
     *error = '\0';
     int r = strchr(target->endpoint, '/') ? dial_unix(target->endpoint, target->patience_ms, &c.fd)
                                           : dial_tcp(&c, target->endpoint, target->patience_ms);
@@ -228,7 +229,7 @@ int look_client_ask(const struct look_target *target, struct looked *ret, char e
         r = r ? r : look_from(&c, target, ret);
     while (!r && ret->next > 0);
     if (r && !*error)
-        (void)snprintf(error, LOOK_CLIENT_ERROR_SIZE, "%s", control_client_error(r));
+        (void)snprintf(error, RENDEZVOUS_QUERY_ERROR_SIZE, "%s", control_client_error(r));
     tls_link_free(c.tls);
     buf_finish(&c.in);
     buf_finish(&c.wire);

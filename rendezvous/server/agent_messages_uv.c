@@ -1,9 +1,9 @@
-#include "rendezvous/server/rounds_relay_uv.h"
+#include "rendezvous/server/agent_messages_uv.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "rendezvous/session/relay_json.h"
+#include "rendezvous/session/agent_message_json.h"
 #include "rendezvous/server/rounds_uv.h"
 #include "rendezvous/server/server_impl_uv.h"
 #include "rendezvous/server/server_uv.h"
@@ -18,18 +18,18 @@ static void forward_message(struct agent_conn *to, const struct buf *frame)
 
 static bool may_get(const struct rounds_node *to)
 {
-    return to->member && to->can_relay && to->session;
+    return to->member && to->takes_messages && to->session;
 }
 
 /* One agent's order. False: it is not sent. */
 static bool send_stack_order(const struct rounds_node *n, uint32_t to)
 {
-    const struct relay relay = {.to = n->group_rank, .generation = n->job->generation};
+    const struct agent_message head = {.to = n->group_rank, .generation = n->job->generation};
     struct buf frame = {0};
     char json[32];
 
     (void)snprintf(json, sizeof(json), "{\"to\":%u}", (unsigned)to); /* fits */
-    bool is_put = relay_put(&frame, &relay, "take", json) == 0;
+    bool is_put = agent_message_put(&frame, &head, "take", json) == 0;
     if (is_put)
         forward_message(list_entry(n->session, struct agent_conn, session), &frame);
     buf_finish(&frame);
@@ -58,19 +58,20 @@ unsigned server_ask_for_stacks(struct server *s, const char *id, uint32_t to)
     return n_asked;
 }
 
-void rounds_relay(struct agent_conn *a, const struct relay *relay, const uint8_t *body, size_t n)
+void agent_messages_forward(struct agent_conn *a, const struct agent_message *head, const uint8_t *body,
+                            size_t n)
 {
     const struct rounds_node *from = a->session.node;
     struct buf frame = {0};
 
     if (!from || !from->member || from->job->state != ROUNDS_RUNNING ||
-        relay->generation != from->job->generation || frame_put_body(&frame, body, n) != 0)
+        head->generation != from->job->generation || frame_put_body(&frame, body, n) != 0)
         return;
     list_for_each(i, &from->job->nodes)
     {
         const struct rounds_node *to = list_entry(i, struct rounds_node, in_job);
 
-        if (to != from && may_get(to) && (relay->to == RELAY_TO_ALL || relay->to == to->group_rank))
+        if (to != from && may_get(to) && (head->to == AGENT_MESSAGE_TO_ALL || head->to == to->group_rank))
             forward_message(list_entry(to->session, struct agent_conn, session), &frame);
     }
     buf_finish(&frame);

@@ -17,15 +17,15 @@ struct job_status;
 
 /* This user's secret, read when the first look needs it and kept for all others: what a descriptor or a pipe holds can be read
  * once. Zeroed at first. */
-struct look_secret {
+struct survey_secret {
     struct secret secret;
     bool was_read;
     char error[SECRET_ERROR_SIZE]; /* a sentence when it cannot be used */
 };
 
-void look_secret_finish(struct look_secret *s);
+void survey_secret_finish(struct survey_secret *s);
 
-struct look_options {
+struct survey_options {
     const char *job;         /* a name, or how it begins; NULL: all */
     const char *socket;      /* this one alone, or NULL */
     const char *endpoint;    /* ask this rendezvous, or those of a list with commas, and no socket; or NULL */
@@ -34,22 +34,22 @@ struct look_options {
     const char *secret_file; /* or NULL: as crun finds it */
     struct certificate_paths certificates; /* in place of the secret, where it has one */
     char *const *environment;
-    struct look_secret *secret; /* of the caller, for all looks */
+    struct survey_secret *secret; /* of the caller, for all looks */
 };
 
-struct look {
+struct job_survey {
     struct job_status *jobs;
     size_t n_jobs;
     uint64_t taken_ns;
 };
 
 /* 0; -ENOMEM, or the reason why the endpoint or the socket that was named did not answer, or why the folder of sockets is not used.
- * What does not answer is named on standard error. look_finish() in both cases. */
-int look_take(struct look *ret, const struct look_options *request);
+ * What does not answer is named on standard error. job_survey_finish() in both cases. */
+int job_survey_take(struct job_survey *ret, const struct survey_options *request);
 
 /* Rates, from an earlier look. */
-void look_compare(struct look *look, const struct look *before);
+void job_survey_compare(struct job_survey *look, const struct job_survey *before);
 
-size_t look_count_ranks(const struct look *look);
+size_t job_survey_count_ranks(const struct job_survey *look);
 
-void look_finish(struct look *look);
+void job_survey_finish(struct job_survey *look);

@@ -1,4 +1,4 @@
-#include "launcher/ctl/looked_json.h"
+#include "launcher/ctl/query_answer_json.h"
 
 #include <cjson/cJSON.h>
 #include <errno.h>
@@ -27,7 +27,7 @@ static const char *job_word_of(const char *state)
 }
 
 /* A job whose nodes fill several answers comes again in each. */
-static int take_job(struct looked *l, const struct look_job *job)
+static int take_job(struct query_answer *l, const struct look_job *job)
 {
     if (l->n_jobs > 0 && strcmp(l->jobs[l->n_jobs - 1].job, job->job) == 0)
         return 0;
@@ -45,7 +45,7 @@ static int take_job(struct looked *l, const struct look_job *job)
     return 0;
 }
 
-static int take_node(struct looked *l, const struct look_node *node)
+static int take_node(struct query_answer *l, const struct look_node *node)
 {
     struct job_status *s = l->n_jobs > 0 ? &l->jobs[l->n_jobs - 1] : NULL;
     int r = s ? job_status_add_node(s, node->host, node->group_rank, 0) : -EBADMSG;
@@ -61,7 +61,7 @@ static int take_node(struct looked *l, const struct look_node *node)
 }
 
 /* Of the agent that was asked for them. Without memory they are not there yet. */
-static void take_stacks(struct looked *l, const uint8_t *body, size_t n)
+static void take_stacks(struct query_answer *l, const uint8_t *body, size_t n)
 {
     cJSON *json = cJSON_ParseWithLength((const char *)body, n);
     const cJSON *status = cJSON_GetObjectItemCaseSensitive(json, "status"),
@@ -73,7 +73,7 @@ static void take_stacks(struct looked *l, const uint8_t *body, size_t n)
     cJSON_Delete(json);
 }
 
-static int take_status(struct looked *l, const uint8_t *body, size_t n)
+static int take_status(struct query_answer *l, const uint8_t *body, size_t n)
 {
     struct job_status *s = l->n_jobs > 0 ? &l->jobs[l->n_jobs - 1] : NULL;
 
@@ -85,7 +85,7 @@ static int take_status(struct looked *l, const uint8_t *body, size_t n)
 }
 
 /* Again where its generations fill several answers. */
-static int take_run(struct looked *l, const struct look_run *from)
+static int take_run(struct query_answer *l, const struct look_run *from)
 {
     char instance[HISTORY_RUN_SIZE];
     struct history_run *run;
@@ -107,7 +107,7 @@ static int take_run(struct looked *l, const struct look_run *from)
     return 0;
 }
 
-static int take_generation(struct looked *l, const struct look_generation *from)
+static int take_generation(struct query_answer *l, const struct look_generation *from)
 {
     struct history_generation g = {.number = from->number,
                                    .started_s = from->started_s,
@@ -123,7 +123,7 @@ static int take_generation(struct looked *l, const struct look_generation *from)
 }
 
 /* Jobs are known to the crund that leads. */
-static int take_leader(struct looked *l, const char *leader)
+static int take_leader(struct query_answer *l, const char *leader)
 {
     (void)snprintf(l->refusal, sizeof(l->refusal), "it does not lead%s%.200s%s", *leader ? ": " : "", leader,
                    *leader ? " does" : ", and does not know which crund does");
@@ -131,7 +131,7 @@ static int take_leader(struct looked *l, const char *leader)
     return -EACCES;
 }
 
-static int take_refusal(struct looked *l, const uint8_t *body, size_t n)
+static int take_refusal(struct query_answer *l, const uint8_t *body, size_t n)
 {
     char error[SESSION_JSON_ERROR_SIZE];
     struct session_view view;
@@ -147,7 +147,7 @@ static int take_refusal(struct looked *l, const uint8_t *body, size_t n)
     return -EACCES;
 }
 
-int looked_take(struct looked *l, const uint8_t *body, size_t n)
+int query_answer_take(struct query_answer *l, const uint8_t *body, size_t n)
 {
     struct look_reply reply;
 
@@ -171,7 +171,7 @@ int looked_take(struct looked *l, const uint8_t *body, size_t n)
     }
 }
 
-int looked_take_frames(struct looked *l, const uint8_t *bytes, size_t n)
+int query_answer_take_frames(struct query_answer *l, const uint8_t *bytes, size_t n)
 {
     struct frame_reader reader = {.stage = FRAME_STAGE_FRAMES};
     struct frame frame;
@@ -181,17 +181,17 @@ int looked_take_frames(struct looked *l, const uint8_t *bytes, size_t n)
     while (r == 0 && !l->is_over && frame_decode(&reader, bytes + at, n - at, &frame, &size) == 0) {
         at += size;
         if (frame.kind == FRAME_BODY)
-            r = looked_take(l, frame.body.data, frame.body.size);
+            r = query_answer_take(l, frame.body.data, frame.body.size);
     }
     return r || l->is_over ? r : -EBADMSG;
 }
 
-void looked_finish(struct looked *l)
+void query_answer_finish(struct query_answer *l)
 {
     for (size_t i = 0; i < l->n_jobs; i++)
         job_status_finish(&l->jobs[i]);
     free(l->jobs);
     free(l->stacks);
     history_finish(&l->history);
-    *l = (struct looked){0};
+    *l = (struct query_answer){0};
 }

@@ -9,7 +9,7 @@
 #include "base/err.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/job_status_json.h"
-#include "launcher/ctl/looked_json.h"
+#include "launcher/ctl/query_answer_json.h"
 #include "proto/frame.h"
 #include "rendezvous/session/look_json.h"
 #include "rendezvous/session/session_json.h"
@@ -46,9 +46,9 @@ static void put_node(struct buf *out, const char *host, int group_rank)
     assert_int_equal(look_put_node(out, &node), 0);
 }
 
-static int take(struct looked *l, struct buf *out)
+static int take(struct query_answer *l, struct buf *out)
 {
-    int r = looked_take_frames(l, buf_bytes(out), buf_size(out));
+    int r = query_answer_take_frames(l, buf_bytes(out), buf_size(out));
 
     buf_finish(out);
     return r;
@@ -56,7 +56,7 @@ static int take(struct looked *l, struct buf *out)
 
 static void an_answer_is_read(void **state)
 {
-    struct looked l = {0};
+    struct query_answer l = {0};
     struct buf out = {0};
 
     (void)state;
@@ -83,7 +83,7 @@ static void an_answer_is_read(void **state)
     assert_int_equal(l.jobs[0].nodes[0].workers[2].rank, 2);
     assert_true(l.jobs[0].nodes[0].workers[2].has_usage);
     assert_int_equal(l.jobs[0].nodes[1].n_workers, 0);
-    looked_finish(&l);
+    query_answer_finish(&l);
 }
 
 /* Of several crunds with one state the one that leads knows the jobs. */
@@ -99,14 +99,14 @@ static void a_crund_that_does_not_lead(void **state)
         struct session_view view = {.kind = SESSION_VIEW_ELSEWHERE,
                                     .generation = -1,
                                     .cause = session_cause_empty(SESSION_CAUSE_NONE)};
-        struct looked l = {0};
+        struct query_answer l = {0};
         struct buf out = {0};
 
         session_copy_text(view.leader, sizeof(view.leader), rows[i].leader);
         assert_int_equal(session_json_put_view(&out, &view), 0);
-        assert_int_equal(looked_take(&l, buf_bytes(&out) + 4, buf_size(&out) - 4), -EACCES);
+        assert_int_equal(query_answer_take(&l, buf_bytes(&out) + 4, buf_size(&out) - 4), -EACCES);
         assert_string_equal(l.refusal, rows[i].words);
-        looked_finish(&l);
+        query_answer_finish(&l);
         buf_finish(&out);
     }
     (void)state;
@@ -124,21 +124,21 @@ static void refusals_and_faults(void **state)
         "{\"status\":{\"piece\":0,\"pieces\":1,\"node\":{\"workers\":[]}}}",
         "{\"view\":\"wait\"}"};
     struct session_view refused = session_view_refused("go \033[6naway");
-    struct looked l = {0};
+    struct query_answer l = {0};
     struct buf out = {0};
 
     (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(bodies); i++) {
-        assert_int_equal(looked_take(&l, (const uint8_t *)bodies[i], strlen(bodies[i])), -EBADMSG);
-        looked_finish(&l);
+        assert_int_equal(query_answer_take(&l, (const uint8_t *)bodies[i], strlen(bodies[i])), -EBADMSG);
+        query_answer_finish(&l);
     }
     assert_int_equal(session_json_put_view(&out, &refused), 0);
     assert_int_equal(take(&l, &out), -EACCES);
     assert_string_equal(l.refusal, "go ?[6naway");
-    looked_finish(&l);
+    query_answer_finish(&l);
     assert_int_equal(look_put_job(&out, &a_job), 0); /* the end is missing */
     assert_int_equal(take(&l, &out), -EBADMSG);
-    looked_finish(&l);
+    query_answer_finish(&l);
 }
 
 static void a_rendezvous_reads_looks_and_pieces(void **state)
@@ -195,7 +195,7 @@ static void stacks_come_with_a_status(void **state)
     struct look_request request = {.job = "train-7", .stacks = true};
     struct session_json_message message;
     char error[SESSION_JSON_ERROR_SIZE];
-    struct looked l = {0};
+    struct query_answer l = {0};
     struct buf out = {0};
 
     (void)state;
@@ -214,7 +214,7 @@ static void stacks_come_with_a_status(void **state)
     assert_string_equal(l.stacks, "{\"version\":1,\"job\":\"train-7\",\"groups\":[\"ranks 0-3\"]}");
     assert_int_equal(l.jobs[0].nodes[0].n_workers, 2);
     assert_int_equal(l.n_unreported, 1);
-    looked_finish(&l);
+    query_answer_finish(&l);
     assert_null(l.stacks);
 }
 

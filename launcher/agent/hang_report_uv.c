@@ -34,7 +34,7 @@ enum {
     KEEP_MS = 3000,   /* at least two statuses have them */
 };
 
-struct hang_relay {
+struct hang_report {
     struct hang_collect collect; /* node 0 */
     uint64_t generation;
     bool is_begun;   /* this node's stacks are there */
@@ -67,14 +67,14 @@ static void end_asked(struct agent *a)
     free(q);
 }
 
-void agent_end_hang_relay(struct agent *a)
+void agent_end_hang_report(struct agent *a)
 {
-    struct hang_relay *h = a->hang_relay;
+    struct hang_report *h = a->hang_report;
 
     if (!h)
         return;
-    a->hang_relay = NULL;
-    (void)uv_timer_stop(&a->relay_timer); /* cannot fail on a timer that exists */
+    a->hang_report = NULL;
+    (void)uv_timer_stop(&a->hang_report_timer); /* cannot fail on a timer that exists */
     hang_collect_finish(&h->collect);
     free(h->own_text);
     free(h->folder);
@@ -87,10 +87,10 @@ static void drop_look_stacks(struct agent *a)
     a->look_stacks = NULL;
 }
 
-void agent_end_relay(struct agent *a)
+void agent_end_hang_reports(struct agent *a)
 {
     drop_look_stacks(a);
-    agent_end_hang_relay(a);
+    agent_end_hang_report(a);
     end_asked(a);
 }
 
@@ -100,13 +100,13 @@ static bool is_node_0(const struct agent *a)
 }
 
 /* Pieces of other nodes may come before this node's stacks are there. NULL without memory. */
-static struct hang_relay *relay_of_generation(struct agent *a)
+static struct hang_report *report_of_generation(struct agent *a)
 {
-    struct hang_relay *h = a->hang_relay;
+    struct hang_report *h = a->hang_report;
 
     if (h && h->generation == a->group.generation)
         return h;
-    agent_end_hang_relay(a);
+    agent_end_hang_report(a);
     h = calloc(1, sizeof(*h));
     if (h && is_node_0(a) &&
         hang_collect_begin(&h->collect, a->assignment.group_world_size, a->assignment.world_size) != 0) {
@@ -115,7 +115,7 @@ static struct hang_relay *relay_of_generation(struct agent *a)
     }
     if (h)
         h->generation = a->group.generation;
-    a->hang_relay = h;
+    a->hang_report = h;
     return h;
 }
 
@@ -130,11 +130,11 @@ static bool is_own_rank(const struct agent *a, int rank)
 
 static void print_result(struct agent *a, const char *text, int rank)
 {
-    struct hang_relay *h = a->hang_relay;
+    struct hang_report *h = a->hang_report;
 
     h->is_printed = true;
-    (void)uv_timer_stop(&a->relay_timer); /* cannot fail on a timer that exists */
-    a->stands_out = is_own_rank(a, rank); /* of all nodes the one with that rank acts */
+    (void)uv_timer_stop(&a->hang_report_timer); /* cannot fail on a timer that exists */
+    a->stands_out = is_own_rank(a, rank);       /* of all nodes the one with that rank acts */
     a->hang_elsewhere = rank >= 0 && !a->stands_out;
     if (a->stands_out)
         a->hang_worker = rank - (int)a->assignment.rank_base;
@@ -146,9 +146,9 @@ static void print_result(struct agent *a, const char *text, int rank)
         agent_act_on_hang(a, a->stands_out ? a->hang_worker : h->files_worker);
 }
 
-bool agent_relay_defers(struct agent *a, int worker)
+bool agent_hang_report_defers(struct agent *a, int worker)
 {
-    struct hang_relay *h = a->hang_relay;
+    struct hang_report *h = a->hang_report;
 
     if (!h || !h->is_begun || h->is_printed || h->generation != a->group.generation)
         return false;
@@ -159,7 +159,7 @@ bool agent_relay_defers(struct agent *a, int worker)
 
 static void send_result(struct agent *a, const struct hang_result *result)
 {
-    const struct relay all = {.to = RELAY_TO_ALL, .generation = a->group.generation};
+    const struct agent_message all = {.to = AGENT_MESSAGE_TO_ALL, .generation = a->group.generation};
     struct buf frame = {0};
 
     if (hang_result_put(&frame, &all, result) == 0) /* without memory each node prints its own */
@@ -172,19 +172,19 @@ static void report_all(struct agent *a)
     struct hang_result *result = malloc(sizeof(*result));
 
     if (!result) {
-        print_result(a, a->hang_relay->own_text, a->hang_relay->own_rank);
+        print_result(a, a->hang_report->own_text, a->hang_report->own_rank);
         return;
     }
-    hang_collect_report(&a->hang_relay->collect, result);
+    hang_collect_report(&a->hang_report->collect, result);
     send_result(a, result);
     print_result(a, result->text, result->rank);
     free(result);
 }
 
-static void on_relay_timer(uv_timer_t *timer)
+static void on_hang_report_timer(uv_timer_t *timer)
 {
     struct agent *a = timer->data;
-    struct hang_relay *h = a->hang_relay;
+    struct hang_report *h = a->hang_report;
 
     if (!h || h->is_printed || !h->is_begun)
         return;
@@ -284,7 +284,7 @@ static void take_asked_piece(struct agent *a, const struct hang_piece *piece)
 
 static void take_hang_piece(struct agent *a, const struct hang_piece *piece)
 {
-    struct hang_relay *h = is_node_0(a) ? relay_of_generation(a) : NULL;
+    struct hang_report *h = is_node_0(a) ? report_of_generation(a) : NULL;
 
     if (!h || h->is_printed)
         return;
@@ -295,7 +295,7 @@ static void take_hang_piece(struct agent *a, const struct hang_piece *piece)
 
 static void take_result(struct agent *a, const struct hang_result *result)
 {
-    struct hang_relay *h = a->hang_relay;
+    struct hang_report *h = a->hang_report;
 
     if (!h || h->is_printed || !h->is_begun || is_node_0(a))
         return;
@@ -314,13 +314,13 @@ static void take_order(struct agent *a, int32_t to)
     (void)watch_take_stacks(a->watch, WATCH_ASKED);
 }
 
-void agent_take_relay(void *data, const uint8_t *body, size_t n)
+void agent_take_message(void *data, const uint8_t *body, size_t n)
 {
     struct agent *a = data;
     struct hang_message *message = malloc(sizeof(*message));
 
     if (message && hang_message_get(body, n, message) &&
-        message->relay.generation == (int64_t)a->group.generation && a->group.state == GROUP_RUNNING) {
+        message->head.generation == (int64_t)a->group.generation && a->group.state == GROUP_RUNNING) {
         if (message->kind == HANG_MESSAGE_RESULT)
             take_result(a, &message->result);
         else if (message->kind == HANG_MESSAGE_TAKE)
@@ -356,23 +356,23 @@ static void collect_own(const struct agent *a, struct hang_collect *collect, con
 
 static void send_own(struct agent *a, const struct watch_stacks *s, int32_t to, bool asked)
 {
-    const struct relay relay = {.to = to, .generation = a->group.generation};
+    const struct agent_message head = {.to = to, .generation = a->group.generation};
     const struct hang_sender sender = {
         .node = (int)a->assignment.group_rank, .asked = asked, .host = s->host};
     struct buf frames = {0};
 
-    if (a->membership && hang_pieces_put(&frames, &relay, &sender, s->ranks, s->n_ranks) == 0)
+    if (a->membership && hang_pieces_put(&frames, &head, &sender, s->ranks, s->n_ranks) == 0)
         membership_send(a->membership, &frames);
     buf_finish(&frames);
 }
 
-void agent_begin_relay(struct agent *a, const struct watch_stacks *s)
+void agent_begin_hang_report(struct agent *a, const struct watch_stacks *s)
 {
-    struct hang_relay *h = a->hang_relay;
+    struct hang_report *h = a->hang_report;
 
     if (h && h->is_begun) /* of an earlier hang of this generation */
-        agent_end_hang_relay(a);
-    h = relay_of_generation(a);
+        agent_end_hang_report(a);
+    h = report_of_generation(a);
     int rank = s->stands_out ? (int)a->assignment.rank_base + s->worker : -1;
     if (!h || !a->membership) {
         agent_print_hang(a, &(struct hang_report_facts){.is_hang = true,
@@ -387,7 +387,7 @@ void agent_begin_relay(struct agent *a, const struct watch_stacks *s)
     h->own_rank = rank;
     h->own_text = strdup(s->text ? s->text : "");
     h->folder = s->folder ? strdup(s->folder) : NULL;
-    (void)uv_timer_start(&a->relay_timer, on_relay_timer, is_node_0(a) ? COLLECT_MS : RESULT_MS,
+    (void)uv_timer_start(&a->hang_report_timer, on_hang_report_timer, is_node_0(a) ? COLLECT_MS : RESULT_MS,
                          0); /* fails only without a callback */
     if (!is_node_0(a)) {
         send_own(a, s, 0, false);

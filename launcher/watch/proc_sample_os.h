@@ -14,35 +14,35 @@
 #include "launcher/watch/progress.h"
 #include "proto/worker_memory.h"
 
-enum { LOOK_PROCESSES_MAX = 64 }; /* of a rank: further ones are not looked at */
+enum { PROC_TREE_MAX = 64 }; /* of a rank: further ones are not looked at */
 
 /* A worker and its descendants, the worker first. */
-struct look_tree {
-    pid_t pids[LOOK_PROCESSES_MAX];
+struct proc_tree {
+    pid_t pids[PROC_TREE_MAX];
     int n_pids;
 };
 
 /* Finds the trees of n workers (0: none) in one pass over /proc. Returns 0 or -errno; then each tree has the worker alone. */
-int proc_look_trees(const pid_t *workers, int n, struct look_tree *trees);
+int proc_find_trees(const pid_t *workers, int n, struct proc_tree *trees);
 
 /* Bytes that the process has read and written so far; 0: there is none, or it may not be read. */
-uint64_t proc_look_bytes(pid_t pid);
+uint64_t proc_sample_bytes(pid_t pid);
 
 /* state_fd: the memory file of the worker, or -1. */
-void proc_look_sample(const struct look_tree *tree, int state_fd, struct progress_sample *ret);
+void proc_sample(const struct proc_tree *tree, int state_fd, struct progress_sample *ret);
 
-/* What the worker has written about its collectives (proto/worker_memory.h), at most PROC_LOOK_RECORDS bytes; returns how many. */
-enum { PROC_LOOK_RECORDS = WORKER_COLLECTIVES_MAX * (int)sizeof(struct worker_collective) };
-size_t proc_look_records(int state_fd, uint8_t records[PROC_LOOK_RECORDS]);
+/* What the worker has written about its collectives (proto/worker_memory.h), at most PROC_SAMPLE_RECORDS bytes; returns how many. */
+enum { PROC_SAMPLE_RECORDS = WORKER_COLLECTIVES_MAX * (int)sizeof(struct worker_collective) };
+size_t proc_sample_records(int state_fd, uint8_t records[PROC_SAMPLE_RECORDS]);
 
-/* The same with the place. Main threads that run are added to running[LOOK_PROCESSES_MAX]; returns how many. */
-int proc_look_place(const struct look_tree *tree, struct progress_sample *ret, pid_t *running);
+/* The same with the place. Main threads that run are added to running[PROC_TREE_MAX]; returns how many. */
+int proc_sample_place(const struct proc_tree *tree, struct progress_sample *ret, pid_t *running);
 
 /* 'R', 'S', 'D' ...; 0: there is no such process. */
-char proc_look_state(pid_t pid);
+char proc_sample_state(pid_t pid);
 
 /* Whether the program of the process is Python. */
-bool proc_look_is_python(pid_t pid);
+bool proc_sample_is_python(pid_t pid);
 
 /* State, system call and place in the kernel of every thread, at most size - 1 bytes. Returns the length. */
-size_t proc_look_describe(pid_t pid, char *out, size_t size);
+size_t proc_sample_describe(pid_t pid, char *out, size_t size);

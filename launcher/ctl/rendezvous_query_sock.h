@@ -8,12 +8,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-struct looked;
+struct query_answer;
 struct tls_context;
 
-enum { LOOK_CLIENT_ERROR_SIZE = 512 }; /* with why a certificate is refused */
+enum { RENDEZVOUS_QUERY_ERROR_SIZE = 512 }; /* with why a certificate is refused */
 
-struct look_target {
+struct rendezvous_query {
     const char *endpoint; /* HOST, HOST:PORT, [IPV6]:PORT, or the path of a unix socket (with a "/") */
     const char *job;      /* NULL: all */
     bool wants_history, wants_stacks;
@@ -23,5 +23,6 @@ struct look_target {
 };
 
 /* 0 with everything that the rendezvous answers, over several answers where it is long; or -errno and a sentence.
- * looked_finish() in both cases. */
-int look_client_ask(const struct look_target *target, struct looked *ret, char error[LOOK_CLIENT_ERROR_SIZE]);
+ * query_answer_finish() in both cases. */
+int rendezvous_query(const struct rendezvous_query *target, struct query_answer *ret,
+                     char error[RENDEZVOUS_QUERY_ERROR_SIZE]);

@@ -1,4 +1,4 @@
-#include "launcher/watch/proc_look_os.h"
+#include "launcher/watch/proc_sample_os.h"
 
 #include <errno.h>
 #include <stdint.h>
@@ -35,7 +35,7 @@ static bool read_stat(pid_t pid, struct proc_stat *ret)
     return proc_stat_read(pid, ret) && !ret->has_ended;
 }
 
-char proc_look_state(pid_t pid)
+char proc_sample_state(pid_t pid)
 {
     struct proc_stat stat;
 
@@ -113,7 +113,7 @@ static void mark_workers(struct process_entry *items, size_t n, const pid_t *wor
     }
 }
 
-int proc_look_trees(const pid_t *workers, int n, struct look_tree *trees)
+int proc_find_trees(const pid_t *workers, int n, struct proc_tree *trees)
 {
     struct process_entry *items = NULL;
     size_t n_items = 0;
@@ -128,7 +128,7 @@ int proc_look_trees(const pid_t *workers, int n, struct look_tree *trees)
     mark_workers(items, n_items, workers, n);
     for (size_t i = 0; i < n_items; i++) {
         int at = tree_of(items, n_items, items[i].pid, 0);
-        if (at >= 0 && items[i].pid != workers[at] && trees[at].n_pids < LOOK_PROCESSES_MAX)
+        if (at >= 0 && items[i].pid != workers[at] && trees[at].n_pids < PROC_TREE_MAX)
             trees[at].pids[trees[at].n_pids++] = items[i].pid;
     }
     free(items);
@@ -137,31 +137,31 @@ int proc_look_trees(const pid_t *workers, int n, struct look_tree *trees)
 
 /* ---- samples ---- */
 
-size_t proc_look_records(int state_fd, uint8_t records[PROC_LOOK_RECORDS])
+size_t proc_sample_records(int state_fd, uint8_t records[PROC_SAMPLE_RECORDS])
 {
-    ssize_t n = state_fd >= 0 ? pread(state_fd, records, PROC_LOOK_RECORDS, WORKER_COLLECTIVES_AT) : 0;
+    ssize_t n = state_fd >= 0 ? pread(state_fd, records, PROC_SAMPLE_RECORDS, WORKER_COLLECTIVES_AT) : 0;
 
     return n > 0 ? (size_t)n : 0;
 }
 
-uint64_t proc_look_bytes(pid_t pid)
+uint64_t proc_sample_bytes(pid_t pid)
 {
     char text[FILE_SIZE];
 
     return read_of_process(pid, "io", text) ? field_of(text, "rchar: ") + field_of(text, "wchar: ") : 0;
 }
 
-void proc_look_sample(const struct look_tree *tree, int state_fd, struct progress_sample *ret)
+void proc_sample(const struct proc_tree *tree, int state_fd, struct progress_sample *ret)
 {
-    uint8_t head[HEAD_SIZE], records[PROC_LOOK_RECORDS];
+    uint8_t head[HEAD_SIZE], records[PROC_SAMPLE_RECORDS];
 
     *ret = (struct progress_sample){.is_alive = tree->n_pids > 0};
     for (int i = 0; i < tree->n_pids; i++)
-        ret->n_bytes += proc_look_bytes(tree->pids[i]);
+        ret->n_bytes += proc_sample_bytes(tree->pids[i]);
     ssize_t n = state_fd >= 0 ? pread(state_fd, head, sizeof(head), 0) : 0;
     if (n > 0)
         ret->head = digest_add(DIGEST_EMPTY, head, (size_t)n);
-    ret->head = digest_add(ret->head, records, proc_look_records(state_fd, records));
+    ret->head = digest_add(ret->head, records, proc_sample_records(state_fd, records));
 }
 
 static uint64_t ns_of_ticks(uint64_t ticks)
@@ -230,7 +230,7 @@ static bool add_place_of(pid_t pid, struct progress_place *place)
     return runs;
 }
 
-int proc_look_place(const struct look_tree *tree, struct progress_sample *ret, pid_t *running)
+int proc_sample_place(const struct proc_tree *tree, struct progress_sample *ret, pid_t *running)
 {
     int n_running = 0;
 
@@ -244,7 +244,7 @@ int proc_look_place(const struct look_tree *tree, struct progress_sample *ret, p
 
 /* ---- text ---- */
 
-bool proc_look_is_python(pid_t pid)
+bool proc_sample_is_python(pid_t pid)
 {
     char path[64], target[FILE_SIZE];
 
@@ -278,7 +278,7 @@ static size_t describe_thread(pid_t pid, const char *thread, char *out, size_t s
     return n > 0 && (size_t)n < size ? (size_t)n : 0;
 }
 
-size_t proc_look_describe(pid_t pid, char *out, size_t size)
+size_t proc_sample_describe(pid_t pid, char *out, size_t size)
 {
     char path[64];
     struct folder_list list;
