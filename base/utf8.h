@@ -1,6 +1,6 @@
 #pragma once
 
-/* Text of unknown origin that has to go into JSON. */
+/* Text of unknown origin, which goes into JSON, lines for people and messages. */
 
 #include <stddef.h>
 
@@ -18,3 +18,12 @@ static inline size_t utf8_sequence(const unsigned char *s)
         return 0;
     return n;
 }
+
+/* The bytes of the control character at text (of UTF-8, C1 included), which may move a cursor or begin a line; 0: none. */
+size_t text_control_size(const char *text);
+
+/* Makes one printable line of a text from the network: white space becomes a blank, any other control character "?". */
+void text_clean(char *text);
+
+/* Copies as much as fits, at a boundary of characters where the text is UTF-8, and ends it with NUL. */
+void text_copy(char *to, size_t size, const char *from);

@@ -2,7 +2,10 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <stdio.h>
 #include <string.h>
+
+#include "base/decimal.h"
 
 bool address_is_numeric(const char *host)
 {
@@ -81,4 +84,29 @@ uint64_t address_network(const struct sockaddr *endpoint)
     if (family != AF_UNSPEC)
         memcpy(&network, bytes, family == AF_INET ? 4 : sizeof(network));
     return network;
+}
+
+enum { LISTENER_HOST_SIZE = 64 };
+
+bool address_parse_listener(const char *text, char host[64], uint16_t *ret_port)
+{
+    const char *port = strrchr(text, ':'), *end = port;
+    uint64_t value;
+
+    (void)snprintf(host, LISTENER_HOST_SIZE, "127.0.0.1");
+    if (!decimal_parse(port ? port + 1 : text, 0, UINT16_MAX, &value))
+        return false;
+    *ret_port = (uint16_t)value;
+    if (!port)
+        return true;
+    bool is_bracketed = text[0] == '[' && end > text && end[-1] == ']';
+    int n = (int)(end - text) - (is_bracketed ? 2 : 0);
+    if (n >= LISTENER_HOST_SIZE || (!is_bracketed && memchr(text, ':', (size_t)n)))
+        return false;
+    (void)snprintf(host, LISTENER_HOST_SIZE, "%.*s", n, text + is_bracketed); /* fits */
+    if (n == 0)
+        (void)snprintf(host, LISTENER_HOST_SIZE, "::");
+    else if (strcmp(host, "localhost") == 0)
+        (void)snprintf(host, LISTENER_HOST_SIZE, "127.0.0.1");
+    return address_is_numeric(host);
 }

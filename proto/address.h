@@ -31,3 +31,7 @@ uint16_t address_port(const struct sockaddr *endpoint);
 /* What can be told apart of the sender's network: an IPv4 address, or the first half of an IPv6 address, the rest of which a host
  * chooses itself; 0 for a unix socket. */
 uint64_t address_network(const struct sockaddr *endpoint);
+
+/* "PORT", "HOST:PORT" or "[IPV6]:PORT", numeric; without a host it is 127.0.0.1, and an empty one (":PORT") all addresses.
+ * Port 0: a free one. */
+bool address_parse_listener(const char *text, char host[64], uint16_t *ret_port);

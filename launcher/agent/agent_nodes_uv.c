@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "launcher/agent/agent_impl_uv.h"
 #include "launcher/cli/job.h"
 #include "launcher/rdzv/job_keys_os.h"
@@ -43,7 +44,7 @@ static void describe_worker_failure(struct agent *a, int worker, struct session_
                        strerror(w->status)); /* truncated if long */
     } else if (worker == a->line_worker) {
         cause->fatal = a->group.is_final;
-        session_copy_text(cause->text, sizeof(cause->text), a->line_cause);
+        text_copy(cause->text, sizeof(cause->text), a->line_cause);
     } else {
         const struct failures_source source = agent_failures_source(a);
 
@@ -56,14 +57,14 @@ static void describe_node_failure(const struct worker_group *g, struct session_c
 {
     if (g->cause == GROUP_CAUSE_GUARDIAN) {
         cause->exit_code = -SIGKILL;
-        session_copy_text(cause->text, sizeof(cause->text),
-                          "the parent process of the workers was killed from outside");
+        text_copy(cause->text, sizeof(cause->text),
+                  "the parent process of the workers was killed from outside");
     } else if (g->cause == GROUP_CAUSE_START) {
         (void)snprintf(cause->text, sizeof(cause->text), "its workers could not be started: %s",
                        strerror(g->start_error)); /* fits */
     } else {
-        session_copy_text(cause->text, sizeof(cause->text),
-                          "its workers were to remain, and have begun to end; they are restarted");
+        text_copy(cause->text, sizeof(cause->text),
+                  "its workers were to remain, and have begun to end; they are restarted");
     }
 }
 
@@ -74,7 +75,7 @@ static void add_final_reason(const struct agent *a, struct session_cause *cause)
 
     (void)snprintf(text, sizeof(text), "%s%s%s", a->final_why, cause->text[0] ? ": " : "",
                    cause->text); /* fits */
-    session_copy_text(cause->text, sizeof(cause->text), text);
+    text_copy(cause->text, sizeof(cause->text), text);
     cause->fatal = true;
 }
 
@@ -87,8 +88,8 @@ void agent_report_failed(struct agent *a, int worker)
 
     proc_info_host_name(cause.host, sizeof(cause.host));
     if (a->group.cause == GROUP_CAUSE_REJOIN) {
-        session_copy_text(cause.text, sizeof(cause.text),
-                          "its remaining workers could not go on in the next generation; they are restarted");
+        text_copy(cause.text, sizeof(cause.text),
+                  "its remaining workers could not go on in the next generation; they are restarted");
     } else if (worker >= 0) {
         describe_worker_failure(a, worker, &cause);
     } else {
@@ -97,8 +98,7 @@ void agent_report_failed(struct agent *a, int worker)
     if (a->group.is_final && a->final_why[0])
         add_final_reason(a, &cause);
     if (a->group.is_draining && !cause.text[0])
-        session_copy_text(cause.text, sizeof(cause.text),
-                          "it had been asked to stop, as a node has to go away");
+        text_copy(cause.text, sizeof(cause.text), "it had been asked to stop, as a node has to go away");
     membership_failed(a->membership, &cause, a->group.cause_ns);
 }
 

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/utf8.h"
 #include "launcher/agent/agent_impl_uv.h"
 #include "launcher/cli/job.h"
 #include "launcher/ctl/control_uv.h"
@@ -123,19 +124,19 @@ int agent_describe_job(const struct agent *a, struct job_status *ret)
         .started_s = a->started_s};
 
     proc_info_host_name(host, sizeof(host));
-    session_copy_text(ret->job, sizeof(ret->job), job->run_id_text);
-    session_copy_text(ret->program, sizeof(ret->program), job->program_name);
-    session_copy_text(ret->state, sizeof(ret->state), job_state_of(&a->group, a->generation));
-    session_copy_text(ret->containment, sizeof(ret->containment), agent_containment(a));
+    text_copy(ret->job, sizeof(ret->job), job->run_id_text);
+    text_copy(ret->program, sizeof(ret->program), job->program_name);
+    text_copy(ret->state, sizeof(ret->state), job_state_of(&a->group, a->generation));
+    text_copy(ret->containment, sizeof(ret->containment), agent_containment(a));
     if (a->membership)
-        session_copy_text(ret->rendezvous, sizeof(ret->rendezvous), membership_endpoint(a->membership));
+        text_copy(ret->rendezvous, sizeof(ret->rendezvous), membership_endpoint(a->membership));
     int r =
         job_status_add_node(ret, host, a->assignment.world_size > 0 ? (int32_t)a->assignment.group_rank : -1,
                             (size_t)job->n_workers);
     if (!r)
         ret->nodes[0].generation = a->group.generation;
     if (!r && a->check_pause_ns > 0)
-        session_copy_text(ret->nodes[0].state, sizeof(ret->nodes[0].state), "unfit");
+        text_copy(ret->nodes[0].state, sizeof(ret->nodes[0].state), "unfit");
     for (int i = 0; !r && i < job->n_workers; i++)
         describe_worker_status(a, i, &ret->nodes[0].workers[i]);
     return r;

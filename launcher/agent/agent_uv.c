@@ -21,6 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/utf8.h"
 #include "launcher/agent/agent_impl_uv.h"
 #include "launcher/agent/agent_trace_os.h"
 #include "launcher/cli/job.h"
@@ -184,7 +185,7 @@ static int assign_ranks_alone(struct agent *a)
         instance = 0; /* snapshots are then ordered by their lock alone */
     *assignment = (struct rank_assignment){
         .group_world_size = 1, .world_size = n, .role_world_size = n, .instance = instance};
-    session_copy_text(assignment->master_addr, sizeof(assignment->master_addr), job->master_addr);
+    text_copy(assignment->master_addr, sizeof(assignment->master_addr), job->master_addr);
     if (job->worker_has_store) {
         int r = worker_store_hold(&a->held_port, &assignment->master_port);
         if (r)

@@ -19,6 +19,7 @@
 #include <string.h>
 #include <uv.h>
 
+#include "base/utf8.h"
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/time.h"
@@ -154,7 +155,7 @@ static void report_foreign_failure(struct foreign_agent *a, const struct foreign
     cause.fatal = command->is_fatal;
     cause.exit_code = 1;
     proc_info_host_name(cause.host, sizeof(cause.host));
-    session_copy_text(cause.text, sizeof(cause.text), command->text);
+    text_copy(cause.text, sizeof(cause.text), command->text);
     membership_failed(a->membership, &cause, now_ns());
 }
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "base/err.h"
 #include "rendezvous/session/fields_json.h"
 
@@ -39,7 +40,7 @@ bool foreign_command_read(const char *line, size_t n_bytes, struct foreign_comma
     }
     if (!fields_read(object, command_fields, ARRAY_SIZE(command_fields), ret, fault))
         return false;
-    session_clean_text(ret->text);
+    text_clean(ret->text);
     return true;
 }
 

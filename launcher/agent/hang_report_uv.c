@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "launcher/agent/agent_impl_uv.h"
 #include "launcher/cli/job.h"
 #include "launcher/ctl/control_uv.h"
@@ -344,7 +345,7 @@ static void collect_own(const struct agent *a, struct hang_collect *collect, con
         *piece = (struct hang_piece){.node = (int)a->assignment.group_rank,
                                      .piece = (int)(first / HANG_PIECE_RANKS),
                                      .pieces = (int)((s->n_ranks + HANG_PIECE_RANKS - 1) / HANG_PIECE_RANKS)};
-        session_copy_text(piece->host, sizeof(piece->host), s->host);
+        text_copy(piece->host, sizeof(piece->host), s->host);
         while (piece->n_ranks < HANG_PIECE_RANKS && first + piece->n_ranks < s->n_ranks) {
             piece->ranks[piece->n_ranks] = s->ranks[first + piece->n_ranks];
             piece->n_ranks++;

@@ -14,7 +14,6 @@
 #include "launcher/util/signal_name.h"
 #include "launcher/util/strbuf.h"
 #include "proto/address.h"
-#include "rendezvous/store/metrics_text.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 
@@ -484,7 +483,7 @@ static int job_take_output(struct job_builder *b)
     if (job->event_log && !*job->event_log)
         return job_refuse(b, "--event-log= names no file; give one, or leave the option out");
     job->metrics_addr = job_text(b, OPTION_METRICS_ADDR);
-    if (job->metrics_addr && !metrics_address_parse(job->metrics_addr, metrics_host, &metrics_port))
+    if (job->metrics_addr && !address_parse_listener(job->metrics_addr, metrics_host, &metrics_port))
         return job_refuse(b, "--metrics-addr %s: not PORT, HOST:PORT or [IPV6]:PORT with a numeric address",
                           job->metrics_addr);
     job->log_dir = job_text_or_none(b, OPTION_LOG_DIR);

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "rendezvous/session/session_message.h"
+#include "base/utf8.h"
 
 const char *line_action_name(unsigned action)
 {
@@ -89,6 +89,6 @@ void line_quote(char out[LINE_QUOTE_SIZE], const char *line, size_t n_bytes)
     for (size_t i = 0; i < n; i++)
         cut[i] = line[i] ? line[i] : '?';
     cut[n] = 0;
-    session_copy_text(out, LINE_QUOTE_SIZE, cut);
-    session_clean_text(out);
+    text_copy(out, LINE_QUOTE_SIZE, cut);
+    text_clean(out);
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/status_text.h"
 #include "launcher/util/strbuf.h"
@@ -181,10 +182,10 @@ void history_select(struct history *h, const char *job)
 
 static void add_cleaned_line(struct strbuf *out, char *line, int width)
 {
-    session_clean_text(line);
+    text_clean(line);
     size_t n = strlen(line);
     if (width > 0 && n > (size_t)width)
-        session_copy_text(line, (size_t)width + 1, line);
+        text_copy(line, (size_t)width + 1, line);
     strbuf_add(out, "%s\n", line);
 }
 
@@ -229,7 +230,7 @@ char *history_text(const struct history_run *run, int width,
     else
         (void)snprintf(head, sizeof(head), "%s on %s: %s, %s", run->job, run->host, run->program,
                        lives[run->life]); /* fits */
-    session_clean_text(head);
+    text_clean(head);
     strbuf_add(&out, "%s\n", head);
     if (run->n_generations > 0)
         strbuf_add(&out, "%10s  %-19s %12s %5s %7s %8s  %s\n", "GENERATION", "STARTED", "LASTED", "NODES",

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "launcher/report/events.h"
 #include "launcher/util/strbuf.h"
 #include "rendezvous/session/session_message.h"
@@ -29,7 +30,7 @@ static char *printable_text(cJSON *item)
     char *text = cJSON_GetStringValue(item);
 
     if (text)
-        session_clean_text(text);
+        text_clean(text);
     return text;
 }
 

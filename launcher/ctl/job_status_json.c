@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/report/events.h"
 #include "rendezvous/session/fields_json.h"
@@ -314,7 +315,7 @@ static int read_node(const cJSON *json, struct job_status *s)
     if (r)
         return r;
     read_generation(json, &s->nodes[s->n_nodes_known - 1]);
-    session_copy_text(s->nodes[s->n_nodes_known - 1].state, JOB_STATUS_WORD_SIZE, state ? state : "");
+    text_copy(s->nodes[s->n_nodes_known - 1].state, JOB_STATUS_WORD_SIZE, state ? state : "");
     if (!read_gpus(cJSON_GetObjectItemCaseSensitive(json, "gpus"), &s->nodes[s->n_nodes_known - 1]))
         return -EBADMSG;
     return read_workers(workers, s);

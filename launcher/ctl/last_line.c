@@ -3,6 +3,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "rendezvous/session/session_message.h"
 
 static bool ends_line(char c)
@@ -80,5 +81,5 @@ void last_line_of(const char *bytes, size_t n, char *ret, size_t size)
         end = begin > 0 ? begin - 1 : 0;
     }
     ret[whole_characters(ret, to)] = '\0';
-    session_clean_text(ret);
+    text_clean(ret);
 }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "rendezvous/session/session_message.h"
 
 static int fail_to_print(const char *why)
@@ -36,7 +37,7 @@ int print_json_line(const char *json)
     if (!json)
         return print_text(NULL);
     for (const char *c = json; *c;) {
-        size_t n = session_control_size(c);
+        size_t n = text_control_size(c);
 
         if (n > 0)
             (void)printf("\\u%04x", code_of(c, n)); /* the last call reports what failed */

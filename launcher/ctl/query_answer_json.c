@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "base/err.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/job_status_json.h"
@@ -40,8 +41,8 @@ static int take_job(struct query_answer *l, const struct look_job *job)
                              .restarts = (int32_t)job->restarts,
                              .max_restarts = (int32_t)job->max_restarts,
                              .n_nodes = (int32_t)job->n_nodes};
-    session_copy_text(s->job, sizeof(s->job), job->job);
-    session_copy_text(s->state, sizeof(s->state), job_word_of(job->state));
+    text_copy(s->job, sizeof(s->job), job->job);
+    text_copy(s->state, sizeof(s->state), job_word_of(job->state));
     return 0;
 }
 
@@ -55,7 +56,7 @@ static int take_node(struct query_answer *l, const struct look_node *node)
     struct node_status *added = &s->nodes[s->n_nodes_known - 1];
     added->is_remote = true;
     added->age_ms = node->status_ms;
-    session_copy_text(added->state, sizeof(added->state), node->state);
+    text_copy(added->state, sizeof(added->state), node->state);
     l->n_unreported++;
     return 0;
 }
@@ -96,10 +97,10 @@ static int take_run(struct query_answer *l, const struct look_run *from)
     int r = history_add_run(&l->history, &run);
     if (r)
         return r;
-    session_copy_text(run->job, sizeof(run->job), from->job);
-    session_copy_text(run->run, sizeof(run->run), instance);
-    session_copy_text(run->result, sizeof(run->result), from->result);
-    session_copy_text(run->reason, sizeof(run->reason), from->reason);
+    text_copy(run->job, sizeof(run->job), from->job);
+    text_copy(run->run, sizeof(run->run), instance);
+    text_copy(run->result, sizeof(run->result), from->result);
+    text_copy(run->reason, sizeof(run->reason), from->reason);
     run->started_s = from->started_s;
     run->ended_s = from->ended_s;
     run->exit_code = -1;
@@ -118,7 +119,7 @@ static int take_generation(struct query_answer *l, const struct look_generation 
 
     if (l->history.n_runs == 0)
         return -EBADMSG;
-    session_copy_text(g.reason, sizeof(g.reason), from->reason);
+    text_copy(g.reason, sizeof(g.reason), from->reason);
     return history_add_generation(&l->history.runs[l->history.n_runs - 1], &g);
 }
 
@@ -127,7 +128,7 @@ static int take_leader(struct query_answer *l, const char *leader)
 {
     (void)snprintf(l->refusal, sizeof(l->refusal), "it does not lead%s%.200s%s", *leader ? ": " : "", leader,
                    *leader ? " does" : ", and does not know which crund does");
-    session_clean_text(l->refusal);
+    text_clean(l->refusal);
     return -EACCES;
 }
 
@@ -142,8 +143,8 @@ static int take_refusal(struct query_answer *l, const uint8_t *body, size_t n)
         return take_leader(l, view.leader);
     if (view.kind != SESSION_VIEW_REFUSED)
         return -EBADMSG;
-    session_copy_text(l->refusal, sizeof(l->refusal), view.cause.text);
-    session_clean_text(l->refusal);
+    text_copy(l->refusal, sizeof(l->refusal), view.cause.text);
+    text_clean(l->refusal);
     return -EACCES;
 }
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/util/signal_name.h"
 #include "launcher/util/strbuf.h"
@@ -73,7 +74,7 @@ static void __attribute__((format(printf, 2, 3))) add_line(struct status_page *p
     va_start(arguments, format);
     (void)vsnprintf(line, sizeof(line), format, arguments); /* a longer one is cut */
     va_end(arguments);
-    session_clean_text(line);
+    text_clean(line);
     strbuf_add(&p->out, "%.*s\n", (int)status_bytes_of_width(line, strlen(line), p->view->width), line);
 }
 

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "base/err.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/status_text.h"
@@ -63,7 +64,7 @@ add_line(struct top_page *p, const char *style, const char *format, ...)
     va_start(arguments, format);
     (void)vsnprintf(line, sizeof(line), format, arguments); /* a longer one is cut */
     va_end(arguments);
-    session_clean_text(line);
+    text_clean(line);
     int n = (int)status_bytes_of_width(line, strlen(line), p->view->width);
     if (!p->view->is_live)
         strbuf_add(&p->out, "%.*s\n", n, line);

@@ -17,6 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/utf8.h"
 #include "launcher/host/local_address_os.h"
 #include "launcher/host/proc_info_os.h"
 #include "launcher/cli/job.h"
@@ -227,7 +228,7 @@ static void print_unfit(struct membership *n, const struct session_view *view)
 {
     if (strcmp(view->unfit, n->left_out) == 0)
         return;
-    session_copy_text(n->left_out, sizeof(n->left_out), view->unfit);
+    text_copy(n->left_out, sizeof(n->left_out), view->unfit);
     if (view->unfit[0])
         log_line("left out: %s", view->unfit);
 }
@@ -368,7 +369,7 @@ static int open_node_store(struct membership *n, const struct session_view *view
                                              .on_failed = on_node_store_failed,
                                              .data = n};
 
-    session_copy_text(space.job, sizeof(space.job), n->host.job->run_id_text);
+    text_copy(space.job, sizeof(space.job), n->host.job->run_id_text);
     if (!session_uv_peer(n->session, &rendezvous))
         return -ENOTCONN;
     return node_store_start(&n->node_store, &config, &n->node_store_port);
@@ -403,11 +404,11 @@ static int start_node_store(struct membership *n, const struct session_view *vie
         log_line("cannot open the worker store of this node: %s", strerror(-r));
         return r;
     }
-    session_copy_text(assignment->master_host, sizeof(assignment->master_host), assignment->master_addr);
+    text_copy(assignment->master_host, sizeof(assignment->master_host), assignment->master_addr);
     if (local_address_towards(assignment->master_host, assignment->own_host, sizeof(assignment->own_host)) <
         0)
         assignment->own_host[0] = '\0'; /* programs that need it report that */
-    session_copy_text(assignment->master_addr, sizeof(assignment->master_addr), "127.0.0.1");
+    text_copy(assignment->master_addr, sizeof(assignment->master_addr), "127.0.0.1");
     assignment->master_port = n->node_store_port;
     return 0;
 }
@@ -683,7 +684,7 @@ void membership_ready(struct membership *n, uint16_t kept_port, bool keeps_keys)
 
 void membership_unfit(struct membership *n, const char *why)
 {
-    session_copy_text(n->unfit, sizeof(n->unfit), why);
+    text_copy(n->unfit, sizeof(n->unfit), why);
     if (n->session)
         session_uv_step(n->session,
                         (struct session_event){.kind = SESSION_EVENT_GROUP_UNFIT, .text = n->unfit});
@@ -740,7 +741,7 @@ int membership_look(struct membership *n, struct buf *out)
 {
     struct look_request request = {0};
 
-    session_copy_text(request.job, sizeof(request.job), n->host.job->run_id_text);
+    text_copy(request.job, sizeof(request.job), n->host.job->run_id_text);
     return n->rendezvous ? server_look(n->rendezvous, &request, out) : -ENOENT;
 }
 
@@ -1077,9 +1078,9 @@ static void begin_session(struct membership *n)
                                     .hello = session_hello_of_node(&job->params, (uint32_t)job->n_workers)};
 
     config.hello.node_rank = job->node_rank;
-    session_copy_text(config.hello.job, sizeof(config.hello.job), job->run_id_text);
-    session_copy_text(config.hello.role, sizeof(config.hello.role), job->role);
-    session_copy_text(config.hello.addr, sizeof(config.hello.addr), job->local_addr ? job->local_addr : "");
+    text_copy(config.hello.job, sizeof(config.hello.job), job->run_id_text);
+    text_copy(config.hello.role, sizeof(config.hello.role), job->role);
+    text_copy(config.hello.addr, sizeof(config.hello.addr), job->local_addr ? job->local_addr : "");
     proc_info_host_name(config.hello.host, sizeof(config.hello.host));
     (void)resolver_numeric(n->dial_host, n->rendezvous_port, &n->addresses); /* a name has been resolved */
     for (size_t i = 0; i < n->addresses.n; i++)

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "launcher/util/envp.h"
 #include "launcher/cli/job.h"
 #include "launcher/rdzv/tcp_client_uv.h"
@@ -177,8 +178,7 @@ static void on_ranks(struct rdzv_static_uv *s)
     clear_static_status(s);
     (void)uv_timer_stop(&s->tick); /* cannot fail on timers that exist */
     (void)uv_timer_stop(&s->deadline);
-    session_copy_text(s->node.assignment.master_addr, sizeof(s->node.assignment.master_addr),
-                      job->master_addr);
+    text_copy(s->node.assignment.master_addr, sizeof(s->node.assignment.master_addr), job->master_addr);
     s->node.assignment.master_port = job->master_port;
     s->host.on_assigned(s->host.data, &s->node.assignment);
 }
@@ -263,7 +263,7 @@ static void on_static_lost(void *data, const char *why)
     }
     if (s->assigned || s->finished)
         return;
-    session_copy_text(s->why, sizeof(s->why), why);
+    text_copy(s->why, sizeof(s->why), why);
     s->node.stage = STATIC_GREETING;
     (void)uv_timer_start(&s->redial, on_redial, REDIAL_MS, 0); /* fails only without a callback */
 }

@@ -14,6 +14,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include "base/utf8.h"
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "proto/frame.h"
@@ -56,8 +57,8 @@ bool death_notice_prepare(struct death_notice *w, const struct session_hello *he
         .group_rank = hello->report.group_rank,
         .cause = session_cause_empty(SESSION_CAUSE_LOST),
     };
-    session_copy_text(last.report.cause.text, sizeof(last.report.cause.text),
-                      "its crun ended without a message, and its workers were killed");
+    text_copy(last.report.cause.text, sizeof(last.report.cause.text),
+              "its crun ended without a message, and its workers were killed");
     bool complete = frame_put_greeting(&greeting, NONCE) == 0 && frame_put_opening(&hello_bytes) == 0 &&
                     session_json_put_hello(&hello_bytes, &last) == 0;
     bool has_greeting = take_bytes(&greeting, w->greeting, sizeof(w->greeting), &w->greeting_size);

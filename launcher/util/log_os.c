@@ -1,8 +1,8 @@
 #include "launcher/util/log_os.h"
 
+#include "base/utf8.h"
 #include "base/cleanup.h"
 #include "launcher/util/strbuf.h"
-#include "rendezvous/session/session_message.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -135,7 +135,7 @@ void log_status(const char *text)
         return;
     }
     (void)snprintf(line, sizeof(line), "%s%s", prefix, text); /* far beyond any terminal's width */
-    session_clean_text(line);
+    text_clean(line);
     line[bytes_of_columns(line, columns)] = '\0';
     print_cleared(line);
 }
@@ -148,7 +148,7 @@ __attribute__((format(printf, 2, 0))) static void compose_line(char line[LOG_LIN
 
     memcpy(line, prefix, n_prefix);
     (void)vsnprintf(line + n_prefix, LOG_LINE_SIZE - n_prefix - 1, format, args);
-    session_clean_text(line + n_prefix); /* names come from users and from other nodes */
+    text_clean(line + n_prefix); /* names come from users and from other nodes */
     line[strlen(line) + 1] = '\0';
     line[strlen(line)] = '\n';
 }

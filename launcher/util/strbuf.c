@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rendezvous/session/session_message.h"
+#include "base/utf8.h"
 #include "base/cleanup.h"
 
 void strbuf_add(struct strbuf *t, const char *format, ...)
@@ -31,7 +31,7 @@ void strbuf_add_clean(struct strbuf *t, const char *text)
     _cleanup_free_ char *clean = strdup(text);
 
     if (clean)
-        session_clean_text(clean);
+        text_clean(clean);
     else
         t->failed = true;
     strbuf_add(t, "%s", clean ? clean : "");

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -95,7 +96,7 @@ static int add_rank_facts(cJSON *list, const struct hang_rank *r)
                                .kind = (uint32_t)r->kind};
     cJSON *object = list ? fields_append_object(list) : NULL;
 
-    session_copy_text(facts.text, sizeof(facts.text), r->text);
+    text_copy(facts.text, sizeof(facts.text), r->text);
     int error = object ? fields_write(object, rank_fields, ARRAY_SIZE(rank_fields), &facts) : -ENOMEM;
     cJSON *collectives =
         !error && r->n_collectives > 0 ? cJSON_AddArrayToObject(object, "collectives") : NULL;
@@ -131,7 +132,7 @@ int hang_pieces_put(struct buf *out, const struct agent_message *head, const str
         .node = (uint32_t)sender->node, .asked = sender->asked, .pieces = (uint32_t)n_pieces};
     int r = 0;
 
-    session_copy_text(facts.host, sizeof(facts.host), sender->host);
+    text_copy(facts.host, sizeof(facts.host), sender->host);
     for (size_t i = 0; !r && i < n_pieces; i++) {
         size_t first = i * HANG_PIECE_RANKS;
         facts.piece = (uint32_t)i;
@@ -185,7 +186,7 @@ static bool read_rank(const cJSON *json, struct hang_rank *ret)
                               .state = (char)facts.state,
                               .child_state = (char)facts.child_state,
                               .kind = (enum stack_kind)facts.kind};
-    session_clean_text(facts.text);
+    text_clean(facts.text);
     memcpy(ret->text, facts.text, sizeof(ret->text));
     return read_collectives(json, ret);
 }
@@ -203,7 +204,7 @@ static bool read_piece(const cJSON *json, struct hang_piece *ret)
     ret->asked = facts.asked;
     ret->piece = (int)facts.piece;
     ret->pieces = (int)facts.pieces;
-    session_clean_text(facts.host);
+    text_clean(facts.host);
     memcpy(ret->host, facts.host, sizeof(ret->host));
     ret->n_ranks = 0;
     cJSON_ArrayForEach(item, list)
@@ -222,7 +223,7 @@ static void clean_lines(char *text)
         char *end = strchr(line, '\n');
         if (end)
             *end = '\0';
-        session_clean_text(line);
+        text_clean(line);
         if (end)
             *end = '\n';
         line = end ? end + 1 : NULL;

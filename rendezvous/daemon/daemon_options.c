@@ -267,7 +267,7 @@ static int parse_metrics_addr(struct daemon_options *options, const char *text, 
     char host[64];
     uint16_t port;
 
-    if (metrics_address_parse(text, host, &port))
+    if (address_parse_listener(text, host, &port))
         return 0;
     (void)snprintf(error, error_size, "--metrics-addr %s: not PORT, HOST:PORT or [IPV6]:PORT, numeric", text);
     return DAEMON_E_USAGE;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "rendezvous/session/session_message.h"
 
 enum { JOBS_MAX = 100000 };
@@ -38,7 +39,7 @@ static struct job_secret *add_job(struct daemon_secrets *s, const char *job)
         s->capacity = capacity;
     }
     s->items[s->n] = (struct job_secret){0};
-    session_copy_text(s->items[s->n].job, SESSION_JOB_SIZE, job);
+    text_copy(s->items[s->n].job, SESSION_JOB_SIZE, job);
     return &s->items[s->n];
 }
 
@@ -112,7 +113,7 @@ static const struct job_secret *find_job_secret(const struct daemon_secrets *s, 
     struct job_secret wanted = {0};
     const struct job_secret *found;
 
-    session_copy_text(wanted.job, sizeof(wanted.job), job);
+    text_copy(wanted.job, sizeof(wanted.job), job);
     found = s->n > 0 ? bsearch(&wanted, s->items, s->n, sizeof(*s->items), compare_jobs) : NULL;
     return !found && s->n > 0 && s->items[0].job[0] == '\0' ? &s->items[0] : found;
 }

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "base/base64.h"
 #include "rendezvous/etcd/etcd.h"
 #include "rendezvous/session/fields_json.h"
@@ -266,10 +267,10 @@ static void read_error(const cJSON *json, int http_status, struct etcd_reply *re
     ret->code = code > 0 && code < 100 ? (int)code : 0;
     ret->outcome = is_refusal(ret->code) ? ETCD_REFUSED : ETCD_UNKNOWN;
     if (text && text[0] != '\0')
-        session_copy_text(ret->error, sizeof(ret->error), text);
+        text_copy(ret->error, sizeof(ret->error), text);
     else
         (void)snprintf(ret->error, sizeof(ret->error), "it answered with HTTP status %d", http_status);
-    session_clean_text(ret->error); /* it is logged */
+    text_clean(ret->error); /* it is logged */
 }
 
 static void set_not_understood(struct etcd_reply *ret)

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "base/err.h"
 #include "rendezvous/rounds/rounds_impl.h"
 
@@ -128,7 +129,7 @@ refuse_hello(struct rounds *r, struct rounds_conn *s, const struct rounds_job *j
     va_start(arguments, format);
     (void)vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
-    session_copy_text(r->refusal, sizeof(r->refusal), text);
+    text_copy(r->refusal, sizeof(r->refusal), text);
     r->refusing = job;
     list_unlink(&s->ending);
     list_append(&r->refused, &s->ending);
@@ -243,7 +244,7 @@ static void complete_cause(struct rounds_node *n, const struct session_report *r
                    cause->rank == report->cause.rank;
 
     if (report->phase == SESSION_FAILED && node_is_current(n) && is_same && !cause->text[0])
-        session_copy_text(cause->text, sizeof(cause->text), report->cause.text);
+        text_copy(cause->text, sizeof(cause->text), report->cause.text);
 }
 
 static void store_report(struct rounds_node *n, const struct session_report *report)
@@ -268,7 +269,7 @@ static void note_unfit(struct rounds_node *n, const char *unfit)
 {
     if (strcmp(n->unfit, unfit) == 0)
         return;
-    session_copy_text(n->unfit, sizeof(n->unfit), unfit);
+    text_copy(n->unfit, sizeof(n->unfit), unfit);
     node_update_state(n);
     job_describe_unfit(n->job); /* the reason may be another one */
     if (n->unfit[0])
@@ -289,7 +290,7 @@ static bool member_failure(const struct rounds_node *n, const struct session_rep
         ret->group_rank = n->group_rank;
         if (ret->rank < (int32_t)n->rank_base || ret->rank >= (int32_t)(n->rank_base + n->n_workers))
             ret->rank = -1;
-        session_copy_text(ret->host, sizeof(ret->host), n->host);
+        text_copy(ret->host, sizeof(ret->host), n->host);
     }
     return true;
 }
@@ -470,8 +471,8 @@ static struct rounds_node *add_node(struct rounds *r, struct rounds_job *job,
         refuse_hello(r, event->session, NULL, "the rendezvous has no memory for another node");
         return NULL;
     }
-    session_copy_text(n->host, sizeof(n->host), hello->host);
-    session_copy_text(n->role, sizeof(n->role), hello->role);
+    text_copy(n->host, sizeof(n->host), hello->host);
+    text_copy(n->role, sizeof(n->role), hello->role);
     n->n_workers = hello->n_workers;
     n->node_rank = hello->node_rank;
     job->empty = false;
@@ -487,10 +488,10 @@ static void attach_connection(struct rounds *r, struct rounds_node *n, const str
     n->pending_start = -1; /* its hello knows what came over the old one, and nothing more comes over that */
     n->attempt = event->hello->attempt;
     node_set_traits(n, n->member, n->quiet, event->hello->takes_messages); /* the last is not saved */
-    session_copy_text(n->addr, sizeof(n->addr), event->hello->addr);
-    session_copy_text(n->peer, sizeof(n->peer), event->peer);
-    session_copy_text(n->own, sizeof(n->own), event->hello->own);
-    session_copy_text(n->local, sizeof(n->local), event->local);
+    text_copy(n->addr, sizeof(n->addr), event->hello->addr);
+    text_copy(n->peer, sizeof(n->peer), event->peer);
+    text_copy(n->own, sizeof(n->own), event->hello->own);
+    text_copy(n->local, sizeof(n->local), event->local);
     event->session->node = n;
     n->lost = false;
     n->leased_ns = event->now_ns; /* the view answers the hello */
@@ -601,7 +602,7 @@ static void step_close(struct rounds *r, const char *reason, uint64_t now_ns)
 {
     struct session_cause cause = session_cause_empty(SESSION_CAUSE_CLOSED);
 
-    session_copy_text(cause.text, sizeof(cause.text), reason);
+    text_copy(cause.text, sizeof(cause.text), reason);
     list_for_each_safe(i, &r->jobs)
     {
         struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
@@ -706,7 +707,7 @@ static void view_wait(const struct rounds_node *n, struct session_view *ret)
     memcpy(ret->missing, job->missing, sizeof(ret->missing));
     ret->waiting = job->waiting;
     ret->check = n->state == ROUNDS_NODE_UNFIT && job_needs_unfit(job);
-    session_copy_text(ret->unfit, sizeof(ret->unfit), job->unfit);
+    text_copy(ret->unfit, sizeof(ret->unfit), job->unfit);
 }
 
 static void view_start(const struct rounds_node *n, struct session_view *ret)
@@ -718,14 +719,14 @@ static void view_start(const struct rounds_node *n, struct session_view *ret)
     ret->restarts = job->restarts;
     ret->changes = job->changes;
     ret->cause = job->cause;
-    session_copy_text(ret->unfit, sizeof(ret->unfit), job->unfit);
+    text_copy(ret->unfit, sizeof(ret->unfit), job->unfit);
     place->group_rank = (uint32_t)n->group_rank;
     place->group_world_size = job->n_members;
     place->rank_base = n->rank_base;
     place->world_size = job->world_size;
     place->role_rank_base = n->role_rank_base;
     place->role_world_size = n->role_world_size;
-    session_copy_text(place->master_addr, sizeof(place->master_addr), job->master_addr);
+    text_copy(place->master_addr, sizeof(place->master_addr), job->master_addr);
     place->master_port = job->master_port;
     place->key_space = job->key_space;
 }

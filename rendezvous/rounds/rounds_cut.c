@@ -30,6 +30,7 @@
 
 #include <stdio.h>
 
+#include "base/utf8.h"
 #include "rendezvous/rounds/rounds_impl.h"
 
 enum { CUT_PAUSE_MIN_MS = 60000, CUT_PAUSE_MAX_MS = 3600000, CUTS_MAX = 64 /* reports that are judged */ };
@@ -150,7 +151,7 @@ static void leave_out(struct rounds_node *n, const struct rounds_node *partner, 
 
     n->is_cut_off = true;
     n->cut_serial = partner->serial;
-    session_copy_text(n->cut_host, sizeof(n->cut_host), partner->host);
+    text_copy(n->cut_host, sizeof(n->cut_host), partner->host);
     job->cut_pause_ns = job->cut_pause_ns > 0 ? 2 * job->cut_pause_ns : ms_to_ns(CUT_PAUSE_MIN_MS);
     if (job->cut_pause_ns > ms_to_ns(CUT_PAUSE_MAX_MS))
         job->cut_pause_ns = ms_to_ns(CUT_PAUSE_MAX_MS);
@@ -173,7 +174,7 @@ void job_judge_cut(struct rounds_job *job, uint64_t now_ns)
     }
     *cause = session_cause_empty(SESSION_CAUSE_LOST);
     cause->group_rank = n->group_rank;
-    session_copy_text(cause->host, sizeof(cause->host), n->host);
+    text_copy(cause->host, sizeof(cause->host), n->host);
     (void)snprintf(cause->text, sizeof(cause->text),
                    "the network between it and %.150s is cut, and the rendezvous reaches both",
                    partner->host[0] ? partner->host : "?");

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "rendezvous/rounds/rounds.h"
 
 static const unsigned end_kinds = ROUNDS_LOG_OVER | ROUNDS_LOG_SETTLED;
@@ -50,7 +51,7 @@ static struct rounds_past_run *add_run(struct rounds_history *h, const struct ro
     h->runs = runs;
     struct rounds_past_run *run = &runs[h->n_runs++];
     *run = (struct rounds_past_run){.instance = job->instance, .started_s = now_s, .result = ""};
-    session_copy_text(run->job, sizeof(run->job), job->id);
+    text_copy(run->job, sizeof(run->job), job->id);
     return run;
 }
 

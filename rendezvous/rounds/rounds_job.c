@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "rendezvous/rounds/rounds_impl.h"
 
 enum {
@@ -375,7 +376,7 @@ static void admit_newcomer(struct rounds_job *job, uint64_t now_ns)
         const struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
 
         if (n->state == ROUNDS_NODE_READY) {
-            session_copy_text(cause.host, sizeof(cause.host), n->host);
+            text_copy(cause.host, sizeof(cause.host), n->host);
             break;
         }
     }
@@ -410,8 +411,8 @@ void job_lose(struct rounds_node *n, enum session_cause_kind kind, const char *t
     enum rounds_node_state state = n->state;
     uint64_t when_ns = kind == SESSION_CAUSE_LOST ? n->heard_ns : now_ns;
 
-    session_copy_text(cause.host, sizeof(cause.host), n->host);
-    session_copy_text(cause.text, sizeof(cause.text), text);
+    text_copy(cause.host, sizeof(cause.host), n->host);
+    text_copy(cause.text, sizeof(cause.text), text);
     if (kind == SESSION_CAUSE_LOST && job->lease_ms > 0 && job->state != ROUNDS_CLOSED &&
         node_may_have_workers(n) && now_ns < n->leased_ns + lease_wait_ns(job))
         node_fence(n, n->leased_ns + lease_wait_ns(job));

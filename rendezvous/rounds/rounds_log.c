@@ -1,5 +1,6 @@
 #include "rendezvous/rounds/rounds_log.h"
 
+#include "base/utf8.h"
 #include "base/err.h"
 #include "rendezvous/rounds/rounds.h"
 #include "rendezvous/rounds/rounds_text.h"
@@ -132,6 +133,6 @@ bool rounds_log_next(const struct rounds_job *job, unsigned *log_kinds, char lin
     *log_kinds &= ~kinds[i].bit;
     if (kinds[i].bit == ROUNDS_LOG_SETTLED || kinds[i].bit == ROUNDS_LOG_FORMED)
         *log_kinds &= ~(unsigned)LOG_END;
-    session_clean_text(line);
+    text_clean(line);
     return true;
 }

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "rendezvous/rounds/rounds_impl.h"
 
 /* ---- host names ---- */
@@ -235,7 +236,7 @@ void job_assign_ranks(struct rounds_job *job)
         job->by_role[i] = node;
     }
     assign_role_ranks(job->by_role, n);
-    session_copy_text(job->master_addr, sizeof(job->master_addr),
-                      reachable_address(job->by_rank[0], job->by_rank, n));
+    text_copy(job->master_addr, sizeof(job->master_addr),
+              reachable_address(job->by_rank[0], job->by_rank, n));
     job->master_port = job->by_rank[0]->port;
 }

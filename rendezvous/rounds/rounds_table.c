@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "rendezvous/rounds/rounds_impl.h"
 #include "base/siphash.h"
 
@@ -133,7 +134,7 @@ struct rounds_job *job_create(struct rounds *r, const char *id, const struct ses
     job->lease_ms = params->lease_ms > 0 || !params->lease_auto ? params->lease_ms : r->config.lease_ms;
     job->generation = -1;
     job->floor = -1;
-    session_copy_text(job->id, sizeof(job->id), id);
+    text_copy(job->id, sizeof(job->id), id);
     do
         job->instance = new_instance(r);
     while (job->instance == 0); /* means "none yet" in a report */

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "base/buf.h"
 #include "base/random_os.h"
 #include "proto/tls_openssl.h"
@@ -192,7 +193,7 @@ static struct replica_begin describe_store(const struct job_store *st)
 
     begin.limits.bytes_max = bytes_max > st->store.account.bytes ? bytes_max : st->store.account.bytes;
     memcpy(begin.seed, st->store.names.seed, sizeof(begin.seed));
-    session_copy_text(begin.space.job, sizeof(begin.space.job), st->job);
+    text_copy(begin.space.job, sizeof(begin.space.job), st->job);
     return begin;
 }
 
@@ -498,7 +499,7 @@ static int create_store(struct job_stores *j, const struct relay_space *space,
     st->copy = begin ? COPY_HELD : COPY_NONE;
     st->instance = space->instance;
     st->key_space = space->key_space;
-    session_copy_text(st->job, sizeof(st->job), space->job);
+    text_copy(st->job, sizeof(st->job), space->job);
     list_init(&st->active);
     list_append(&j->stores, &st->link);
     account(st);
@@ -533,7 +534,7 @@ void job_stores_begin(struct job_stores *j, const char *job, uint64_t instance, 
         st->is_orphan = false; /* this process leads again */
     if (key_space == 0 || st)
         return;
-    session_copy_text(space.job, sizeof(space.job), job);
+    text_copy(space.job, sizeof(space.job), job);
     int r = create_store(j, &space, NULL, &st);
     if (r < 0)
         server_log(j->server, NULL, "cannot keep the keys of job '%.64s': %s", job, strerror(-r));

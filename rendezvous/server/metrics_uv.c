@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "proto/address.h"
 #include "base/cleanup.h"
 #include "base/cond_os.h"
 #include "base/time.h"
@@ -181,7 +182,7 @@ static int begin_to_serve(struct metrics *m, const char *address, uint16_t *ret_
         (void)snprintf(why, METRICS_ERROR_SIZE, "%s", reason);
         return -ENOSYS;
     }
-    int r = metrics_address_parse(address, host, &port) ? listen_at(host, port, &fd, ret_port) : -EINVAL;
+    int r = address_parse_listener(address, host, &port) ? listen_at(host, port, &fd, ret_port) : -EINVAL;
     if (r) {
         (void)snprintf(why, METRICS_ERROR_SIZE, "cannot serve metrics at %.100s: %s", address, strerror(-r));
         return r;

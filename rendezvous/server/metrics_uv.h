@@ -14,6 +14,8 @@
 #include <stdint.h>
 #include <uv.h>
 
+#include "proto/address.h"
+
 struct metrics;
 struct metrics_text;
 
@@ -25,7 +27,7 @@ struct metrics_host {
     void *data;
 };
 
-/* address: as metrics_address_parse() reads it. *ret_port: where it listens. 0, or -errno and a sentence. Does not keep the
+/* address: as address_parse_listener() reads it. *ret_port: where it listens. 0, or -errno and a sentence. Does not keep the
  * loop alive. */
 int metrics_create(struct metrics **ret, const struct metrics_host *host, const char *address,
                    uint16_t *ret_port, char why[METRICS_ERROR_SIZE]);

@@ -25,6 +25,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/utf8.h"
 #include "proto/address.h"
 #include "proto/tls_openssl.h"
 #include "rendezvous/server/job_stores_uv.h"
@@ -455,7 +456,7 @@ static void send_elsewhere(struct agent_conn *a)
         .kind = SESSION_VIEW_ELSEWHERE, .generation = -1, .cause = session_cause_empty(SESSION_CAUSE_NONE)};
     struct buf frame = {0};
 
-    session_copy_text(view.leader, sizeof(view.leader), rounds_state_leader(shell_of(a)->state));
+    text_copy(view.leader, sizeof(view.leader), rounds_state_leader(shell_of(a)->state));
     if (session_json_put_view(&frame, &view) == 0)
         agent_conn_send(a, &frame, 0);
     buf_finish(&frame);

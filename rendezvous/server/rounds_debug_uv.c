@@ -14,6 +14,7 @@
 #include <arpa/inet.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "rendezvous/rounds/rounds_text.h"
 #include "rendezvous/server/rounds_uv.h"
 #include "rendezvous/server/server_impl_uv.h"
@@ -34,7 +35,7 @@ static void debug_begin(struct debug_line *l, const char *what)
 
 static void debug_end(struct rounds_shell *r, struct debug_line *l)
 {
-    session_clean_text(l->text); /* names come from the network */
+    text_clean(l->text); /* names come from the network */
     r->debug(r->data, l->text);
 }
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "base/own_user_os.h"
 #include "base/time.h"
 #include "proto/tls_openssl.h"
@@ -129,8 +130,8 @@ static int put_node_facts(const struct server *s, const struct rounds_node *n, c
     uint64_t now_ns = boot_ns();
     struct look_node node = {.group_rank = n->group_rank, .n_workers = n->n_workers, .status_ms = -1};
 
-    session_copy_text(node.host, sizeof(node.host), n->host);
-    session_copy_text(node.state, sizeof(node.state), rounds_node_state_name(n->state));
+    text_copy(node.host, sizeof(node.host), n->host);
+    text_copy(node.state, sizeof(node.state), rounds_node_state_name(n->state));
     if (n->heard_ns < now_ns && (now_ns - n->heard_ns) / NS_PER_MS < INT32_MAX)
         node.silent_ms = (uint32_t)((now_ns - n->heard_ns) / NS_PER_MS);
     if (a && has_status(s, a))
@@ -156,8 +157,8 @@ static int put_job_facts(const struct rounds_job *job, struct buf *out)
                              .max_restarts = job->params.max_restarts,
                              .n_nodes = rounds_job_n_nodes(job)};
 
-    session_copy_text(facts.job, sizeof(facts.job), job->id);
-    session_copy_text(facts.state, sizeof(facts.state), rounds_job_state_name(job->state));
+    text_copy(facts.job, sizeof(facts.job), job->id);
+    text_copy(facts.state, sizeof(facts.state), rounds_job_state_name(job->state));
     return look_put_job(out, &facts);
 }
 
@@ -194,9 +195,9 @@ static int put_run(const struct rounds_past_run *run, struct buf *out)
 {
     struct look_run facts = {.instance = run->instance, .started_s = run->started_s, .ended_s = run->ended_s};
 
-    session_copy_text(facts.job, sizeof(facts.job), run->job);
-    session_copy_text(facts.result, sizeof(facts.result), run->result);
-    session_copy_text(facts.reason, sizeof(facts.reason), run->reason);
+    text_copy(facts.job, sizeof(facts.job), run->job);
+    text_copy(facts.result, sizeof(facts.result), run->result);
+    text_copy(facts.reason, sizeof(facts.reason), run->reason);
     return look_put_run(out, &facts);
 }
 
@@ -209,7 +210,7 @@ static int put_generation(const struct rounds_past_generation *g, struct buf *ou
                                     .n_workers = g->n_workers,
                                     .restarts = g->restarts};
 
-    session_copy_text(facts.reason, sizeof(facts.reason), g->reason);
+    text_copy(facts.reason, sizeof(facts.reason), g->reason);
     return look_put_generation(out, &facts);
 }
 

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/utf8.h"
+
 #define MS UINT64_C(1000000)
 
 enum {
@@ -55,7 +57,7 @@ static void __attribute__((format(printf, 2, 3))) set_text(struct session *s, co
     va_start(arguments, format);
     (void)vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
-    session_copy_text(s->text, sizeof(s->text), text);
+    text_copy(s->text, sizeof(s->text), text);
 }
 
 static uint64_t node_timeout_ns(const struct session *s)
@@ -92,13 +94,13 @@ void session_report(const struct session *s, uint64_t now_ns, struct session_rep
                                    .keeps_keys = s->keeps_keys && s->phase == SESSION_READY,
                                    .cut_from = s->phase != SESSION_RUNNING ? s->cut_from : 0,
                                    .cause = s->cause};
-    session_copy_text(ret->unfit, sizeof(ret->unfit), s->unfit);
+    text_copy(ret->unfit, sizeof(ret->unfit), s->unfit);
     if (s->phase == SESSION_FAILED && now_ns > s->failed_ns)
         ret->age_ns = now_ns - s->failed_ns;
     if (s->phase == SESSION_LEFT) {
         ret->cause = session_cause_empty(SESSION_CAUSE_NONE);
         ret->cause.kind = SESSION_CAUSE_LEFT;
-        session_copy_text(ret->cause.text, sizeof(ret->cause.text), s->leaving ? s->cause.text : s->text);
+        text_copy(ret->cause.text, sizeof(ret->cause.text), s->leaving ? s->cause.text : s->text);
     }
 }
 
@@ -198,7 +200,7 @@ static void session_complain(struct session *s, uint64_t now_ns, const char *wha
     uint64_t until_ns = unreachable_until_ns(s);
     unsigned long long left_s = until_ns > now_ns ? (until_ns - now_ns) / (1000 * MS) : 0;
 
-    session_copy_text(s->trouble, sizeof(s->trouble), why ? why : "no answer");
+    text_copy(s->trouble, sizeof(s->trouble), why ? why : "no answer");
     if (now_ns < s->next_complaint_ns || left_s == 0) /* the end, which is near, has the same reason */
         return;
     s->next_complaint_ns = now_ns + COMPLAIN_MS * MS;
@@ -294,7 +296,7 @@ static void set_lease_cause(struct session *s)
 
     s->cause = session_cause_empty(SESSION_CAUSE_LOST);
     s->cause.group_rank = s->group_rank;
-    session_copy_text(s->cause.host, sizeof(s->cause.host), s->hello.host);
+    text_copy(s->cause.host, sizeof(s->cause.host), s->hello.host);
     (void)snprintf(s->cause.text, sizeof(s->cause.text),
                    "the rendezvous did not answer it for %g s, and its lease is %g s",
                    (double)silence_ms / 1000, (double)s->lease_ms / 1000); /* fits */
@@ -443,7 +445,7 @@ static void take_elsewhere(struct session *s, const struct session_event *event,
     else if (s->backoff_ms > BACKOFF_LEADERLESS_MS)
         s->backoff_ms = BACKOFF_LEADERLESS_MS;
     session_fall_back(s, event->now_ns);
-    session_copy_text(s->redirect, sizeof(s->redirect), is_known ? event->view->leader : "");
+    text_copy(s->redirect, sizeof(s->redirect), is_known ? event->view->leader : "");
     if (event->view->leader[0] == '\0')
         session_complain(s, event->now_ns, "has no leader now", "its state cannot be written", out);
 }
@@ -577,8 +579,8 @@ static void step_group_unfit(struct session *s, const struct session_event *even
     if (s->phase != SESSION_STOPPING && s->phase != SESSION_FAILED)
         return;
     s->phase = SESSION_STOPPING;
-    session_copy_text(s->unfit, sizeof(s->unfit),
-                      event->text && *event->text ? event->text : "its health check failed");
+    text_copy(s->unfit, sizeof(s->unfit),
+              event->text && *event->text ? event->text : "its health check failed");
     send_report_action(s, out);
 }
 
@@ -609,8 +611,8 @@ static void step_leave(struct session *s, const struct session_event *event, str
     s->phase = SESSION_STOPPING;
     s->cause = session_cause_empty(SESSION_CAUSE_LEFT);
     s->cause.group_rank = s->group_rank;
-    session_copy_text(s->cause.host, sizeof(s->cause.host), s->hello.host);
-    session_copy_text(s->cause.text, sizeof(s->cause.text), s->text);
+    text_copy(s->cause.host, sizeof(s->cause.host), s->hello.host);
+    text_copy(s->cause.text, sizeof(s->cause.text), s->text);
     send_report_action(s, out);
 }
 

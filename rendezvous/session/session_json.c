@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "proto/frame.h"
@@ -155,8 +156,8 @@ bool session_json_read_cause(const struct cJSON *object, struct session_cause *r
     *ret = session_cause_empty(SESSION_CAUSE_NONE);
     if (part && !fields_read(part, cause_fields, ARRAY_SIZE(cause_fields), ret, error))
         return false;
-    session_clean_text(ret->host); /* both sides print these */
-    session_clean_text(ret->text);
+    text_clean(ret->host); /* both sides print these */
+    text_clean(ret->text);
     return true;
 }
 
@@ -306,7 +307,7 @@ static bool read_report(const cJSON *json, struct session_report *ret, char erro
 
     if (!fields_read(part, report_fields, ARRAY_SIZE(report_fields), ret, error))
         return false;
-    session_clean_text(ret->unfit);
+    text_clean(ret->unfit);
     return session_json_read_cause(part, &ret->cause, error);
 }
 
@@ -389,9 +390,9 @@ static bool read_waiting(const cJSON *json, struct session_waiting *ret, char er
     *ret = (struct session_waiting){0};
     if (part && !fields_read(part, waiting_fields, ARRAY_SIZE(waiting_fields), ret, error))
         return false;
-    session_clean_text(ret->present); /* the agent prints these */
-    session_clean_text(ret->other_jobs);
-    session_clean_text(ret->refused);
+    text_clean(ret->present); /* the agent prints these */
+    text_clean(ret->other_jobs);
+    text_clean(ret->refused);
     return true;
 }
 
@@ -408,8 +409,8 @@ static bool read_view(const cJSON *json, struct session_view *ret, char error[FI
 {
     if (!fields_read(json, view_fields, ARRAY_SIZE(view_fields), ret, error))
         return false;
-    session_clean_text(ret->unfit); /* the agent prints these */
-    session_clean_text(ret->leader);
+    text_clean(ret->unfit); /* the agent prints these */
+    text_clean(ret->leader);
     return true;
 }
 

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/utf8.h"
+
 static const char *const cause_names[SESSION_CAUSE_COUNT] = {
     [SESSION_CAUSE_NONE] = "none", [SESSION_CAUSE_WORKER] = "worker", [SESSION_CAUSE_LOST] = "lost",
     [SESSION_CAUSE_LEFT] = "left", [SESSION_CAUSE_JOINED] = "joined", [SESSION_CAUSE_CLOSED] = "closed",
@@ -74,31 +76,9 @@ const char *session_params_fault(const struct session_params *p)
     return NULL;
 }
 
-size_t session_control_size(const char *text)
-{
-    const unsigned char *c = (const unsigned char *)text;
-
-    if (c[0] == 0xC2 && c[1] >= 0x80 && c[1] < 0xA0)
-        return 2;
-    return c[0] != 0 && (c[0] < ' ' || c[0] == 0x7f);
-}
-
-void session_clean_text(char *text)
-{
-    char *to = text;
-
-    while (*text) {
-        size_t n = session_control_size(text);
-
-        *to++ = n == 0 ? *text : *text == '\n' || *text == '\t' || *text == '\r' ? ' ' : '?';
-        text += n > 0 ? n : 1;
-    }
-    *to = 0;
-}
-
 static bool has_control(const char *text)
 {
-    while (*text && session_control_size(text) == 0)
+    while (*text && text_control_size(text) == 0)
         text++;
     return *text;
 }
@@ -121,25 +101,6 @@ const char *session_hello_fault(const struct session_hello *h)
     if (h->node_rank < -1 || h->node_rank >= SESSION_NODES_MAX)
         return "a node rank has to be between 0 and 16383";
     return session_params_fault(&h->params);
-}
-
-enum { CHARACTER_SIZE_MAX = 4 }; /* of UTF-8, in bytes */
-
-void session_copy_text(char *to, size_t size, const char *from)
-{
-    size_t n = strnlen(from, size);
-
-    if (n == size) {
-        size_t cut = --n;
-
-        /* A continuation at from[n] is of a character that is cut; after three of them the text is not UTF-8. */
-        while (cut > 0 && n - cut < CHARACTER_SIZE_MAX && ((unsigned char)from[cut] & 0xC0) == 0x80)
-            cut--;
-        if (n - cut < CHARACTER_SIZE_MAX)
-            n = cut;
-    }
-    memmove(to, from, n);
-    to[n] = 0;
 }
 
 /* ---- sentences ---- */
@@ -227,6 +188,6 @@ struct session_view session_view_refused(const char *reason)
         .cause = session_cause_empty(SESSION_CAUSE_CLOSED),
     };
 
-    session_copy_text(view.cause.text, sizeof(view.cause.text), reason);
+    text_copy(view.cause.text, sizeof(view.cause.text), reason);
     return view;
 }

@@ -269,15 +269,6 @@ const char *session_hello_fault(const struct session_hello *h);
 /* A sentence about a cause, without a final newline. */
 void session_cause_describe(const struct session_cause *c, char *ret, size_t size);
 
-/* The bytes of the control character at text (of UTF-8, C1 included), which may move a cursor or begin a line; 0: none. */
-size_t session_control_size(const char *text);
-
-/* Makes one printable line of a text from the network: white space becomes a blank, any other control character "?". */
-void session_clean_text(char *text);
-
-/* Copies as much as fits, at a boundary of characters where the text is UTF-8, and ends it with NUL. */
-void session_copy_text(char *to, size_t size, const char *from);
-
 /* What each node of crun has in common in its hello; the load generator and the simulator begin with it as well. The caller
  * adds the names, the nonce and a wish for a rank. */
 struct session_hello session_hello_of_node(const struct session_params *params, uint32_t n_workers);

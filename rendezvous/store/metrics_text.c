@@ -8,7 +8,7 @@
 #include "base/utf8.h"
 #include "proto/address.h"
 
-enum { PIECE_SIZE = 512, ADDRESS_SIZE = 64 };
+enum { PIECE_SIZE = 512 };
 
 static void __attribute__((format(printf, 2, 3))) add_text(struct metrics_text *m, const char *format, ...)
 {
@@ -91,27 +91,4 @@ const char *metrics_content_type(bool is_open_metrics)
 {
     return is_open_metrics ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
                            : "text/plain; version=0.0.4; charset=utf-8";
-}
-
-bool metrics_address_parse(const char *text, char host[64], uint16_t *ret_port)
-{
-    const char *port = strrchr(text, ':'), *end = port;
-    uint64_t value;
-
-    (void)snprintf(host, ADDRESS_SIZE, "127.0.0.1");
-    if (!decimal_parse(port ? port + 1 : text, 0, UINT16_MAX, &value))
-        return false;
-    *ret_port = (uint16_t)value;
-    if (!port)
-        return true;
-    bool is_bracketed = text[0] == '[' && end > text && end[-1] == ']';
-    int n = (int)(end - text) - (is_bracketed ? 2 : 0);
-    if (n >= ADDRESS_SIZE || (!is_bracketed && memchr(text, ':', (size_t)n)))
-        return false;
-    (void)snprintf(host, ADDRESS_SIZE, "%.*s", n, text + is_bracketed); /* fits */
-    if (n == 0)
-        (void)snprintf(host, ADDRESS_SIZE, "::");
-    else if (strcmp(host, "localhost") == 0)
-        (void)snprintf(host, ADDRESS_SIZE, "127.0.0.1");
-    return address_is_numeric(host);
 }

@@ -40,7 +40,3 @@ void metrics_end(struct metrics_text *m);
 /* What Accept of a request asks for. NULL: nothing. */
 bool metrics_wants_open(const char *accept);
 const char *metrics_content_type(bool is_open_metrics);
-
-/* "PORT", "HOST:PORT" or "[IPV6]:PORT", numeric; without a host it is 127.0.0.1, and an empty one (":PORT") all addresses.
- * Port 0: a free one. */
-bool metrics_address_parse(const char *text, char host[64], uint16_t *ret_port);

@@ -26,6 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/utf8.h"
 #include "base/buf.h"
 #include "proto/frame.h"
 #include "proto/secret_os.h"
@@ -442,7 +443,7 @@ static void init_agent(struct agent *a, unsigned i)
         .hello = session_hello_of_node(&(struct session_params)SESSION_PARAMS_DEFAULT, WORKERS)};
 
     config.hello.nonce = (struct session_nonce){.high = (uint64_t)getpid(), .low = i + 1};
-    session_copy_text(config.hello.role, sizeof(config.hello.role), "default");
+    text_copy(config.hello.role, sizeof(config.hello.role), "default");
     config.hello.params.min_nodes = config.hello.params.max_nodes = settings.n_agents;
     config.hello.params.max_restarts = SESSION_COUNT_MAX;
     config.hello.params.node_timeout_ms = settings.node_timeout_ms;

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "rendezvous/session/session_json.h"
 #include "tests/sim/sim.h"
 
@@ -276,7 +277,7 @@ void agent_boot(struct sim *sim, unsigned agent)
     hello->nonce = (struct session_nonce){random_u64(&sim->random), ++sim->n_nonces};
     hello->node_rank = sim->scenario.hints ? (int32_t)(agent / sim->scenario.n_jobs) : -1;
     (void)snprintf(hello->host, sizeof(hello->host), "node%u", agent);
-    session_copy_text(hello->role, sizeof(hello->role), agent_role(agent));
+    text_copy(hello->role, sizeof(hello->role), agent_role(agent));
     sim_trace(sim, "agent %u: boots, nonce %llu", agent, (unsigned long long)hello->nonce.low);
     session_init(&a->session, &config);
     step_agent(sim, agent, &(struct session_event){.kind = SESSION_EVENT_START});
@@ -301,7 +302,7 @@ static void send_death_notice(struct sim *sim, unsigned agent)
     hello.attempt = UINT32_MAX;
     hello.report = (struct session_report){
         .phase = SESSION_LEFT, .generation = hello.report.generation, .cause = {.kind = SESSION_CAUSE_LOST}};
-    session_copy_text(hello.report.cause.text, sizeof(hello.report.cause.text), "it was killed");
+    text_copy(hello.report.cause.text, sizeof(hello.report.cause.text), "it was killed");
     network_dial_death_notice(sim, agent, &hello, random_between(&sim->random, 0, sim->scenario.stop_max_ns));
 }
 

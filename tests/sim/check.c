@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "tests/sim/sim.h"
 
 enum { RECOVERY_S = 100 }; /* a generation that has lost a node, until the next one runs */
@@ -91,7 +92,7 @@ static struct sim_world *add_world(struct sim *sim, const struct session_view *v
                             .changes = view->changes,
                             .master_port = view->place.master_port};
     w->formed_ns = sim->now_ns;
-    session_copy_text(w->master_addr, sizeof(w->master_addr), view->place.master_addr);
+    text_copy(w->master_addr, sizeof(w->master_addr), view->place.master_addr);
     w->members = sim_allocate(w->group_world_size * sizeof(*w->members));
     return w;
 }

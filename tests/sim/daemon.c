@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "rendezvous/rounds/rounds_json.h"
 #include "rendezvous/session/session_json.h"
 #include "tests/sim/sim.h"
@@ -417,7 +418,7 @@ static void send_elsewhere(struct sim *sim, struct sim_connection *c)
     struct session_view view = {
         .kind = SESSION_VIEW_ELSEWHERE, .generation = -1, .cause = session_cause_empty(SESSION_CAUSE_NONE)};
 
-    session_copy_text(view.leader, sizeof(view.leader), etcd_leader_address(&sim->daemons[c->daemon].leader));
+    text_copy(view.leader, sizeof(view.leader), etcd_leader_address(&sim->daemons[c->daemon].leader));
     network_send(sim, c->number, SIM_AGENT_END, MESSAGE_VIEW, &view, sizeof(view));
     network_close(sim, c->number, SIM_DAEMON_END);
 }

@@ -3,6 +3,7 @@
  * the common ones.
  */
 
+#include "base/utf8.h"
 #include "tests/sim/sim.h"
 
 static const char *const fault_names[FAULT_COUNT] = {
@@ -437,7 +438,7 @@ static void send_hostile_hello(struct sim *sim, unsigned agent)
     hello.attempt = (uint32_t)random_size(r) | 1;
     hello.node_rank = random_percent(r, 50) ? -1 : (int32_t)random_between(r, 0, SESSION_NODES_MAX - 1);
     hello.n_workers = (uint32_t)random_between(r, 1, 64);
-    session_copy_text(hello.host, sizeof(hello.host), "hostile");
+    text_copy(hello.host, sizeof(hello.host), "hostile");
     hello.report = (struct session_report){
         .phase = phases[random_u64(r) % (sizeof(phases) / sizeof(phases[0]))],
         .instance = random_percent(r, 50) ? s->instance : random_size(r),

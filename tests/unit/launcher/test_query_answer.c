@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "base/buf.h"
 #include "base/err.h"
 #include "launcher/ctl/job_status.h"
@@ -102,7 +103,7 @@ static void a_crund_that_does_not_lead(void **state)
         struct query_answer l = {0};
         struct buf out = {0};
 
-        session_copy_text(view.leader, sizeof(view.leader), rows[i].leader);
+        text_copy(view.leader, sizeof(view.leader), rows[i].leader);
         assert_int_equal(session_json_put_view(&out, &view), 0);
         assert_int_equal(query_answer_take(&l, buf_bytes(&out) + 4, buf_size(&out) - 4), -EACCES);
         assert_string_equal(l.refusal, rows[i].words);

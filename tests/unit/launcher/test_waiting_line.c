@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "launcher/rdzv/waiting_line.h"
 
 #include "tests/support/c/cmocka_fixed.h"
@@ -98,8 +99,8 @@ static void each_hint_is_given_once(void **state)
         "127.0.0.1:29400 leads each machine to itself; nodes on other machines need an address of this "
         "one in its place");
     assert_false(waiting_hint(&w, &facts, line));
-    session_copy_text(more.other_jobs, sizeof(more.other_jobs), "'none'");
-    session_copy_text(more.refused, sizeof(more.refused), "n3: max-restarts is 0 in the job and 7 there");
+    text_copy(more.other_jobs, sizeof(more.other_jobs), "'none'");
+    text_copy(more.refused, sizeof(more.refused), "n3: max-restarts is 0 in the job and 7 there");
     assert_true(waiting_hint(&w, &facts, line));
     assert_string_equal(
         line,
@@ -113,7 +114,7 @@ static void each_hint_is_given_once(void **state)
     assert_false(waiting_hint(&w, &facts, line));
     waiting_begin(&w);
     assert_false(waiting_hint(&w, &facts, line));
-    session_copy_text(more.other_jobs, sizeof(more.other_jobs), "'none', 'k'");
+    text_copy(more.other_jobs, sizeof(more.other_jobs), "'none', 'k'");
     assert_true(waiting_hint(&w, &facts, line));
 }
 

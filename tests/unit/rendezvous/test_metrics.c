@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "proto/address.h"
 #include "base/err.h"
 #include "rendezvous/store/metrics_text.h"
 #include "rendezvous/store/store_stats.h"
@@ -85,7 +86,7 @@ static void addresses(void **state)
 
     (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
-        assert_int_equal(metrics_address_parse(rows[i].text, host, &port), rows[i].host != NULL);
+        assert_int_equal(address_parse_listener(rows[i].text, host, &port), rows[i].host != NULL);
         if (rows[i].host) {
             assert_string_equal(host, rows[i].host);
             assert_int_equal(port, rows[i].port);

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/utf8.h"
 #include "base/err.h"
 #include "rendezvous/rounds/rounds.h"
 
@@ -372,7 +373,7 @@ static void who_waits_is_told_once_a_second_how_many_there_are(void **state)
 static void begin_job(struct table *t, unsigned i, const char *id, uint64_t owner)
 {
     (void)prepare(t, i);
-    session_copy_text(t->agents[i].hello.job, sizeof(t->agents[i].hello.job), id);
+    text_copy(t->agents[i].hello.job, sizeof(t->agents[i].hello.job), id);
     t->owner = owner;
     hello(t, i);
 }
@@ -463,7 +464,7 @@ static void waiting_nodes_are_sent_names_time_and_what_else_is_there(void **stat
     join(t, 0);
     join(t, 1);
     prepare(t, 2);
-    session_copy_text(t->agents[2].hello.job, sizeof(t->agents[2].hello.job), "none");
+    text_copy(t->agents[2].hello.job, sizeof(t->agents[2].hello.job), "none");
     hello(t, 2);
     t->params.max_restarts = 7;
     join(t, 3);
@@ -520,7 +521,7 @@ static void hosts_are_ordered_as_people_count(void **state)
 
     t->params.min_nodes = t->params.max_nodes = 4;
     for (unsigned i = 0; i < 4; i++) {
-        session_copy_text(prepare(t, i)->host, SESSION_HOST_SIZE, hosts[i]);
+        text_copy(prepare(t, i)->host, SESSION_HOST_SIZE, hosts[i]);
         hello(t, i);
     }
     for (unsigned i = 0; i < 4; i++)
@@ -558,7 +559,7 @@ static void roles_and_sizes_differ_between_nodes(void **state)
     for (unsigned i = 0; i < ARRAY_SIZE(nodes); i++) {
         struct session_hello *h = prepare(t, i);
 
-        session_copy_text(h->role, sizeof(h->role), nodes[i].role);
+        text_copy(h->role, sizeof(h->role), nodes[i].role);
         h->n_workers = nodes[i].n;
         hello(t, i);
     }
@@ -622,7 +623,7 @@ static void join_between(struct table *t, unsigned i, const char *peer, const ch
     struct session_hello *h = prepare(t, i);
 
     h->attempt = 1;
-    session_copy_text(h->own, sizeof(h->own), own);
+    text_copy(h->own, sizeof(h->own), own);
     rounds_conn_init(&t->agents[i].session);
     step(t, (struct rounds_event){.kind = ROUNDS_HELLO,
                                   .session = &t->agents[i].session,
@@ -670,7 +671,7 @@ static void a_local_address_is_taken_as_it_is(void **state)
     struct table *t = *state;
 
     t->params.min_nodes = t->params.max_nodes = 2;
-    session_copy_text(prepare(t, 0)->addr, SESSION_ADDR_SIZE, "ib0.node0");
+    text_copy(prepare(t, 0)->addr, SESSION_ADDR_SIZE, "ib0.node0");
     hello(t, 0);
     join(t, 1);
     assert_string_equal(t->agents[1].view.place.master_addr, "ib0.node0");
@@ -743,8 +744,7 @@ static void the_first_failure_in_time_is_the_cause(void **state)
 
 static void fail_with_text(struct table *t, unsigned i, const char *text)
 {
-    session_copy_text(t->agents[i].hello.report.cause.text, sizeof(t->agents[i].hello.report.cause.text),
-                      text);
+    text_copy(t->agents[i].hello.report.cause.text, sizeof(t->agents[i].hello.report.cause.text), text);
     say(t, i, SESSION_FAILED);
 }
 
@@ -1194,7 +1194,7 @@ static void leaving_is_a_change_and_not_a_failure(void **state)
     struct table *t = *state;
 
     run(t, 3, 1, 3);
-    session_copy_text(t->agents[2].hello.report.cause.text, SESSION_TEXT_SIZE, "received SIGTERM");
+    text_copy(t->agents[2].hello.report.cause.text, SESSION_TEXT_SIZE, "received SIGTERM");
     say(t, 2, SESSION_LEFT);
     assert_true(t->agents[2].closed);
     assert_view(t, 0, SESSION_VIEW_STOP);
@@ -1214,7 +1214,7 @@ static void say_last_word(struct table *t, unsigned i)
     *h = t->agents[i].hello;
     h->report = (struct session_report){
         .phase = SESSION_LEFT, .generation = 0, .cause = {.kind = SESSION_CAUSE_LOST}};
-    session_copy_text(h->report.cause.text, sizeof(h->report.cause.text), "it was killed");
+    text_copy(h->report.cause.text, sizeof(h->report.cause.text), "it was killed");
     hello(t, GUARDIAN);
     assert_true(t->agents[GUARDIAN].closed);
     assert_int_equal(t->agents[GUARDIAN].n_views, 0);
@@ -2414,7 +2414,7 @@ static void a_stop_while_a_generation_ends_leaves_time_for_the_cause(void **stat
 
 static void fail_check(struct table *t, unsigned i, const char *why)
 {
-    session_copy_text(t->agents[i].hello.report.unfit, SESSION_UNFIT_SIZE, why);
+    text_copy(t->agents[i].hello.report.unfit, SESSION_UNFIT_SIZE, why);
     say(t, i, SESSION_STOPPING);
 }
 
@@ -2422,7 +2422,7 @@ static void join_unfit(struct table *t, unsigned i)
 {
     (void)prepare(t, i);
     t->agents[i].hello.report.phase = SESSION_STOPPING;
-    session_copy_text(t->agents[i].hello.report.unfit, SESSION_UNFIT_SIZE, "exit code 3");
+    text_copy(t->agents[i].hello.report.unfit, SESSION_UNFIT_SIZE, "exit code 3");
     hello(t, i);
 }
 

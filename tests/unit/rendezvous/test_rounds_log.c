@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "base/utf8.h"
 #include "base/buf.h"
 #include "rendezvous/rounds/rounds.h"
 #include "rendezvous/server/rounds_file_os.h"
@@ -84,7 +85,7 @@ static void test_unfit(void **state)
 {
     struct rounds_job job = example();
 
-    session_copy_text(job.unfit, sizeof(job.unfit), "node3: exit code 3: Xid 79");
+    text_copy(job.unfit, sizeof(job.unfit), "node3: exit code 3: Xid 79");
     check(&job, ROUNDS_LOG_UNFIT,
           (const char *[]){"job 'train': left out: node3: exit code 3: Xid 79", NULL});
 }

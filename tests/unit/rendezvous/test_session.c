@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "rendezvous/session/session.h"
 
 #include "tests/support/c/cmocka_fixed.h"
@@ -243,7 +244,7 @@ static void the_text_of_a_failure_is_reported_behind_it(void **state)
     step(t,
          (struct session_event){.kind = SESSION_EVENT_GROUP_FAILED, .cause = &cause, .when_ns = t->now_ns});
     assert_did(t, "r");
-    session_copy_text(cause.text, sizeof(cause.text), "boom");
+    text_copy(cause.text, sizeof(cause.text), "boom");
     cause.rank = 4;
     step(t,
          (struct session_event){.kind = SESSION_EVENT_GROUP_FAILED, .cause = &cause, .when_ns = t->now_ns});
@@ -741,7 +742,7 @@ static struct session_view elsewhere_view(const char *leader)
 {
     struct session_view view = {.kind = SESSION_VIEW_ELSEWHERE, .generation = -1};
 
-    session_copy_text(view.leader, sizeof(view.leader), leader);
+    text_copy(view.leader, sizeof(view.leader), leader);
     return view;
 }
 

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -235,8 +236,8 @@ static void the_longest_texts_fit(void **state)
     memset(longest.report.cause.text, 1, sizeof(longest.report.cause.text) - 1);
     longest.report.cause.text[SESSION_TEXT_SIZE - 1] = 0;
     assert_int_equal(session_json_put_hello(&frame, &longest), 0);
-    session_clean_text(longest.report.cause.host);
-    session_clean_text(longest.report.cause.text);
+    text_clean(longest.report.cause.host);
+    text_clean(longest.report.cause.text);
     message = get_message(&frame);
     assert_hello_equal(&message.hello, &longest);
 }
@@ -393,17 +394,17 @@ static void texts_are_cut_between_characters(void **state)
 {
     char text[8];
 
-    session_copy_text(text, sizeof(text), "123456\xc3\xa4");
+    text_copy(text, sizeof(text), "123456\xc3\xa4");
     assert_string_equal(text, "123456");
-    session_copy_text(text, sizeof(text), "12345\xc3\xa4");
+    text_copy(text, sizeof(text), "12345\xc3\xa4");
     assert_string_equal(text, "12345\xc3\xa4");
-    session_copy_text(text, sizeof(text), "1234567890");
+    text_copy(text, sizeof(text), "1234567890");
     assert_string_equal(text, "1234567");
-    session_copy_text(text, sizeof(text), "1234\xf0\x9f\x98\x80");
+    text_copy(text, sizeof(text), "1234\xf0\x9f\x98\x80");
     assert_string_equal(text, "1234");
-    session_copy_text(text, sizeof(text), "\x80\x80\x80\x80\x80\x80\x80\x80\x80");
+    text_copy(text, sizeof(text), "\x80\x80\x80\x80\x80\x80\x80\x80\x80");
     assert_string_equal(text, "\x80\x80\x80\x80\x80\x80\x80"); /* not UTF-8: nothing of it may be lost */
-    session_copy_text(text, sizeof(text), "");
+    text_copy(text, sizeof(text), "");
     assert_string_equal(text, "");
 }
 
