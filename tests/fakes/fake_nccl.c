@@ -33,7 +33,7 @@ enum {
     IN_PROGRESS = 7
 };
 
-enum { SLOW_US = 300000, GRAPHS_MS = 200 };
+enum { SLOW_US = 300000, GRAPHS_MS = 200, SHARED_GPU_VERSION = 23003 };
 
 typedef struct ncclComm {
     struct fake_group *group;
@@ -64,6 +64,22 @@ typedef struct {
 int ncclGetVersion(int *version);
 int ncclGetUniqueId(ncclUniqueId *id);
 int ncclCommInitRankConfig(ncclComm_t *comm, int n_ranks, ncclUniqueId id, int rank, ncclConfig_t *config);
+/* With the lock held. Another rank has the same GPU of the same host: refused before 2.30.3, and later without leave. */
+static bool has_duplicate(ncclComm_t comm)
+{
+    const struct fake_group *g = comm->group;
+    const char *leave = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    int version = 0;
+    (void)ncclGetVersion(&version);
+    if (version >= SHARED_GPU_VERSION && leave && strcmp(leave, "1") == 0)
+        return false;
+    for (int rank = 0; rank < comm->n_ranks; rank++)
+        if (rank != comm->rank && g->host[rank] == g->host[comm->rank] &&
+            g->device[rank] == g->device[comm->rank])
+            return true;
+    return false;
+}
+
 int ncclCommGetAsyncError(ncclComm_t comm, int *error);
 int ncclCommAbort(ncclComm_t comm);
 int ncclCommRevoke(ncclComm_t comm, int flags);
@@ -143,6 +159,19 @@ int ncclGetUniqueId(ncclUniqueId *id)
     return refused ? SYSTEM_ERROR : SUCCESS;
 }
 
+/* NCCL reads the name once; without it all ranks are on one host. */
+static uint64_t host_of_process(void)
+{
+    static uint64_t hash;
+    const char *name = getenv("NCCL_HOSTID");
+    if (hash == 0) {
+        hash = 5381;
+        for (; name && *name; name++)
+            hash = hash * 33 + (unsigned char)*name;
+    }
+    return hash;
+}
+
 /* With the lock held. */
 static int join(ncclComm_t *ret, int group, int n_ranks, int rank, const ncclConfig_t *config)
 {
@@ -158,6 +187,8 @@ static int join(ncclComm_t *ret, int group, int n_ranks, int rank, const ncclCon
     if (!comm->group->joined[rank])
         comm->group->n_joined++;
     comm->group->joined[rank] = true;
+    comm->group->host[rank] = host_of_process();
+    comm->group->device[rank] = comm->device;
     if (strikes(FAULT_INIT_FOR_EVER, rank))
         comm->n_asked = -1000000;
     *ret = comm;
@@ -182,7 +213,7 @@ int ncclCommGetAsyncError(ncclComm_t comm, int *error)
         comm->state = SYSTEM_ERROR;
     /* Never at the first time of asking. */
     if (comm->state == IN_PROGRESS && ++comm->n_asked > 2 && comm->group->n_joined == comm->n_ranks)
-        comm->state = SUCCESS;
+        comm->state = has_duplicate(comm) ? INVALID_USAGE : SUCCESS;
     if (comm->n_reduces > fake()->fault_from && strikes(FAULT_ASYNC_ERROR, comm->rank))
         comm->state = REMOTE_ERROR;
     *error = comm->state;

@@ -41,6 +41,8 @@ struct fake_group {
     int n_joined;
     int child; /* the group that its ranks shrink or grow into; 0: none yet */
     bool joined[FAKE_RANKS];
+    uint64_t host[FAKE_RANKS];   /* each rank's host, as NCCL knows hosts apart */
+    int device[FAKE_RANKS];      /* each rank's device there */
     uint64_t posted[FAKE_RANKS]; /* all-reduces this rank has come to */
     bool arrived[FAKE_RANKS];    /* the last of them is complete on this rank */
     uint64_t cut;                /* all-reduces up to this one complete with what the buffers hold */

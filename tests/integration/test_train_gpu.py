@@ -195,10 +195,25 @@ def test_nccl_beside_torch(tmp_path, gpu):
     assert p.returncode == 0, p.stderr
 
 
-def test_nccl_too_old_to_share_a_gpu(gpu):
-    p = jobs.run(job("toy", 2, "--backend", "cuda"), env={**gpu(), "FAKE_NCCL_VERSION": "22809"})
+def test_old_nccl_shares_a_gpu(tmp_path, gpu):
+    """NCCL refuses two ranks of one GPU before 2.30.3, unless each seems to be on a host of its own; also behind a restart,
+    and where a rank was replaced."""
+    def environment():
+        return {**gpu(), "FAKE_NCCL_VERSION": "22809"}
+
+    undisturbed, expected = classifier(tmp_path, "undisturbed", 2, environment())
+    assert "NCCL 2.28.9; an all-reduce of 4 MiB over 2 GPUs" in undisturbed.stdout
+    for name, policy in (("restarted", "all"), ("replaced", "replace")):
+        _, crc = classifier(tmp_path, name, 2, environment(), "--snapshot-dir", tmp_path / f"{name}-s",
+                            "--fault", "rank=1,step=40,kind=kill", crun_args=(f"--restart-policy={policy}",))
+        assert crc == expected
+
+
+def test_nccl_refuses_a_shared_gpu(gpu):
+    """The names that make ranks hosts of their own are the user's, where they are set."""
+    p = jobs.run(job("toy", 2, "--backend", "cuda"), env={**gpu(), "FAKE_NCCL_VERSION": "22809", "NCCL_HOSTID": "one"})
     assert p.returncode == 1
-    assert "NCCL 2.28.9 cannot serve several ranks on one GPU; 2.30.3 or later can" in p.stderr
+    assert "NCCL failed here waiting for NCCL to connect: invalid usage" in p.stderr
 
 
 @pytest.mark.parametrize("args, names", [((), set()),

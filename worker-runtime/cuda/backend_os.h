@@ -92,7 +92,7 @@ struct backend_comm_options {
     int timeout_ms; /* of one attempt to connect */
     int n_attempts;
     int failed_fd;   /* readable once the group is over (a peer died); -1: none */
-    bool shared_gpu; /* ranks share a device, which not every NCCL can */
+    bool shared_gpu; /* some ranks share a device, which not every NCCL can; the same on all ranks */
 };
 
 struct backend_comm;

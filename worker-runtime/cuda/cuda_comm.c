@@ -231,10 +231,7 @@ static int connect_nccl(struct backend_comm *c, const struct comm_start *start)
     if (r)
         return r;
     if (c->options.shared_gpu && c->api.version < NCCL_VERSION_SHARED_GPU)
-        return crw_fail(CRW_E_MISMATCH,
-                        "NCCL %d.%d.%d cannot serve several ranks on one GPU; 2.30.3 or later can "
-                        "(CRW_NCCL_LIBRARY)",
-                        c->api.version / 10000, c->api.version / 100 % 100, c->api.version % 100);
+        nccl_name_own_host();
     /* What the library is too old for begins afresh. */
     struct comm_start possible = *start;
     const bool grown = start->origin == COMM_GROWN, shrunk = start->origin == COMM_SHRUNK;

@@ -8,8 +8,11 @@
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/time.h"
 #include "worker-runtime/crw.h"
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/cuda/library_os.h"
@@ -27,6 +30,16 @@ struct nccl_config nccl_config_nonblocking(void)
         .max_ctas = INT_MIN,
         .split_share = INT_MIN,
     };
+}
+
+void nccl_name_own_host(void)
+{
+    char name[64];
+    (void)snprintf(name, sizeof(name), "crun-%d-%llx", (int)getpid(), (unsigned long long)now_ns());
+    /* Failures, which only missing memory can cause, show as the refusal of NCCL. */
+    (void)setenv("NCCL_HOSTID", name, 0);
+    (void)setenv("NCCL_NET", "Socket", 0);
+    (void)setenv("NCCL_MNNVL_ENABLE", "0", 0); /* an NVLink domain of several hosts would find the one GPU */
 }
 
 /* A function pointer is a data pointer here, as POSIX promises for dlsym(). */

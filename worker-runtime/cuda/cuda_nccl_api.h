@@ -46,6 +46,13 @@ struct nccl_config {
     int split_share;
 };
 
+/*
+ * NCCL refuses two ranks that have the same host and the same GPU, and before 2.30.3 has no option against it. The host
+ * is known by NCCL_HOSTID: a name of its own makes this process a host, and NCCL connects its ranks by sockets. Before
+ * the first communicator of the process, because NCCL reads the name once. Variables that are set stay as they are.
+ */
+void nccl_name_own_host(void);
+
 /* A communicator whose calls return at once. */
 struct nccl_config nccl_config_nonblocking(void);
 

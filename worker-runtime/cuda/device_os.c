@@ -24,6 +24,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/err.h"
 #include "base/time.h"
 #include "worker-runtime/cuda/backend_os.h"
 #include "worker-runtime/base/env_os.h"
@@ -117,12 +118,13 @@ static void set_nccl_defaults(const struct crw_env *env)
         env_set_default("NCCL_SOCKET_IFNAME", "lo"); /* it prefers any other, even one that leads nowhere */
 }
 
-/* What NCCL needs before it accepts two ranks on one GPU. */
+/* What NCCL needs before it accepts two ranks on one GPU; before 2.30.3 see nccl_name_own_host(), too. */
 static void set_nccl_oversubscribed(void)
 {
     env_set_default("NCCL_MULTI_RANK_GPU_ENABLE", "1");
     env_set_default("NCCL_NVLS_ENABLE", "0");
     env_set_default("NCCL_MAX_CTAS", "1");
+    env_set_default("NCCL_PROTO", "Simple"); /* ranks take turns, and others need more of them */
 }
 
 /* ---- the communicator ---- */
@@ -147,9 +149,11 @@ static int connect_ranks(struct crw_trainer *t, int device)
 {
     const struct backend *b = t->plugin.backend;
     struct crw_group *group = t->group;
-    int number = atomic_fetch_add(&n_trainers, 1);
+    const int number = atomic_fetch_add(&n_trainers, 1);
+    /* Of rank 0, because a rank that was replaced counts from 0; and whether any rank shares its GPU. */
+    int64_t common[] = {crw_rank(group) == 0 ? number : -1, t->shared_gpu};
     char name[NAME_SIZE];
-    const struct backend_comm_options options = {
+    struct backend_comm_options options = {
         .library = env_nccl_library(),
         .store = {.set = set_key, .get = get_key, .add = add_key, .data = &group->store},
         .name = name,
@@ -158,16 +162,16 @@ static int connect_ranks(struct crw_trainer *t, int device)
         .device = device,
         .timeout_ms = t->timeout_ms < CONNECT_MS ? t->timeout_ms : CONNECT_MS,
         .n_attempts = N_ATTEMPTS,
-        .shared_gpu = t->shared_gpu,
         .failed_fd = group->detector ? failure_detector_failed_fd(group->detector) : -1,
     };
 
     if (options.world_size == 1)
         return 0;
-    int r = crw_broadcast(group, &number, sizeof(number), 0); /* a rank that was replaced counts from 0 */
+    int r = crw_all_reduce(group, common, ARRAY_SIZE(common), CRW_I64, CRW_MAX);
     if (r)
         return r;
-    (void)snprintf(name, sizeof(name), "%d.%d", group->env.restart_count, number);
+    (void)snprintf(name, sizeof(name), "%d.%d", group->env.restart_count, (int)common[0]);
+    options.shared_gpu = common[1];
     r = fail_as(b, b->comm_create(&options, &t->comm));
     if (r == 0) {
         b->comm_reducer(t->comm, &t->reducer);
