@@ -6,7 +6,7 @@
    suffix; * stands for any text.
  - `path/file.c:function` names a function that the file defines (a declaration in a header, a def in Python).
  - A name that begins with test_, fuzz_ or kernel_ is one of the tests.
- - docs/testing.md names every test program and test file, so that the map is whole.
+ - tests/map names every test program and test file, each name in it exists, and each source file of the product has a block.
  - Commands in sh blocks that begin with tests/ or .ci/ are executable files.
 
 Documents that live beside their code (worker-runtime/README.md, tests/README.md) may name paths from their folder.
@@ -18,6 +18,7 @@ import os
 import re
 import sys
 
+import test_map
 from tree import ROOT, files
 
 SPAN = re.compile(r"`([^`\n]+)`")
@@ -85,20 +86,37 @@ def faults(document):
                 yield f"command {command} is no executable file"
 
 
-def unmapped_tests():
-    """Tests that docs/testing.md does not name, neither in full nor by a pattern."""
-    spans = [s for s in SPAN.findall((ROOT / "docs/testing.md").read_text()) if os.path.basename(s).startswith("test_")]
-    patterns = [os.path.basename(s).removesuffix(".py") for s in spans]
-    for path in files():
-        folder, name = os.path.split(path)
-        stem = os.path.splitext(name)[0]
-        if re.match(r"tests/(?:unit/|integration$|interop$)", folder) and re.match(r"test_.*\.(?:c|py)$", name) and \
-                not any(fnmatch.fnmatch(stem, p) for p in patterns):
-            yield f"docs/testing.md: no row names {path}"
+def is_mapped_test(path, blocks):
+    """Whether a block names the test of this file; Meson names some without the prefix test_."""
+    if path.endswith(".py"):
+        return any(fnmatch.fnmatchcase(path, p) for b in blocks for p in b.process)
+    stem = os.path.splitext(os.path.basename(path))[0]
+    names = {stem, stem.removeprefix("test_")}
+    return any(fnmatch.fnmatchcase(n, p.partition("/")[2] or p) for b in blocks for p in b.unit if p != "*" for n in names)
+
+
+def map_faults():
+    blocks, tree = test_map.load(), files()
+    for path in tree:
+        if re.match(r"tests/(?:unit/.*|integration|interop)/test_[^/]*\.(?:c|py)$", path) and not is_mapped_test(path, blocks):
+            yield f"tests/map: no block names {path}"
+        if re.match(r"(?:base|proto|rendezvous|launcher|worker-runtime|python)/.*\.(?:c|h|cu|cuh|py)$", path) and \
+                not test_map.of_path(blocks, path):
+            yield f"tests/map: no block covers {path}"
+    for block in blocks:
+        for pattern in block.paths:
+            if not any(test_map.covers(pattern, path) for path in tree):
+                yield f"tests/map: {pattern}: no such file"
+        for pattern in block.process:
+            if not fnmatch.filter(tree, pattern):
+                yield f"tests/map: {pattern}: no such test"
+        for command in block.then:
+            if not os.access(ROOT / command.split()[0], os.X_OK):
+                yield f"tests/map: {command}: no such command"
 
 
 def main():
-    found, n = list(unmapped_tests()), 0
+    found, n = list(map_faults()), 0
     for document in documents():
         n += len(SPAN.findall((ROOT / document).read_text()))
         found += [f"{document}: {fault}" for fault in faults(document)]

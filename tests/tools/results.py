@@ -121,9 +121,15 @@ def meson_results(folder, args, env):
     return results
 
 
-def meson_tests(folder, suites=(), env=None, without=()):
+def meson_names(folder):
+    """The tests of a build folder, as `meson test` takes them."""
+    code, out, _ = run(["meson", "introspect", str(folder), "--tests"])
+    return sorted({t["name"] for t in json.loads(out)}) if code == 0 else []
+
+
+def meson_tests(folder, suites=(), env=None, without=(), names=()):
     started = time.monotonic()
-    options = [a for suite in suites for a in ("--suite", suite)] + [a for suite in without for a in ("--no-suite", suite)]
+    options = list(names) + [a for suite in suites for a in ("--suite", suite)] + [a for suite in without for a in ("--no-suite", suite)]
     results = meson_results(folder, options, env)
     if results is None:
         return
@@ -184,13 +190,13 @@ def pytest_results(folder, what, env, timeout):
 
 
 def files_of(paths):
-    """The test files in these folders, those that probably take longest first."""
-    files = [f for path in paths for f in (ROOT / path).glob("test_*.py")]
+    """These test files, and those in these folders; those that probably take longest first."""
+    files = {f for path in paths for f in ((ROOT / path).glob("test_*.py") if (ROOT / path).is_dir() else ROOT.glob(path))}
     return [str(f.relative_to(ROOT)) for f in sorted(files, key=lambda f: f.stat().st_size, reverse=True)]
 
 
 def pytest(folder, paths, at_once, env=None, markers=None, timeout=1800):
-    """Runs the files of these folders, so many at a time."""
+    """Runs files, and all files of folders, so many at a time."""
     started = time.monotonic()
     more = ["-m", markers] if markers else []
     files = files_of(paths)

@@ -1,4 +1,9 @@
-"""Runs every kind of test in turn: tests/run [STEP...].
+"""Runs every kind of test in turn: tests/run [STEP...]; or what covers some files.
+
+tests/run                   all steps
+tests/run STEP...           these; --list names them
+tests/run --for PATH...     the quick steps, and the tests that tests/map names for these files or folders
+tests/run --changed [BASE]  the same for what differs from the commit where this branch left BASE (main)
 
 Steps are independent: when one fails, the next one runs all the same. A build that fails counts as one failed test. The
 last line is "N passed, N failed", the line before it counts the tests that ran again (results.py decides which may).
@@ -9,6 +14,7 @@ A new step is a function with @step(FOLDER THAT IT BUILDS): its name is the step
 
 import base64
 import concurrent.futures
+import fnmatch
 import os
 import pathlib
 import re
@@ -18,6 +24,7 @@ import tempfile
 import time
 
 import results
+import test_map
 from results import ROOT, count, meson_tests, pytest, run
 
 WERROR = os.environ.get("CRUN_TESTS_WERROR", "0") == "1"
@@ -226,15 +233,57 @@ def documents():
             count(f"{readme}: command {command}", os.access(ROOT / command, os.X_OK))
 
 
+QUICK = (includes, format, language, documents)
+
+
+def unit_tests_of(path):
+    """Meson's names of a C test by its file: some are named without the prefix of the file."""
+    match = re.match(r"tests/unit/([\w-]+)/((?:test_)?(\w+))\.c$", path)
+    return [f"{match[1]}/{match[2]}", f"{match[1]}/{match[3]}"] if match else []
+
+
+def covering(paths):
+    """Runs what tests/map names for these paths."""
+    global builds
+    unit, process, then, unknown = test_map.selection(paths, test_map.load())
+    unit += [name for path in paths for name in unit_tests_of(path)]
+    for path in unknown:
+        if not unit_tests_of(path):
+            print(f"{path}: tests/map names no test for it")
+    for check_step in QUICK:
+        check_step()
+    if unit or process:
+        builds = Builds(["build"])
+        folder = builds.get("build")
+        names = [n for n in results.meson_names(folder) if any(fnmatch.fnmatchcase(n, p) for p in unit)] if folder else []
+        if names:
+            meson_tests(folder, names=names)
+        if folder and process:
+            pytest(folder, process, results.COMPUTING)
+    for command in then:
+        print(f"the full count, by hand: {command}")
+
+
+def usage():
+    print(__doc__.partition("\n\n")[2].partition("\n\n")[0])
+    for name, function in STEPS.items():
+        print(f"    {name:12} {function.__doc__.splitlines()[0]}")
+
+
 def main():
     # Under nohup the programs would start with SIGHUP ignored, and leave it so for their workers.
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     names = sys.argv[1:] or list(STEPS)
-    if names == ["--list"]:
-        for name, function in STEPS.items():
-            print(f"{name:12} {function.__doc__.splitlines()[0]}")
+    if names[0] in ("--list", "--help", "-h"):
+        usage()
         return 0
+    if names[0] in ("--for", "--changed"):
+        if names[0] == "--for" and len(names) == 1 or names[0] == "--changed" and len(names) > 2:
+            usage()
+            return 2
+        covering([os.path.relpath(n, ROOT) for n in names[1:]] if names[0] == "--for" else test_map.changed_files(*names[1:] or ["main"]))
+        return results.close()
     unknown = [n for n in names if n not in STEPS]
     if unknown:
         print(f"tests/run: no step named {unknown[0]}; there are {', '.join(STEPS)}", file=sys.stderr)
