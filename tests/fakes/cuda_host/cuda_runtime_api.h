@@ -7,7 +7,7 @@
  * What it is: streams with queues, events, graphs and memory, with the order rules of the real thing. Work
  * runs as late as it may and in the least convenient order that the rules allow, so that a missing dependency
  * shows as a wrong result; or, with CUDA_HOST_SCHEDULE, at once, or in between (runtime.cpp). Fresh memory is
- * full of NaN.
+ * full of NaN, and with CUDA_HOST_GUARD the device's is closed to the host.
  * What it is not: a GPU. Nothing here measures speed, and memory is coherent everywhere.
  *
  * The second header, cuda_runtime.h, adds the language of kernels.
@@ -69,18 +69,23 @@ cudaError_t cudaFree(void *memory);
 cudaError_t cudaHostAlloc(void **ret_memory, size_t n_bytes, unsigned flags);
 cudaError_t cudaHostGetDevicePointer(void **ret_device, void *host, unsigned flags);
 cudaError_t cudaFreeHost(void *memory);
+cudaError_t cudaMemcpy(void *to, const void *from, size_t n_bytes, enum cudaMemcpyKind kind);
+cudaError_t cudaMemset(void *memory, int value, size_t n_bytes);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n_bytes, enum cudaMemcpyKind kind,
                             cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void *memory, int value, size_t n_bytes, cudaStream_t stream);
 cudaError_t cudaDeviceGetStreamPriorityRange(int *ret_least, int *ret_greatest);
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *ret_stream, unsigned flags, int priority);
+cudaError_t cudaStreamCreate(cudaStream_t *ret_stream);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *ret_event, unsigned flags);
+cudaError_t cudaEventCreate(cudaEvent_t *ret_event);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaEventQuery(cudaEvent_t event);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float *ret_ms, cudaEvent_t begin, cudaEvent_t end);
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *ret_graph);
@@ -93,6 +98,9 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 
 /* Blocks and threads run last first: a result that changes with it depends on an order that is not promised. */
 void cuda_host_reverse_order(bool reverse);
+/* What cudaMalloc() returns from now on can be read and written by queued work only: the host is ended by SIGSEGV, also
+ * for the bytes behind it. CUDA_HOST_GUARD, set at the start, does the same. */
+void cuda_host_guard_memory(void);
 /* How many devices there are to be found; 1 at the start. */
 void cuda_host_set_devices(int n_devices);
 /* The one that cudaSetDevice() chose for this thread; 0 before it. */

@@ -24,10 +24,14 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
+
+#include <sys/mman.h>
+#include <unistd.h>
 
 typedef std::shared_ptr<cuda_host_work> work_ptr;
 /* Of each stream (by number): how much of what it captured has been seen. */
@@ -90,6 +94,64 @@ CUstream_st *stream_of(cudaStream_t stream)
     return default_stream;
 }
 
+/* ---- memory that the host must not touch ---- */
+
+struct mapping {
+    unsigned char *begin;
+    size_t n_bytes; /* without the page behind it, which stays closed */
+};
+
+bool is_guarded = std::getenv("CUDA_HOST_GUARD") != nullptr;
+std::map<void *, mapping> mappings; /* by what cudaMalloc() returned */
+unsigned n_working;                 /* how often the device has begun to work and not ended */
+
+void protect_mappings(int protection)
+{
+    for (const auto &m : mappings)
+        if (mprotect(m.second.begin, m.second.n_bytes, protection))
+            std::abort();
+}
+
+/* While one lives, the device works. */
+struct device_work {
+    device_work(void)
+    {
+        if (n_working++ == 0)
+            protect_mappings(PROT_READ | PROT_WRITE);
+    }
+    ~device_work()
+    {
+        if (--n_working == 0)
+            protect_mappings(PROT_NONE);
+    }
+};
+
+/* Ends at the end of a page, but for what is left of 256 bytes. */
+void *map_memory(size_t n_bytes)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), taken = (n_bytes + 255) / 256 * 256,
+                 n_mapped = (taken + page - 1) / page * page;
+    void *begin = mmap(nullptr, n_mapped + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (begin == MAP_FAILED)
+        return nullptr;
+    unsigned char *memory = static_cast<unsigned char *>(begin) + (n_mapped - taken);
+    std::memset(memory, 0xff, n_bytes); /* NaN in every format */
+    if (mprotect(begin, n_mapped + page, PROT_NONE))
+        std::abort();
+    mappings[memory] = {static_cast<unsigned char *>(begin), n_mapped};
+    return memory;
+}
+
+bool unmap_memory(void *memory)
+{
+    const auto found = mappings.find(memory);
+    if (found == mappings.end())
+        return false;
+    munmap(found->second.begin, found->second.n_bytes + (size_t)sysconf(_SC_PAGESIZE));
+    mappings.erase(found);
+    return true;
+}
+
 /* ---- when work runs ---- */
 
 enum schedule { SCHEDULE_LATE, SCHEDULE_EARLY, SCHEDULE_SEEDED };
@@ -123,9 +185,20 @@ unsigned draw(unsigned n)
     return (unsigned)((z ^ z >> 31) % n);
 }
 
+bool anything_queued(void)
+{
+    for (CUstream_st *stream : streams)
+        if (stream && !stream->queue.empty())
+            return true;
+    return false;
+}
+
 /* Runs whatever can run. */
 void pump(void)
 {
+    if (!anything_queued())
+        return;
+    device_work d;
     for (bool progress = true; progress;) {
         progress = false;
         for (size_t i = streams.size(); i-- > 0;) {
@@ -146,6 +219,7 @@ void pump_some(void)
 {
     const size_t n = streams.size(), first = n ? draw((unsigned)n) : 0;
     unsigned budget = 1 + draw(6);
+    device_work d;
     for (size_t i = 0; i < n && budget; i++) {
         CUstream_st *stream = streams[(first + i) % n];
         while (stream && budget && !stream->queue.empty()) {
@@ -156,14 +230,6 @@ void pump_some(void)
             budget--;
         }
     }
-}
-
-bool anything_queued(void)
-{
-    for (CUstream_st *stream : streams)
-        if (stream && !stream->queue.empty())
-            return true;
-    return false;
 }
 
 /* Early: goes on with work that waits for another process while the host does something else. */
@@ -400,6 +466,12 @@ void cuda_host_break(cudaError_t error)
     broken = error;
 }
 
+void cuda_host_guard_memory(void)
+{
+    guard g(lock_);
+    is_guarded = true;
+}
+
 void cuda_host_run(void)
 {
     guard g(lock_);
@@ -508,10 +580,8 @@ static bool is_full(void)
     return full && rank && std::strcmp(full, rank) == 0;
 }
 
-cudaError_t cudaMalloc(void **ret_memory, size_t n_bytes)
+static cudaError_t host_memory(void **ret_memory, size_t n_bytes)
 {
-    if (is_full())
-        return cudaErrorMemoryAllocation;
     void *memory = std::aligned_alloc(256, (n_bytes + 255) / 256 * 256);
     if (!memory)
         return cudaErrorMemoryAllocation;
@@ -520,18 +590,30 @@ cudaError_t cudaMalloc(void **ret_memory, size_t n_bytes)
     return cudaSuccess;
 }
 
+cudaError_t cudaMalloc(void **ret_memory, size_t n_bytes)
+{
+    if (is_full())
+        return cudaErrorMemoryAllocation;
+    guard g(lock_);
+    if (!is_guarded)
+        return host_memory(ret_memory, n_bytes);
+    *ret_memory = map_memory(n_bytes);
+    return *ret_memory ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
 cudaError_t cudaFree(void *memory)
 {
     guard g(lock_);
     pump();
-    std::free(memory);
+    if (!unmap_memory(memory))
+        std::free(memory);
     return cudaSuccess;
 }
 
 cudaError_t cudaHostAlloc(void **ret_memory, size_t n_bytes, unsigned flags)
 {
     (void)flags;
-    return cudaMalloc(ret_memory, n_bytes);
+    return is_full() ? cudaErrorMemoryAllocation : host_memory(ret_memory, n_bytes);
 }
 
 cudaError_t cudaHostGetDevicePointer(void **ret_device, void *host, unsigned flags)
@@ -557,6 +639,18 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n_bytes, enum cud
     return cuda_host_submit(stream, work);
 }
 
+cudaError_t cudaMemcpy(void *to, const void *from, size_t n_bytes, enum cudaMemcpyKind kind)
+{
+    cudaError_t r = cudaMemcpyAsync(to, from, n_bytes, kind, nullptr);
+    return r == cudaSuccess ? cudaStreamSynchronize(nullptr) : r;
+}
+
+cudaError_t cudaMemset(void *memory, int value, size_t n_bytes)
+{
+    cudaError_t r = cudaMemsetAsync(memory, value, n_bytes, nullptr);
+    return r == cudaSuccess ? cudaStreamSynchronize(nullptr) : r;
+}
+
 cudaError_t cudaMemsetAsync(void *memory, int value, size_t n_bytes, cudaStream_t stream)
 {
     set_work *work = new set_work;
@@ -580,6 +674,11 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *ret_stream, unsigned flag
     (void)priority;
     *ret_stream = new_stream();
     return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreate(cudaStream_t *ret_stream)
+{
+    return cudaStreamCreateWithPriority(ret_stream, 0, 0);
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
@@ -613,6 +712,11 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *ret_event, unsigned flags)
     (void)flags;
     *ret_event = new CUevent_st;
     return cudaSuccess;
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t *ret_event)
+{
+    return cudaEventCreateWithFlags(ret_event, cudaEventDefault);
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event)
@@ -669,6 +773,15 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
     if (broken != cudaSuccess)
         return broken;
     return event->n_reached == event->n_recorded ? cudaSuccess : cudaErrorNotReady;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event)
+{
+    cudaError_t r;
+    do
+        r = cudaEventQuery(event);
+    while (r == cudaErrorNotReady);
+    return r;
 }
 
 cudaError_t cudaEventElapsedTime(float *ret_ms, cudaEvent_t begin, cudaEvent_t end)

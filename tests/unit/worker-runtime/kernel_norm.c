@@ -3,7 +3,7 @@
  * passes over elements bit for bit: they are the same operations.
  */
 
-#include "tests/unit/worker-runtime/kernel_support.h"
+#include "tests/unit/worker-runtime/kernel_memory.h"
 
 #include <math.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  * The change of the state: everything or nothing, and the optimizers equal their twins bit for bit.
  */
 
-#include "tests/unit/worker-runtime/kernel_support.h"
+#include "tests/unit/worker-runtime/kernel_memory.h"
 
 #include <math.h>
 #include <string.h>

@@ -16,12 +16,20 @@
 struct kernel_case {
     const char *name;
     void (*body)(void);
+    bool approximate; /* results from exp(), log() or tensor cores: their last bits depend on the machine */
 };
 
-/* Runs all; the value for main() to return. */
+/*
+ * Runs all; the value for main() to return. Environment:
+ *   KERNEL_CRCS=FILE      checksums of all results whose bits do not depend on the machine are compared with FILE's. The
+ *                         emulation writes FILE where there is none. The last line of output is a JSON object of counts.
+ *   KERNEL_MEMORY=device  kernels get memory of cudaMalloc(), for tools that watch it; the test's is copied there and back.
+ *                         On the emulation the host cannot touch it. One order only. Otherwise both sides see the same
+ *                         pinned memory.
+ */
 int kernel_run(const char *group, const struct kernel_case *cases, size_t n_cases);
 
-/* Memory that lives until the body returns. Device memory starts as NaN. */
+/* Memory that lives until the body returns, and starts as NaN; for kernels as kernel_memory.h passes it. */
 void *kernel_device(size_t n_bytes);
 float *kernel_device_floats(size_t count);
 /* Random numbers, about normal, the same in both orders. */
@@ -32,8 +40,13 @@ float *kernel_zeros(size_t count);
 void *kernel_copy(const void *data, size_t n_bytes);
 uint32_t kernel_random_u32(void);
 
+/* For kernel_memory.h: where the device has what begins there; NULL stays NULL. */
+void *kernel_on_device(const void *memory);
+/* The same for its members; valid until the next call. */
+const struct cuda_norm *kernel_norm_on_device(const struct cuda_norm *norm);
+
 struct cuda_queue kernel_queue(enum cuda_precision precision);
-/* Asserts that it was launched, and runs it. */
+/* Asserts that it was launched, and runs it; with KERNEL_MEMORY=device the results come back then: one launch for each. */
 void kernel_done(const struct cuda_queue *q, cudaError_t launched);
 
 /* |actual - expected| <= tolerance * scale[i] everywhere (scale NULL: 1), or both NaN. */
