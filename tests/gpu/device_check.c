@@ -1,10 +1,10 @@
 /*
- * On a real device: device_check drop | memory. Prints one JSON object; exits 0 when all checks hold, 1 when
- * not, 77 when there is no device.
+ * On a device: device_check drop | memory [PARAMETERS]. Prints one JSON object; exits 0 when all checks hold, 1 when
+ * not, 77 when there is no device. The same source is built for the emulated device, where its figures mean nothing.
  *
  *   drop    NaN is planted where a broken-off collective leaves garbage. Steps that are taken carry it into the
  *           parameters (so the planting works); behind steps that are dropped the state has every bit still.
- *   memory  the optimizers over 1e8 parameters of random values: bytes per second beside a copy's.
+ *   memory  the optimizers over 1e8 (or PARAMETERS) parameters of random values: bytes per second beside a copy's.
  */
 
 #include <cuda_runtime_api.h>
@@ -127,7 +127,7 @@ static int check_drop(const struct backend *b)
 /* ---- memory ---- */
 
 enum { N_TIMED = 10 };
-static const size_t n_parameters = 100000000;
+static size_t n_parameters = 100000000;
 
 struct arena {
     struct cuda_queue q;
@@ -257,9 +257,12 @@ int main(int argc, char **argv)
         code = 77;
     } else if (argc == 2 && strcmp(argv[1], "drop") == 0) {
         code = check_drop(plugin.backend);
-    } else if (argc == 2 && strcmp(argv[1], "memory") == 0) {
-        code = check_memory();
+    } else if ((argc == 2 || argc == 3) && strcmp(argv[1], "memory") == 0) {
+        n_parameters = argc == 3 ? strtoul(argv[2], NULL, 10) : n_parameters;
+        code = n_parameters > 0 ? check_memory() : 2;
     }
+    if (code == 2)
+        (void)fprintf(stderr, "usage: device_check drop | memory [PARAMETERS]\n");
     backend_close(&plugin);
     return code;
 }
