@@ -14,7 +14,7 @@ static const char salt[] = "crun secret, version 1";
 
 static const char *const purposes[KEY_PURPOSE_COUNT] = {
     [KEY_AGENT] = "agent", [KEY_WORKER] = "worker", [KEY_STORE] = "store",
-    [KEY_RELAY] = "relay", [KEY_ADMIN] = "admin",   [KEY_REPLICA] = "replica",
+    [KEY_RELAY] = "relay", [KEY_ADMIN] = "admin",
 };
 
 const char *key_purpose_name(enum key_purpose purpose)

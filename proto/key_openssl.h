@@ -20,7 +20,7 @@ enum {
 /* "agent", "worker", ... */
 const char *key_purpose_name(enum key_purpose purpose);
 
-/* Derives the key for a purpose and a job ("" for KEY_ADMIN and KEY_REPLICA). 0; -ENOSYS: *ret_why says what OpenSSL lacks. */
+/* Derives the key for a purpose and a job ("" for KEY_ADMIN). 0; -ENOSYS: *ret_why says what OpenSSL lacks. */
 int key_derive(struct secret_key *ret, const void *secret, size_t secret_size, enum key_purpose purpose,
                const char *job, const char **ret_why);
 

@@ -60,7 +60,6 @@ typedef int openssl_passphrase(char *ret, int size, int is_writing, void *data);
     X(void, SSL_set_accept_state, (struct openssl_ssl * s))                                                  \
     X(void, SSL_set_connect_state, (struct openssl_ssl * s))                                                 \
     X(void, SSL_set_bio, (struct openssl_ssl * s, struct openssl_bio * in, struct openssl_bio * out))        \
-    X(long, SSL_ctrl, (struct openssl_ssl * s, int what, long number, void *p))                              \
     X(int, SSL_do_handshake, (struct openssl_ssl * s))                                                       \
     X(int, SSL_read, (struct openssl_ssl * s, void *to, int n))                                              \
     X(int, SSL_write, (struct openssl_ssl * s, const void *from, int n))                                     \

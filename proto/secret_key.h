@@ -14,7 +14,7 @@ struct secret_key {
 };
 
 /* What a key is for. */
-enum key_purpose { KEY_AGENT, KEY_WORKER, KEY_STORE, KEY_RELAY, KEY_ADMIN, KEY_REPLICA, KEY_PURPOSE_COUNT };
+enum key_purpose { KEY_AGENT, KEY_WORKER, KEY_STORE, KEY_RELAY, KEY_ADMIN, KEY_PURPOSE_COUNT };
 
 /* A server's question for the key of a purpose and a job. 1: *ret is set; 0: there is none, the job is open; -errno: there is
  * one that cannot be had now, so the job is closed. */

@@ -25,7 +25,6 @@
 enum {
     CTRL_SET_MIN_PROTO_VERSION = 123,
     CTRL_MODE = 33,
-    CTRL_CLEAR_MODE = 78,
     CTRL_SET_GROUPS_LIST = 92,
     MODE_RELEASE_BUFFERS = 0x10,
     VERSION_TLS1_3 = 0x0304,
@@ -269,6 +268,7 @@ static bool configure(struct tls_context *c)
         !o->SSL_CTX_ctrl(c->ssl, CTRL_SET_GROUPS_LIST, 0, (void *)(uintptr_t) "X25519:P-256") ||
         !o->SSL_CTX_set_num_tickets(c->ssl, 0))
         return false;
+    /* Thousands of links are silent most of the time: a buffer of a link exists only while bytes are in it. */
     (void)o->SSL_CTX_ctrl(c->ssl, CTRL_MODE, MODE_RELEASE_BUFFERS, NULL); /* returns the new mode */
     if (c->certified)
         return configure_certificates(c);
@@ -606,14 +606,6 @@ static enum key_purpose purpose_of(const struct tls_link *l)
     return l->context->server ? l->purpose : l->context->purpose;
 }
 
-/* Most links are silent most of the time, and there may be thousands: their buffers exist only while bytes are in them. A link
- * between replicas has many messages, and keeps its. */
-static void keep_buffers(struct tls_link *l)
-{
-    if (purpose_of(l) == KEY_REPLICA)
-        (void)l->context->o->SSL_ctrl(l->ssl, CTRL_CLEAR_MODE, MODE_RELEASE_BUFFERS, NULL); /* the new mode */
-}
-
 /* ---- sealed records behind the handshake ---- */
 
 /* Of the records that the client or the server sends (RFC 8446, 7.5): it has the freshness and the proof of the handshake. */
@@ -716,7 +708,6 @@ static int shake_hands(struct tls_link *l)
         return o->SSL_get_error(l->ssl, r) == ERROR_WANT_READ ? 0 : -EPROTO;
     if (!has_proof(l))
         return -EPROTO;
-    keep_buffers(l);
     r = purpose_of(l) == KEY_RELAY ? start_sealing(l) : 0;
     l->established = r == 0;
     return r;

@@ -6,11 +6,11 @@
  * the clients are closed, as when a plain store ends.
  *
  * A host that is lost with the store breaks no connection, so silence for SILENCE_MS does (tcp_liveness_limit()). That is longer than a
- * cable is out for a moment: a node that dials another crund in vain has lost its keys, where there are no replicas.
+ * cable is out for a moment.
  *
- * A crund that is stopped, or cut off, breaks none for a while. So when the session of this node goes on with another crund, that
- * one is asked on a connection of its own whether it has the keys, as one of two replicas that leads now does. Then this store
- * goes on there; else it stays, as a crund that leads no more may still serve them.
+ * The keys are at the crund that formed the generation, also when another crund leads by now. After the connection has ended,
+ * the crund that leads is dialled in turn with the crund of the keys. An answer that the keys are not there closes the clients
+ * at once: nothing waits for a crund that was killed.
  */
 
 #include "launcher/rdzv/node_store_uv.h"
@@ -31,8 +31,6 @@
 
 enum {
     RETRY_MS = 50,
-    LOOK_MS = 250,  /* while the store is open: where the session is */
-    WAITS_MAX = 20, /* looks between two attempts to ask another crund */
     PATIENCE_MS = 30000,
     SILENCE_MS = 15000,
     REACH_MS = 2000,  /* of an attempt: until an address answers */
@@ -51,31 +49,18 @@ struct node_store {
     struct resolver_addresses rendezvous;
     struct relay_space space;
     uint64_t until_ms; /* of the present attempts */
-    unsigned turn;     /* of the next attempt: which address comes first */
+    unsigned turn;     /* of the next one of them: which address comes first */
     bool is_open, failed, stopping;
-    struct tcp_client *probe;        /* asks another crund; NULL: none */
-    struct buf answer;               /* an incomplete hello of that one */
-    struct resolver_addresses asked; /* that one, or the one that does not have the keys; n = 0: none */
-    unsigned n_unanswered, n_waits;  /* attempts to ask; looks until the next one */
-    unsigned n_open;                 /* the timer, and the server */
+    unsigned n_open; /* the timer, and the server */
 };
 
 static void on_dial_again(uv_timer_t *timer);
-static void on_look(uv_timer_t *timer);
-
-static void stop_asking(struct node_store *n)
-{
-    tcp_client_close(n->probe);
-    n->probe = NULL;
-    buf_reset(&n->answer);
-}
 
 static void fail_node_store(struct node_store *n, const char *why)
 {
     if (n->failed || n->stopping)
         return;
     n->failed = true;
-    stop_asking(n);
     tcp_client_close(n->client);
     n->client = NULL;
     n->is_open = false;
@@ -108,24 +93,17 @@ static void on_relay_wake(void *data)
         (void)uv_timer_start(&n->timer, on_dial_again, 0, 0); /* fails only without a callback */
 }
 
-static void send_hello(const struct node_store *n, struct tcp_client *to, bool asks)
+static void on_store_connected(void *data)
 {
-    struct relay_hello hello = {
-        .is_known = n->relay.link.known, .asks = asks, .arrived = n->relay.link.arrived};
+    struct node_store *n = data;
+    struct relay_hello hello = {.is_known = n->relay.link.known, .arrived = n->relay.link.arrived};
     struct buf out = {0};
 
     memcpy(hello.nonce, n->nonce, sizeof(hello.nonce));
     if (relay_space_put(&out, &n->space) == 0 &&
         relay_hello_put(&out, &hello) == 0) /* else the store's hello does not come */
-        tcp_client_send(to, buf_bytes(&out), buf_size(&out));
+        tcp_client_send(n->client, buf_bytes(&out), buf_size(&out));
     buf_finish(&out);
-}
-
-static void on_store_connected(void *data)
-{
-    struct node_store *n = data;
-
-    send_hello(n, n->client, false);
 }
 
 /* 0, or -EPROTO: it cannot go on with this store. */
@@ -139,7 +117,8 @@ static int take_store_hello(struct node_store *n)
     buf_consume(&n->hello, RELAY_HELLO_SIZE);
     n->is_open = true;
     n->until_ms = 0;
-    (void)uv_timer_start(&n->timer, on_look, LOOK_MS, LOOK_MS); /* fails only without a callback */
+    n->turn = 0;
+    (void)uv_timer_stop(&n->timer); /* cannot fail on a timer that exists */
     return 0;
 }
 
@@ -176,8 +155,6 @@ static void on_store_lost(void *data, const char *why)
 
     n->client = NULL;
     n->is_open = false;
-    stop_asking(n);
-    n->asked.n = 0;
     relay_link_down(&n->relay.link);
     buf_reset(&n->hello);
     if (n->until_ms == 0)
@@ -188,7 +165,7 @@ static void on_store_lost(void *data, const char *why)
         (void)uv_timer_start(&n->timer, on_dial_again, RETRY_MS, 0); /* fails only without a callback */
 }
 
-/* The crund that has served the keys, and the one that leads by now: it has their replica. */
+/* The crund that has the keys alone at first, and then the one that leads by now, too. */
 static void list_addresses(struct node_store *n, struct resolver_addresses *ret)
 {
     struct resolver_addresses now;
@@ -257,83 +234,6 @@ static void on_dial_again(uv_timer_t *timer)
     }
 }
 
-/* ---- another crund ---- */
-
-static void on_probe_connected(void *data)
-{
-    struct node_store *n = data;
-
-    send_hello(n, n->probe, true);
-}
-
-static void on_probe_bytes(void *data, const uint8_t *bytes, size_t size)
-{
-    struct node_store *n = data;
-    struct relay_hello hello;
-
-    if (buf_append(&n->answer, bytes, size) < 0 || buf_size(&n->answer) < RELAY_HELLO_SIZE)
-        return;
-    bool has_keys = relay_hello_decode(buf_bytes(&n->answer), &hello) && hello.arrived != RELAY_FORGOTTEN &&
-                    memcmp(hello.nonce, n->nonce, sizeof(n->nonce)) == 0;
-    stop_asking(n);
-    if (!has_keys)
-        return;
-    n->rendezvous = n->asked; /* alone: the one before may accept connections, and not answer */
-    tcp_client_close(n->client);
-    on_store_lost(n, "another crund leads");
-}
-
-/* It is asked again after a while: it may be about to lead. */
-static void on_probe_lost(void *data, const char *why)
-{
-    struct node_store *n = data;
-
-    n->probe = NULL;
-    n->asked.n = 0;
-    if (n->n_unanswered < WAITS_MAX)
-        n->n_unanswered++;
-    n->n_waits = n->n_unanswered;
-    buf_reset(&n->answer);
-}
-
-static void ask(struct node_store *n, const struct resolver_addresses *whom)
-{
-    const struct tcp_client_config config = {.loop = n->config.loop,
-                                             .addresses = whom,
-                                             .silence_ms = SILENCE_MS,
-                                             .tls = n->config.tls,
-                                             .on_connected = on_probe_connected,
-                                             .on_bytes = on_probe_bytes,
-                                             .on_lost = on_probe_lost,
-                                             .data = n};
-
-    n->asked = *whom;
-    if (tcp_client_dial(&n->probe, &config) < 0)
-        on_probe_lost(n, "");
-}
-
-static void on_look(uv_timer_t *timer)
-{
-    struct node_store *n = timer->data;
-    const union resolver_address *to = tcp_client_peer(n->client);
-    struct resolver_addresses now;
-
-    if (n->n_waits > 0) {
-        n->n_waits--;
-        return;
-    }
-    if (!to || !n->config.find(n->config.data, &now))
-        return;
-    if (n->asked.n > 0 && resolver_is_same(&n->asked.items[0], &now.items[0]))
-        return;
-    stop_asking(n);
-    n->asked.n = 0;
-    if (resolver_is_same(to, &now.items[0]))
-        n->n_unanswered = 0;
-    else
-        ask(n, &now);
-}
-
 /* ---- life ---- */
 
 static void free_if_closed(struct node_store *n)
@@ -342,7 +242,6 @@ static void free_if_closed(struct node_store *n)
         return;
     relay_finish(&n->relay);
     buf_finish(&n->hello);
-    buf_finish(&n->answer);
     buf_finish(&n->out);
     free(n);
 }
@@ -417,7 +316,6 @@ void node_store_stop(struct node_store *n)
     if (!n || n->stopping)
         return;
     n->stopping = true;
-    stop_asking(n);
     tcp_client_close(n->client);
     n->client = NULL;
     if (n->server)

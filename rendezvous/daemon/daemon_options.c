@@ -340,16 +340,6 @@ static int check_etcd(const struct daemon_options *options, char *error, size_t 
     return DAEMON_E_USAGE;
 }
 
-static int parse_store_replicas(struct daemon_options *options, const char *text, char *error,
-                                size_t error_size)
-{
-    options->has_replicas = strcmp(text, "2") == 0;
-    if (options->has_replicas || strcmp(text, "1") == 0)
-        return 0;
-    (void)snprintf(error, error_size, "--store-replicas %s: 1 (one crund has the keys of a job) or 2", text);
-    return DAEMON_E_USAGE;
-}
-
 /* ---- security ---- */
 
 static int parse_security(struct daemon_options *options, const char *text, char *error, size_t error_size)
@@ -379,8 +369,6 @@ static const char *security_fault(const struct daemon_options *options)
         return "--security require: needs --secret-file FILE, --secrets DIR, or --tls-cert FILE";
     if (options->require_secrets && c->cert && !c->ca)
         return "--security require: needs --tls-ca FILE, or each agent is served, whatever its certificate";
-    if (options->has_replicas && (!options->state || !etcd_url_is(options->state) || !options->secret_file))
-        return "--store-replicas 2: needs --state etcd://... and --secret-file FILE, which all crunds have";
     return NULL;
 }
 
@@ -428,6 +416,7 @@ struct other_option {
     size_t text; /* offset of the member that keeps the value; 0: none does */
     int (*parse)(struct daemon_options *options, const char *text, char *error,
                  size_t error_size); /* NULL: any value will do */
+    const char *gone;                /* the option is refused: what there is instead; NULL: it is not */
 };
 
 #define KEPT_IN(member) offsetof(struct daemon_options, member)
@@ -449,7 +438,9 @@ static const struct other_option other_options[] = {
     [OPT_ETCD_CERT - DAEMON_NUMBER_COUNT] = {"etcd-cert", KEPT_IN(etcd.cert_file)},
     [OPT_ETCD_KEY - DAEMON_NUMBER_COUNT] = {"etcd-key", KEPT_IN(etcd.key_file)},
     [OPT_ETCD_LOGIN - DAEMON_NUMBER_COUNT] = {"etcd-login", KEPT_IN(etcd_login)},
-    [OPT_STORE_REPLICAS - DAEMON_NUMBER_COUNT] = {"store-replicas", .parse = parse_store_replicas},
+    [OPT_STORE_REPLICAS - DAEMON_NUMBER_COUNT] =
+        {"store-replicas", .gone = "leave it out; a job restarts once, within --max-restarts, when the crund "
+                                   "with its keys ends"},
     [OPT_ANNOUNCE_FD - DAEMON_NUMBER_COUNT] = {"announce-fd", .parse = parse_announce_fd},
     [OPT_DEBUG - DAEMON_NUMBER_COUNT] = {"debug"},
     [OPT_HELP - DAEMON_NUMBER_COUNT] = {"help"},
@@ -475,6 +466,10 @@ static void daemon_long_options(struct option *to)
 static int take_other_option(struct daemon_options *options, const struct other_option *o, const char *text,
                              char *error, size_t error_size)
 {
+    if (o->gone) {
+        (void)snprintf(error, error_size, "--%s is gone: %s", o->name, o->gone);
+        return DAEMON_E_USAGE;
+    }
     if (o->text > 0)
         memcpy((char *)options + o->text, &text, sizeof(text));
     return o->parse ? o->parse(options, text, error, error_size) : 0;
@@ -573,7 +568,6 @@ struct server_rounds daemon_options_rounds(const struct daemon_options *options)
         .grace_ms = (unsigned)n[DAEMON_GRACE_MS],
         .state = options->state,
         .etcd = options->etcd,
-        .has_replicas = options->has_replicas,
     };
 }
 
@@ -596,9 +590,6 @@ static const struct {
     {"--etcd-ca FILE", "TLS to etcd: the accepted CAs (PEM)"},
     {"--etcd-cert FILE, --etcd-key FILE", "TLS to etcd: this crund's certificate"},
     {"--etcd-login FILE", "USER:PASSWORD for etcd"},
-    {"--store-replicas 1|2",
-     "crunds that have the keys of a job with --worker-store=local (default 1; 2 with etcd and "
-     "--secret-file)"},
     {"--metrics-addr [HOST:]PORT", "serve metrics for Prometheus there (HOST: default 127.0.0.1)"},
     {"--secret-file FILE", "agents have to prove this secret"},
     {"--secrets DIR", "agents of job ID have to prove the secret in DIR/ID; SIGHUP reads both again"},

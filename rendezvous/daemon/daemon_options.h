@@ -69,7 +69,6 @@ struct daemon_options {
     struct certificate_paths certificates; /* or none */
     bool require_secrets;                  /* jobs without a secret are refused */
     enum daemon_sandbox sandbox;
-    bool has_replicas;                     /* of the keys of jobs, in another crund */
     bool debug;                            /* every event and action of the rounds */
     uint64_t numbers[DAEMON_NUMBER_COUNT]; /* bytes, counts, milliseconds */
 };

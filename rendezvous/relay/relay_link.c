@@ -17,8 +17,7 @@ enum {
     ACK_BYTES = RELAY_WINDOW / 4,
     ACK_FRAMES = 256,
     KEEP_MAX = 64 * 1024,
-    HELLO_KNOWN = 1, /* bits of a byte */
-    HELLO_ASKS = 2
+    HELLO_KNOWN = 1 /* bit 0 of a byte; a hello with another bit is refused */
 };
 
 static const uint8_t hello_magic[8] = "crunrly1";
@@ -66,7 +65,7 @@ int relay_hello_put(struct buf *out, const struct relay_hello *h)
         return -ENOMEM;
     (void)buf_append(out, hello_magic, sizeof(hello_magic)); /* the room is there */
     (void)buf_append(out, h->nonce, sizeof(h->nonce));
-    (void)buf_append_u8(out, (uint8_t)((h->is_known ? HELLO_KNOWN : 0) | (h->asks ? HELLO_ASKS : 0)));
+    (void)buf_append_u8(out, h->is_known ? HELLO_KNOWN : 0);
     (void)buf_append_u64(out, h->arrived);
     return 0;
 }
@@ -78,9 +77,9 @@ bool relay_hello_decode(const uint8_t *data, struct relay_hello *ret)
     data += sizeof(hello_magic);
     memcpy(ret->nonce, data, sizeof(ret->nonce));
     ret->is_known = data[sizeof(ret->nonce)] & HELLO_KNOWN;
-    ret->asks = data[sizeof(ret->nonce)] & HELLO_ASKS;
     ret->arrived = wire_load_u64(data + sizeof(ret->nonce) + 1);
-    return true;
+    /* A hello with the second bit was a question of an older node, and must not take the place of its connection. */
+    return data[sizeof(ret->nonce)] <= HELLO_KNOWN;
 }
 
 void relay_link_finish(struct relay_link *l)
@@ -159,26 +158,24 @@ static int take_ack(struct relay_link *l, const uint8_t *body, size_t size)
 }
 
 /* A whole frame at data. */
-static int receive_frame(struct relay_link *l, const uint8_t *data, size_t size, struct buf *frames)
+static int receive_frame(struct relay_link *l, const uint8_t *data, size_t size)
 {
     unsigned kind = data[4];
 
     if (kind >= RELAY_KIND_COUNT)
         return -EPROTO;
-    if (kind == RELAY_ACK && !frames)
+    if (kind == RELAY_ACK)
         return take_ack(l, data + HEADER_SIZE, size - HEADER_SIZE);
-    if (kind != RELAY_ACK && buf_size(&l->queue) + l->split > RELAY_WINDOW + RELAY_BODY_MAX)
+    if (buf_size(&l->queue) > RELAY_WINDOW + RELAY_BODY_MAX)
         return -EPROTO; /* it sends more than was acknowledged */
-    if (buf_append(frames ? frames : &l->queue, data, size) < 0)
+    if (buf_append(&l->queue, data, size) < 0)
         return -ENOMEM;
-    l->split += frames && kind != RELAY_ACK ? size : 0;
-    l->arrived += kind != RELAY_ACK;
+    l->arrived++;
     return 0;
 }
 
 /* Whole frames at data; *ret_used: their bytes. */
-static int receive_frames(struct relay_link *l, const uint8_t *data, size_t n, size_t *ret_used,
-                          struct buf *frames)
+static int receive_frames(struct relay_link *l, const uint8_t *data, size_t n, size_t *ret_used)
 {
     size_t used = 0;
     int r = 0;
@@ -190,81 +187,31 @@ static int receive_frames(struct relay_link *l, const uint8_t *data, size_t n, s
             return -EPROTO;
         if (n - used < HEADER_SIZE + (size_t)body)
             break;
-        r = receive_frame(l, data + used, HEADER_SIZE + (size_t)body, frames);
+        r = receive_frame(l, data + used, HEADER_SIZE + (size_t)body);
         used += HEADER_SIZE + (size_t)body;
     }
     *ret_used = used;
     return r;
 }
 
-static int receive(struct relay_link *l, const uint8_t *data, size_t n, struct buf *frames)
+int relay_link_receive(struct relay_link *l, const uint8_t *data, size_t n)
 {
     size_t used = 0;
     int r;
 
     if (buf_size(&l->in) == 0) {
-        r = receive_frames(l, data, n, &used, frames);
+        r = receive_frames(l, data, n, &used);
         if (r < 0)
             return r;
         return used < n ? buf_append(&l->in, data + used, n - used) : 0;
     }
     if (buf_append(&l->in, data, n) < 0)
         return -ENOMEM;
-    r = receive_frames(l, buf_bytes(&l->in), buf_size(&l->in), &used, frames);
+    r = receive_frames(l, buf_bytes(&l->in), buf_size(&l->in), &used);
     buf_consume(&l->in, used);
     if (buf_size(&l->in) == 0)
         buf_reset(&l->in);
     return r;
-}
-
-int relay_link_receive(struct relay_link *l, const uint8_t *data, size_t n)
-{
-    return receive(l, data, n, NULL);
-}
-
-int relay_link_split(struct relay_link *l, const uint8_t *data, size_t n, struct buf *frames)
-{
-    return receive(l, data, n, frames);
-}
-
-size_t relay_link_frame_size(const uint8_t *data, size_t n)
-{
-    uint32_t body = n >= HEADER_SIZE ? wire_load_u32(data) : UINT32_MAX;
-
-    return body <= RELAY_BODY_MAX && data[4] < RELAY_KIND_COUNT && n - HEADER_SIZE >= body
-               ? HEADER_SIZE + (size_t)body
-               : 0;
-}
-
-/* What was sent is not considered: a copy of this link on another machine has sent nothing, and has to come to the same. */
-static int feed_ack(struct relay_link *l, const uint8_t *body, size_t size)
-{
-    uint64_t end = size == 8 ? wire_load_u64(body) : UINT64_MAX;
-
-    if (end > l->next)
-        return -EPROTO;
-    while (l->base < end) {
-        size_t frame = HEADER_SIZE + wire_load_u32(buf_bytes(&l->unacked));
-
-        buf_consume(&l->unacked, frame);
-        l->sent -= frame < l->sent ? frame : l->sent;
-        l->base++;
-    }
-    if (buf_size(&l->unacked) == 0 && l->unacked.capacity > KEEP_MAX)
-        buf_reset(&l->unacked);
-    return 0;
-}
-
-int relay_link_feed(struct relay_link *l, const uint8_t *frame, size_t size, bool arrives)
-{
-    if (frame[4] == RELAY_ACK)
-        return feed_ack(l, frame + HEADER_SIZE, size - HEADER_SIZE);
-    if (!arrives)
-        l->split -= size;
-    if (buf_append(&l->queue, frame, size) < 0)
-        return -ENOMEM;
-    l->arrived += arrives;
-    return 0;
 }
 
 bool relay_link_take(struct relay_link *l, struct relay_frame *ret)

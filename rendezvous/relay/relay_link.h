@@ -74,9 +74,6 @@ struct relay_hello {
     /* Of a node: this server has answered a hello of the nonce before. A server that does not know the nonce then has forgotten
      * the node, and must not execute its requests: it may have done so. */
     bool is_known;
-    /* Of a node whose store is connected elsewhere: whether this server has its keys. The answer ends the connection, and nothing
-     * else changes: `arrived` may be old by then. */
-    bool asks;
     uint64_t arrived; /* frames; RELAY_FORGOTTEN */
 };
 
@@ -100,7 +97,6 @@ struct relay_link {
     struct buf queue; /* whole frames that were not taken yet */
     uint64_t arrived, taken, acked;
     uint64_t taken_bytes; /* since the last acknowledgement */
-    size_t split;         /* bytes of frames that were split off and not fed yet */
 };
 
 struct relay_frame {
@@ -127,16 +123,6 @@ int relay_link_put(struct relay_link *l, enum relay_kind kind, struct wire_span 
 
 /* Takes bytes that arrived. 0, -EPROTO or -ENOMEM. */
 int relay_link_receive(struct relay_link *l, const uint8_t *data, size_t n);
-
-/* Takes bytes that arrived, and appends their whole frames, acknowledgements too, to `frames`: they have no effect until they
- * are fed, in the same order. 0, -EPROTO or -ENOMEM. */
-int relay_link_split(struct relay_link *l, const uint8_t *data, size_t n, struct buf *frames);
-
-/* Bytes of the whole frame that n bytes begin with; 0: there is none. */
-size_t relay_link_frame_size(const uint8_t *data, size_t n);
-
-/* Takes one whole frame; arrives: it was not split off this link's connection. 0, -EPROTO or -ENOMEM. */
-int relay_link_feed(struct relay_link *l, const uint8_t *frame, size_t size, bool arrives);
 
 /* The next frame that arrived and its body. False: there is none. */
 bool relay_link_take(struct relay_link *l, struct relay_frame *ret);

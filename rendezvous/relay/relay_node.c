@@ -12,6 +12,15 @@
 
 #include "base/err.h"
 
+struct relay_wait {
+    struct store_client client;
+    struct list link; /* in relay_node.waits */
+    struct relay_node *node;
+    uint64_t id;
+    uint64_t wait_id; /* when an item was promised: the id that it had */
+    int failure;      /* then: why nothing waits on under that id */
+};
+
 enum { IOV_BATCH = 16 };
 
 /* In ids that the server gives; a node counts its own from 1. */
@@ -56,7 +65,7 @@ static struct relay_wait *find_wait(struct relay_node *n, uint64_t id)
     return NULL;
 }
 
-struct relay_wait *relay_node_add_wait(struct relay_node *n, uint64_t id)
+static struct relay_wait *create_wait(struct relay_node *n, uint64_t id)
 {
     struct relay_wait *w = calloc(1, sizeof(*w));
 
@@ -112,7 +121,7 @@ static void renew_wait(struct store_client *c)
     w->id = PROMISE_BIT | ++n->last_promise;
     if (n->finishing)
         return; /* the item goes on to clients of other nodes */
-    next = relay_node_add_wait(n, w->wait_id);
+    next = create_wait(n, w->wait_id);
     w->failure = next ? store_wait_again(n->store, &next->client, c) : -ENOMEM;
     if (next && w->failure != 0)
         free_wait(next);
@@ -137,7 +146,7 @@ static int choose_client(struct relay_node *n, uint64_t promise)
 {
     n->wait = NULL;
     if (n->request.op == WIRE_OP_WAIT || n->request.op == WIRE_OP_BARRIER) {
-        n->wait = n->n_waits < RELAY_NODE_WAITS_MAX ? relay_node_add_wait(n, n->id) : NULL;
+        n->wait = n->n_waits < RELAY_NODE_WAITS_MAX ? create_wait(n, n->id) : NULL;
         return n->wait ? 0 : -ENOMEM;
     }
     if (n->request.op == WIRE_OP_QUEUE_POP && promise != 0)

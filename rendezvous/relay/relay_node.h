@@ -33,18 +33,7 @@ enum {
     RELAY_NODE_TURN,     /* the budget is used up */
 };
 
-struct relay_node;
-
-/* A WAIT or BARRIER, or what is left of one: an item of a queue that is kept. */
-struct relay_wait {
-    struct store_client client;
-    struct list link; /* in relay_node.waits */
-    struct relay_node *node;
-    uint64_t id;
-    uint64_t wait_id; /* when an item was promised: the id that it had */
-    int failure;      /* then: why nothing waits on under that id */
-    uint32_t place;   /* in the copy that is being made: see replica_state_write.c */
-};
+struct relay_wait;
 
 struct relay_node {
     struct relay_link link;
@@ -80,6 +69,3 @@ int relay_node_run(struct relay_node *n, struct store_budget *budget);
 /* A client of the store whose store_client.relayed is set was released: its node is told, and returned. It may have left
  * store.released by the caller. -ENOMEM is found by the next relay_node_run(). */
 struct relay_node *relay_node_release(struct store_client *c);
-
-/* The last of the node's waits, which waits for nothing yet; NULL: memory is out. Also for a copy of a node (replica_state.h). */
-struct relay_wait *relay_node_add_wait(struct relay_node *n, uint64_t id);

@@ -175,8 +175,7 @@ struct rounds_job {
     uint32_t world_size;
     char master_addr[SESSION_ADDR_SIZE];
     uint16_t master_port;
-    uint32_t key_space;            /* as in rank_assignment */
-    uint64_t keys_at, keys_backup; /* which crunds have these keys; 0: none: see rounds_keys_uv.h */
+    uint32_t key_space; /* as in rank_assignment */
     bool keys_lost; /* this process does not have them: it was started, or became leader, after they began */
     /* Why the last generation is over or, CLOSED, the job. */
     struct session_cause cause;

@@ -29,8 +29,6 @@ static const struct field job_fields[] = {
     {"master_addr", FIELD_TEXT, offsetof(struct rounds_job, master_addr), .size = SESSION_ADDR_SIZE},
     {"master_port", FIELD_U16, offsetof(struct rounds_job, master_port), 0, UINT16_MAX},
     {"key_space", FIELD_U32_AT(struct rounds_job, key_space, 0, INT32_MAX)},
-    {"keys_at", FIELD_HEX, offsetof(struct rounds_job, keys_at)},
-    {"keys_backup", FIELD_HEX, offsetof(struct rounds_job, keys_backup)},
     {"verdict", FIELD_WORD, offsetof(struct rounds_job, verdict), .size = SESSION_VERDICT_COUNT,
      .word = session_verdict_name},
     {"lease_ms", FIELD_U32_AT(struct rounds_job, lease_ms, 0, SESSION_TIMEOUT_MS_MAX)},
@@ -386,8 +384,6 @@ static struct rounds_job *load_head(struct rounds *r, const cJSON *json, int ver
     memcpy(job->master_addr, saved.master_addr, sizeof(job->master_addr));
     job->master_port = saved.master_port;
     job->key_space = saved.key_space;
-    job->keys_at = saved.keys_at;
-    job->keys_backup = saved.keys_backup;
     job->verdict = saved.verdict;
     job->cause = saved.cause;
     return job;

@@ -21,7 +21,6 @@
 
 #include "proto/tls_openssl.h"
 #include "rendezvous/relay/relay_node.h"
-#include "rendezvous/relay/replica.h"
 #include "rendezvous/server/server_impl_uv.h"
 
 /* A connection without a hello is closed by the second sweep. */
@@ -34,7 +33,8 @@ struct relay_conn;
 /* One life of a node's store. */
 struct served_node {
     struct list link, bucket, busy, unsent;
-    struct replica_node of;  /* without replicas only its node and nonce are used */
+    uint8_t nonce[RELAY_NONCE_SIZE];
+    struct relay_node node;
     struct relay_conn *conn; /* NULL: it is away */
     uint64_t away_ms;        /* since when */
     bool is_reported;        /* a fault of a connection */
@@ -60,9 +60,7 @@ struct relay_shell {
     struct list buckets[BUCKETS]; /* the nodes by the first byte of their nonces, which are random */
     unsigned n_nodes, n_handles;
     uv_timer_t timer;
-    struct wire_limits wire;
-    struct replica replica; /* with config.entry */
-    struct buf plain, out;  /* empty between two calls: their memory is kept */
+    struct buf plain, out; /* empty between two calls: their memory is kept */
 };
 
 static void on_relay_poll(uv_poll_t *poll, int status, int events);
@@ -74,8 +72,6 @@ static void shell_handle_closed(struct relay_shell *h)
     struct server *s = h->config.server;
 
     if (--h->n_handles == 0) {
-        if (h->config.entry)
-            replica_finish(&h->replica);
         buf_finish(&h->plain);
         buf_finish(&h->out);
         if (h->config.closed)
@@ -112,7 +108,7 @@ static void relay_conn_close(struct relay_conn *c)
     if (c->served) {
         c->served->conn = NULL;
         c->served->away_ms = uv_now(s->loop);
-        relay_link_down(&c->served->of.node.link);
+        relay_link_down(&c->served->node.link);
     }
     list_unlink(&c->link);
     tls_link_free(c->tls);
@@ -123,47 +119,17 @@ static void relay_conn_close(struct relay_conn *c)
     server_peer_gone(s, c->fd);
 }
 
-static void free_node(struct relay_shell *h, struct served_node *n)
+static void drop_node(struct relay_shell *h, struct served_node *n)
 {
     if (n->conn)
         relay_conn_close(n->conn);
+    relay_node_finish(&n->node);
     list_unlink(&n->link);
     list_unlink(&n->bucket);
     list_unlink(&n->busy);
     list_unlink(&n->unsent);
     free(n);
     h->n_nodes--;
-}
-
-static void drop_node(struct relay_shell *h, struct served_node *n)
-{
-    if (h->config.entry)
-        replica_forget(&h->replica, &n->of);
-    relay_node_finish(&n->of.node);
-    free_node(h, n);
-}
-
-/* ---- entries for a backup ---- */
-
-/* Without memory the entry is lost here and there. */
-static void pass_entry(struct relay_shell *h, int result, struct wire_span entry)
-{
-    if (result == 0)
-        h->config.entry(h->config.data, entry);
-}
-
-/* The node is forgotten when the backup forgets it, too. */
-static void want_drop(struct relay_shell *h, struct served_node *n)
-{
-    struct wire_span entry;
-
-    if (n->conn)
-        relay_conn_close(n->conn);
-    if (n->of.is_dropped)
-        return;
-    int r = replica_append_drop(&h->replica, &n->of, &entry);
-    n->of.is_dropped = true; /* without memory it stays, and is refused */
-    pass_entry(h, r, entry);
 }
 
 /* ---- sending ---- */
@@ -199,7 +165,7 @@ static bool write_wire(struct relay_conn *c)
 static bool fill_wire(struct relay_conn *c)
 {
     struct buf *out = &c->shell->out;
-    bool ok = relay_link_output(&c->served->of.node.link, out) == 0 &&
+    bool ok = relay_link_output(&c->served->node.link, out) == 0 &&
               (buf_size(out) == 0 || tls_link_send(c->tls, buf_bytes(out), buf_size(out), &c->wire) == 0);
 
     buf_clear(out, RELAY_KEEP_MAX);
@@ -231,10 +197,10 @@ static bool relay_conn_flush(struct relay_conn *c)
 static void run_node(struct relay_shell *h, struct served_node *n, uint64_t units)
 {
     struct store_budget budget = {.units = units, .turn = STORE_TURN_UNITS};
-    uint64_t n_changes = n->of.node.n_changes;
-    int r = relay_node_run(&n->of.node, &budget);
+    uint64_t n_changes = n->node.n_changes;
+    int r = relay_node_run(&n->node, &budget);
 
-    h->config.server->n_changes += n->of.node.n_changes - n_changes;
+    h->config.server->n_changes += n->node.n_changes - n_changes;
     list_unlink(&n->busy);
     if (r < 0) {
         server_log(h->config.server, NULL, "forgot a node's store: %s", strerror(-r));
@@ -247,33 +213,13 @@ static void run_node(struct relay_shell *h, struct served_node *n, uint64_t unit
         (void)relay_conn_flush(n->conn);
 }
 
-/* Appends an entry for each whole frame that arrived. 0, -EPROTO or -ENOMEM. */
-static int split_bytes(struct relay_shell *h, struct served_node *n, const uint8_t *bytes, size_t size)
-{
-    struct buf frames = {0};
-    int r = relay_link_split(&n->of.node.link, bytes, size, &frames);
-
-    for (size_t part = 1; r == 0 && part > 0;) {
-        struct wire_span entry;
-
-        part = relay_link_frame_size(buf_bytes(&frames), buf_size(&frames));
-        if (part == 0)
-            continue;
-        r = replica_append_frame(&h->replica, &n->of, wire_span(buf_bytes(&frames), part), &entry);
-        pass_entry(h, r, entry);
-        buf_consume(&frames, part);
-    }
-    buf_finish(&frames);
-    return r;
-}
-
 static struct served_node *find_node(struct relay_shell *h, const uint8_t *nonce)
 {
     list_for_each(i, &h->buckets[nonce[0]])
     {
         struct served_node *n = list_entry(i, struct served_node, bucket);
 
-        if (memcmp(n->of.nonce, nonce, RELAY_NONCE_SIZE) == 0)
+        if (memcmp(n->nonce, nonce, RELAY_NONCE_SIZE) == 0)
             return n;
     }
     return NULL;
@@ -285,11 +231,11 @@ static struct served_node *create_node(struct relay_shell *h, const uint8_t *non
 
     if (!n)
         return NULL;
-    memcpy(n->of.nonce, nonce, RELAY_NONCE_SIZE);
+    memcpy(n->nonce, nonce, RELAY_NONCE_SIZE);
     list_init(&n->busy);
     list_init(&n->unsent);
-    relay_node_init(&n->of.node, h->config.store, &h->wire);
-    n->of.node.stats = h->config.server->stats;
+    relay_node_init(&n->node, h->config.store, &h->config.server->limits.wire);
+    n->node.stats = h->config.server->stats;
     list_append(&h->nodes, &n->link);
     list_append(&h->buckets[nonce[0]], &n->bucket);
     h->n_nodes++;
@@ -309,34 +255,11 @@ static bool answer_hello(struct relay_conn *c, const struct relay_hello *hello, 
 }
 
 /* The node learns that it cannot go on, if the socket takes the answer; its connection is closed. */
-static bool answer_and_end(struct relay_conn *c, const struct relay_hello *hello, uint64_t arrived)
-{
-    if (answer_hello(c, hello, arrived))
-        (void)write_wire(c);
-    return false;
-}
-
 static bool refuse_node(struct relay_conn *c, const struct relay_hello *hello)
 {
-    return answer_and_end(c, hello, RELAY_FORGOTTEN);
-}
-
-/* Its hello is answered when the backup knows it, too. */
-static bool begin_node(struct relay_shell *h, struct served_node *n)
-{
-    struct wire_span entry;
-    int r = replica_append_node(&h->replica, &n->of, &entry);
-
-    pass_entry(h, r, entry);
-    return r == 0;
-}
-
-static void give_node_up(struct relay_shell *h, struct served_node *n)
-{
-    if (h->config.entry && n->of.number > 0)
-        want_drop(h, n);
-    else
-        drop_node(h, n);
+    if (answer_hello(c, hello, RELAY_FORGOTTEN))
+        (void)write_wire(c);
+    return false;
 }
 
 static bool take_hello(struct relay_conn *c, const uint8_t *bytes)
@@ -347,9 +270,7 @@ static bool take_hello(struct relay_conn *c, const uint8_t *bytes)
     if (!relay_hello_decode(bytes, &hello))
         return false;
     struct served_node *n = find_node(h, hello.nonce);
-    if (hello.asks)
-        return answer_and_end(c, &hello, n && !n->of.is_dropped ? n->of.node.link.arrived : RELAY_FORGOTTEN);
-    if (n ? n->of.is_dropped : hello.is_known)
+    if (!n && hello.is_known)
         return refuse_node(c, &hello);
     if (!n)
         n = create_node(h, hello.nonce);
@@ -357,15 +278,13 @@ static bool take_hello(struct relay_conn *c, const uint8_t *bytes)
         return false;
     if (n->conn)
         relay_conn_close(n->conn);
-    if (relay_link_resume(&n->of.node.link, hello.arrived) < 0) {
-        give_node_up(h, n);
+    if (relay_link_resume(&n->node.link, hello.arrived) < 0) {
+        drop_node(h, n);
         return refuse_node(c, &hello);
     }
     n->conn = c;
     c->served = n;
-    if (h->config.entry && !n->of.is_created)
-        return n->of.number > 0 || begin_node(h, n);
-    return answer_hello(c, &hello, n->of.node.link.arrived);
+    return answer_hello(c, &hello, n->node.link.arrived);
 }
 
 /* The node names its keys. False: the connection has to be closed. */
@@ -374,13 +293,10 @@ static bool take_space(struct relay_conn *c)
     struct relay_space space;
     int n = relay_space_decode(buf_bytes(&c->hello), buf_size(&c->hello), &space);
     struct relay_shell *h;
-    bool later = false;
 
     if (n <= 0)
         return n == 0;
-    h = c->shell->config.find(c->shell->config.data, c->tls, &space, &later);
-    if (!h && later)
-        return false;
+    h = c->shell->config.find(c->shell->config.data, c->tls, &space);
     if (!h) {
         /* Also a node whose keys were lost with another process: its store ends. */
         (void)refuse_node(c, &(struct relay_hello){0});
@@ -393,12 +309,6 @@ static bool take_space(struct relay_conn *c)
     h->n_handles++;
     list_append(&h->conns, &c->link);
     return true;
-}
-
-static int receive_bytes(struct relay_shell *h, struct served_node *n, const uint8_t *bytes, size_t size)
-{
-    return h->config.entry ? split_bytes(h, n, bytes, size)
-                           : relay_link_receive(&n->of.node.link, bytes, size);
 }
 
 /* False: the connection has to be closed. */
@@ -415,11 +325,11 @@ static bool take_bytes(struct relay_conn *c, const uint8_t *bytes, size_t n)
         bytes = buf_bytes(&c->hello);
         n = buf_size(&c->hello);
     }
-    int r = n > 0 ? receive_bytes(c->shell, c->served, bytes, n) : 0;
+    int r = n > 0 ? relay_link_receive(&c->served->node.link, bytes, n) : 0;
     buf_reset(&c->hello);
     if (r < 0)
-        give_node_up(c->shell, c->served); /* closes c, too */
-    else if (!c->shell->config.entry)
+        drop_node(c->shell, c->served); /* closes c, too */
+    else
         run_node(c->shell, c->served, FRESH_UNITS);
     return true;
 }
@@ -500,7 +410,7 @@ int relay_conn_adopt(struct relay_shell *h, int fd, struct tls_link *tls, const 
 
 void relay_shell_release(struct relay_shell *h, struct store_client *client)
 {
-    struct served_node *n = list_entry(relay_node_release(client), struct served_node, of.node);
+    struct served_node *n = list_entry(relay_node_release(client), struct served_node, node);
 
     if (list_is_empty(&n->unsent))
         list_append(&h->unsent, &n->unsent);
@@ -524,43 +434,13 @@ bool relay_shell_has_nodes(const struct relay_shell *h)
 
 bool relay_shell_is_busy(const struct relay_shell *h)
 {
-    return h->config.entry ? replica_is_busy(&h->replica) : !list_is_empty(&h->busy);
+    return !list_is_empty(&h->busy);
 }
 
-int relay_shell_run_turn(struct relay_shell *h)
+void relay_shell_run_turn(struct relay_shell *h)
 {
-    if (h->config.entry) {
-        int r = replica_run(&h->replica);
-
-        relay_shell_flush(h);
-        return r;
-    }
     if (relay_shell_is_busy(h))
         run_node(h, list_entry(h->busy.next, struct served_node, busy), STORE_TURN_UNITS);
-    return 0;
-}
-
-struct replica *relay_shell_replica(struct relay_shell *h)
-{
-    return h->config.entry ? &h->replica : NULL;
-}
-
-const struct wire_limits *relay_shell_wire(const struct relay_shell *h)
-{
-    return &h->wire;
-}
-
-void relay_shell_cut(struct relay_shell *h)
-{
-    while (!list_is_empty(&h->conns))
-        relay_conn_close(list_entry(h->conns.next, struct relay_conn, link));
-}
-
-void relay_shell_serve(struct relay_shell *h)
-{
-    list_for_each(i, &h->nodes) list_entry(i, struct served_node, link)->away_ms =
-        uv_now(h->config.server->loop);
-    h->replica.is_backup = false;
 }
 
 static void on_sweep(uv_timer_t *timer)
@@ -572,10 +452,10 @@ static void on_sweep(uv_timer_t *timer)
     {
         struct served_node *n = list_entry(i, struct served_node, link);
 
-        if (!n->conn && !n->of.is_dropped && !h->replica.is_backup && now_ms - n->away_ms >= KEEP_MS) {
+        if (!n->conn && now_ms - n->away_ms >= KEEP_MS) {
             server_log(h->config.server, NULL,
                        "a node's store has not come again for %d s: its waits are ended", KEEP_MS / 1000);
-            give_node_up(h, n);
+            drop_node(h, n);
         }
     }
     list_for_each_safe(i, &h->conns)
@@ -588,61 +468,6 @@ static void on_sweep(uv_timer_t *timer)
     note_work(h);
 }
 
-/* ---- what a replica asks for ---- */
-
-static struct replica_node *replica_make_node(void *data, const uint8_t *nonce)
-{
-    struct relay_shell *h = data;
-    struct served_node *n = find_node(h, nonce);
-
-    if (!n)
-        n = create_node(h, nonce);
-    return n ? &n->of : NULL;
-}
-
-static void replica_node_made(void *data, struct replica_node *of)
-{
-    struct relay_shell *h = data;
-    struct served_node *n = list_entry(of, struct served_node, of);
-    struct relay_hello hello = {.is_known = false};
-
-    memcpy(hello.nonce, n->of.nonce, sizeof(hello.nonce));
-    if (n->conn && !answer_hello(n->conn, &hello, n->of.node.link.arrived))
-        relay_conn_close(n->conn);
-    else if (n->conn && list_is_empty(&n->unsent))
-        list_append(&h->unsent, &n->unsent);
-}
-
-static void replica_node_dropped(void *data, struct replica_node *of, int reason)
-{
-    struct relay_shell *h = data;
-
-    if (reason < 0)
-        server_log(h->config.server, NULL, "forgot a node's store: %s", strerror(-reason));
-    free_node(h, list_entry(of, struct served_node, of));
-}
-
-static void replica_node_has_output(void *data, struct replica_node *of)
-{
-    struct relay_shell *h = data;
-    struct served_node *n = list_entry(of, struct served_node, of);
-
-    if (list_is_empty(&n->unsent))
-        list_append(&h->unsent, &n->unsent);
-}
-
-static void init_replica(struct relay_shell *h)
-{
-    const struct replica_host host = {.create = replica_make_node,
-                                      .created = replica_node_made,
-                                      .dropped = replica_node_dropped,
-                                      .has_output = replica_node_has_output,
-                                      .data = h};
-
-    replica_init(&h->replica, h->config.store, &host);
-    h->replica.is_backup = h->config.is_backup;
-}
-
 /* ---- life ---- */
 
 int relay_shell_create(struct relay_shell **ret, const struct relay_shell_config *config)
@@ -652,15 +477,12 @@ int relay_shell_create(struct relay_shell **ret, const struct relay_shell_config
     if (!h)
         return -ENOMEM;
     h->config = *config;
-    h->wire = config->wire ? *config->wire : config->server->limits.wire;
     list_init(&h->nodes);
     for (size_t i = 0; i < BUCKETS; i++)
         list_init(&h->buckets[i]);
     list_init(&h->conns);
     list_init(&h->busy);
     list_init(&h->unsent);
-    if (config->entry)
-        init_replica(h);
     (void)uv_timer_init(config->server->loop,
                         &h->timer); /* cannot fail, and the next only without a callback */
     (void)uv_timer_start(&h->timer, on_sweep, SWEEP_MS, SWEEP_MS);

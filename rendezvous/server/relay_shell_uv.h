@@ -10,7 +10,6 @@
 
 struct buf;
 struct relay_shell;
-struct replica;
 struct server;
 struct store;
 struct store_client;
@@ -19,17 +18,11 @@ struct tls_link;
 struct relay_shell_config {
     struct server *server;
     struct store *store; /* NULL: connections come here first, and go on to another shell by find() */
-    /* The shell of the keys that a node asks for; NULL: it may not have them, or they are not kept here; *ret_later: that may
-     * change. */
-    struct relay_shell *(*find)(void *data, const struct tls_link *tls, const struct relay_space *space,
-                                bool *ret_later);
+    /* The shell of the keys that a node asks for; NULL: it may not have them, or they are not kept here. */
+    struct relay_shell *(*find)(void *data, const struct tls_link *tls, const struct relay_space *space);
     void (*worked)(
         void *data); /* requests were executed, or clients left: there may be work; NULL: not of interest */
     void (*closed)(void *data); /* after relay_shell_stop(): no handle is left */
-    /* With replicas: an entry that the backup has to have (replica.h). NULL: none. */
-    void (*entry)(void *data, struct wire_span entry);
-    const struct wire_limits *wire; /* of requests; needed for the call only; NULL: those of the server */
-    bool is_backup;                 /* entries come by replica_receive(), until relay_shell_serve() */
     void *data;
 };
 
@@ -52,20 +45,8 @@ bool relay_shell_has_nodes(const struct relay_shell *h);
 /* Has a node requests for another turn? */
 bool relay_shell_is_busy(const struct relay_shell *h);
 
-/* One turn of the node that has waited longest for one. 0, or as replica_run(). */
-int relay_shell_run_turn(struct relay_shell *h);
-
-/* NULL: without replicas. */
-struct replica *relay_shell_replica(struct relay_shell *h);
-
-/* The limits of requests. */
-const struct wire_limits *relay_shell_wire(const struct relay_shell *h);
-
-/* Closes the connections of all nodes, which come again. */
-void relay_shell_cut(struct relay_shell *h);
-
-/* A backup serves from now on. */
-void relay_shell_serve(struct relay_shell *h);
+/* One turn of the node that has waited longest for one. */
+void relay_shell_run_turn(struct relay_shell *h);
 
 /* Closes all connections, forgets all nodes, and closes the timer. It frees itself after closed(). */
 void relay_shell_stop(struct relay_shell *h);

@@ -33,7 +33,6 @@
 #include "rendezvous/server/rounds_look_uv.h"
 #include "rendezvous/server/agent_messages_uv.h"
 #include "rendezvous/server/rounds_state_uv.h"
-#include "rendezvous/server/replica_uv.h"
 #include "rendezvous/server/rounds_uv.h"
 #include "rendezvous/server/server_impl_uv.h"
 #include "rendezvous/session/session_json.h"
@@ -656,21 +655,14 @@ static void hand_over_node(struct agent_conn *a)
     a->in = (struct buf){0};
     a->fd = -1;
     agent_conn_close(a);
-    if (tls_link_purpose(tls) == KEY_REPLICA)
-        replica_shell_adopt(s->replicas, fd, tls, &plain);
-    else
-        job_stores_adopt(s->job_stores, fd, tls, &plain);
+    job_stores_adopt(s->job_stores, fd, tls, &plain);
     buf_finish(&plain);
 }
 
 static bool is_node_store(const struct agent_conn *a)
 {
-    if (!a->server->job_stores || a->shutting_down || !tls_link_is_established(a->tls))
-        return false;
-    /* Another crund has the key of all jobs. */
-    return tls_link_purpose(a->tls) == KEY_RELAY ||
-           (tls_link_purpose(a->tls) == KEY_REPLICA && a->server->replicas &&
-            (tls_link_is_certified(a->tls) || tls_link_job(a->tls)[0] == '\0'));
+    return a->server->job_stores && !a->shutting_down && tls_link_is_established(a->tls) &&
+           tls_link_purpose(a->tls) == KEY_RELAY;
 }
 
 /* What all agents have sent in part is too much; logged. Half of the limit is theirs, and clients have what they leave. */

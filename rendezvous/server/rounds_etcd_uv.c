@@ -14,7 +14,6 @@
 #include "rendezvous/etcd/etcd_client_os.h"
 #include "rendezvous/etcd/etcd_leader.h"
 #include "rendezvous/etcd/leader_silence.h"
-#include "rendezvous/server/replica_uv.h"
 #include "rendezvous/rounds/rounds_json.h"
 #include "rendezvous/server/rounds_state_uv.h"
 #include "rendezvous/server/rounds_uv.h"
@@ -149,7 +148,8 @@ static void on_watch_connected(uv_connect_t *connect, int status)
         watch_ended(w, status);
 }
 
-bool rounds_etcd_parse_address(const char *text, struct sockaddr_storage *ret)
+/* HOST:PORT or [IPV6]:PORT, numeric. */
+static bool parse_address(const char *text, struct sockaddr_storage *ret)
 {
     char host[ETCD_ADDRESS_SIZE];
     const char *colon = strrchr(text, ':');
@@ -173,7 +173,7 @@ static int connect_watch(struct leader_watch *w, const struct sockaddr_storage *
 static void open_watch(struct rounds_etcd *e, const char *address)
 {
     struct sockaddr_storage to = {0};
-    struct leader_watch *w = rounds_etcd_parse_address(address, &to) ? calloc(1, sizeof(*w)) : NULL;
+    struct leader_watch *w = parse_address(address, &to) ? calloc(1, sizeof(*w)) : NULL;
     uv_loop_t *loop = e->timer.loop;
     int r;
 
@@ -258,7 +258,6 @@ static void update_watch(struct rounds_etcd *e)
 
     if (e->leader.role == ETCD_LEADING)
         e->watched_id = 0; /* what is followed next is watched from its beginning */
-    replica_shell_follow(e->state.shell->server->replicas, address, e->leader.role == ETCD_LEADING);
     if (e->watch && (e->is_stopping || e->leader.role != ETCD_FOLLOWING ||
                      (address[0] != '\0' && strcmp(e->watch->address, address) != 0)))
         close_watch(e);
@@ -363,7 +362,6 @@ static void run_etcd(struct rounds_etcd *e)
 
     if (e->is_stopping || !e->advertised)
         return;
-    etcd_leader_defer(&e->leader, replica_shell_defers(e->state.shell->server->replicas));
     rounds_shell_postpone(e->state.shell);
     take_replies(e);
     log_disproved(e);
@@ -564,11 +562,6 @@ static uint64_t etcd_term(const struct rounds_state *s)
     return (uint64_t)((const struct rounds_etcd *)s)->leader.term;
 }
 
-static uint64_t etcd_id(const struct rounds_state *s)
-{
-    return ((const struct rounds_etcd *)s)->leader.config.id;
-}
-
 static const char *etcd_leader_at(const struct rounds_state *s)
 {
     return etcd_leader_address(&((const struct rounds_etcd *)s)->leader);
@@ -594,7 +587,6 @@ static const struct rounds_state_kind etcd_kind = {
     .term = etcd_term,
     .leader = etcd_leader_at,
     .holds = etcd_holds,
-    .id = etcd_id,
 };
 
 int rounds_etcd_open(struct rounds_state **ret, struct rounds_shell *shell, const char *url,

@@ -13,17 +13,11 @@
  * until it does.
  */
 
-#include <stdbool.h>
-
 struct etcd_access;
 struct rounds_shell;
 struct rounds_state;
-struct sockaddr_storage;
 
 /* url: etcd://HOST:PORT,.../PREFIX. access: copied; the texts that it points to live as long. 0 or -errno; a sentence was
  * logged. */
 int rounds_etcd_open(struct rounds_state **ret, struct rounds_shell *shell, const char *url,
                      const struct etcd_access *access);
-
-/* HOST:PORT or [IPV6]:PORT, numeric. */
-bool rounds_etcd_parse_address(const char *text, struct sockaddr_storage *ret);

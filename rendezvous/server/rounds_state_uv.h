@@ -37,7 +37,6 @@ struct rounds_state_kind {
     uint64_t (*term)(const struct rounds_state *s);
     const char *(*leader)(const struct rounds_state *s);
     bool (*holds)(const struct rounds_state *s, uint64_t now_ns);
-    uint64_t (*id)(const struct rounds_state *s);
 };
 
 /* The first member of each implementation. */
@@ -124,12 +123,6 @@ static inline bool rounds_state_holds(const struct rounds_state *s, uint64_t now
 static inline const char *rounds_state_leader(const struct rounds_state *s)
 {
     return rounds_state_is_shared(s) ? s->kind->leader(s) : "";
-}
-
-/* Of this process, among those that share it; 0: it is not shared. */
-static inline uint64_t rounds_state_id(const struct rounds_state *s)
-{
-    return rounds_state_is_shared(s) ? s->kind->id(s) : 0;
 }
 
 /* Since when (boot_ns()) a batch is being written; 0: none is. */

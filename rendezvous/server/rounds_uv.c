@@ -26,7 +26,6 @@
 #include "rendezvous/server/rounds_debug_uv.h"
 #include "rendezvous/server/rounds_disk_uv.h"
 #include "rendezvous/server/rounds_etcd_uv.h"
-#include "rendezvous/server/rounds_keys_uv.h"
 #include "rendezvous/rounds/rounds_log.h"
 #include "rendezvous/server/rounds_state_uv.h"
 #include "rendezvous/server/server_impl_uv.h"
@@ -107,7 +106,7 @@ static void send_view(struct rounds_shell *r, const struct rounds_action *action
 static void follow_keys(struct rounds_shell *r, const struct rounds_job *job, unsigned what)
 {
     if (what & ROUNDS_LOG_FORMED)
-        rounds_keys_begin(r, job);
+        job_stores_begin(r->server->job_stores, job->id, job->instance, job->key_space);
     if (what & ROUNDS_LOG_CLOSED)
         job_stores_end(r->server->job_stores, job->id, job->instance);
 }
@@ -231,7 +230,6 @@ void rounds_shell_saved(struct rounds_shell *r)
     list_for_each_safe(i, &r->holding)
         agent_conn_release(list_entry(i, struct agent_conn, held_link), rounds_state_done(r->state));
     rounds_shell_flush(r);
-    job_stores_saved(r->server->job_stores, rounds_state_done(r->state));
 }
 
 /* ---- time ---- */
@@ -281,23 +279,11 @@ static void on_rounds_timer(uv_timer_t *timer)
 
 /* ---- one of several ---- */
 
-bool rounds_shell_leads(const struct rounds_shell *r)
-{
-    return !r || r->leads;
-}
-
-bool rounds_shell_share_id(const struct rounds_shell *r, uint64_t *ret)
-{
-    *ret = r ? rounds_state_id(r->state) : 0;
-    return *ret != 0;
-}
-
 void rounds_shell_lead(struct rounds_shell *r)
 {
     if (r->over || rounds_state_load(r->state, &r->core, boot_ns()) < 0)
         return;
     r->leads = true;
-    rounds_keys_lead(r);
     run_actions(r);
 }
 

@@ -133,10 +133,6 @@ void rounds_shell_postpone(struct rounds_shell *r);
  * any more: all agents are closed, and nothing that was held back for them is sent. Not from within a step. */
 void rounds_shell_lead(struct rounds_shell *r);
 void rounds_shell_depose(struct rounds_shell *r);
-bool rounds_shell_leads(const struct rounds_shell *r);
-
-/* The id of this process, if several share the state; false: it is this one's alone. */
-bool rounds_shell_share_id(const struct rounds_shell *r, uint64_t *ret);
 
 /* ---- rounds_agent_uv.c ---- */
 

@@ -37,10 +37,9 @@ struct server {
     struct server_limits limits;
     struct rounds_shell *rounds; /* NULL: agents are not served */
     struct server_security security;
-    struct fence_shell *fence;      /* NULL: clients come from anywhere */
-    struct job_stores *job_stores;  /* keys of jobs' workers; NULL: none are kept */
-    struct replica_shell *replicas; /* of these; NULL: none */
-    struct store_relay *relay;      /* NULL: requests are executed here; else forwarded */
+    struct fence_shell *fence;     /* NULL: clients come from anywhere */
+    struct job_stores *job_stores; /* keys of jobs' workers; NULL: none are kept */
+    struct store_relay *relay;     /* NULL: requests are executed here; else forwarded */
     void (*relay_wake)(void *data);
     void *relay_data;
     struct tls_context *tls;          /* NULL: agents need no secret */

@@ -4,8 +4,6 @@
  * How a server serves the rounds.
  */
 
-#include <stdbool.h>
-
 #include "rendezvous/etcd/etcd.h"
 
 /* The rounds (rounds.h) behind agent sessions. Zero stands for the default of each number. */
@@ -22,7 +20,6 @@ struct server_rounds {
      * what they know. */
     const char *state;
     struct etcd_access etcd; /* with etcd:// */
-    bool has_replicas;       /* the keys of jobs are in two crunds; with etcd:// */
     /* A write of state that takes longer holds back nothing any more, as after an error; logged after a sixth of it. */
     unsigned disk_limit_ms;
     /* Receives one line (no newline) for each event of a job; while it gathers, one a second. At most a few

@@ -29,7 +29,6 @@
 #include "rendezvous/server/client_owner_os.h"
 #include "rendezvous/server/fence_uv.h"
 #include "rendezvous/server/job_stores_uv.h"
-#include "rendezvous/server/replica_uv.h"
 #include "rendezvous/server/rounds_uv.h"
 #include "rendezvous/server/server_impl_uv.h"
 #include "base/random_os.h"
@@ -195,7 +194,6 @@ static void server_free(struct server *s)
     rounds_shell_destroy(s->rounds);
     fence_shell_destroy(s->fence);
     job_stores_destroy(s->job_stores);
-    replica_shell_destroy(s->replicas);
     exchange_shell_destroy(s->exchanges);
     tls_context_free(s->tls);
     if (s->diag >= 0)
@@ -352,14 +350,6 @@ static int init_security(struct server *s, const struct server_security *securit
     return r;
 }
 
-static void create_replicas(struct server *s)
-{
-    uint64_t id;
-
-    if (rounds_shell_share_id(s->rounds, &id) && replica_shell_create(&s->replicas, s, id) < 0)
-        server_log(s, NULL, "cannot keep keys of jobs in two crunds: out of memory");
-}
-
 int server_create(struct server **ret, uv_loop_t *loop, const struct server_config *config)
 {
     static const struct server_limits defaults = SERVER_LIMITS_DEFAULT;
@@ -421,8 +411,6 @@ int server_create(struct server **ret, uv_loop_t *loop, const struct server_conf
     if (s->rounds && s->tls && job_stores_create(&s->job_stores, s) < 0)
         server_log(s, NULL, "cannot keep keys of jobs: out of memory");
     rounds_shell_keep_keys(s->rounds, s->job_stores != NULL);
-    if (s->job_stores && config->rounds && config->rounds->has_replicas)
-        create_replicas(s);
     *ret = s;
     return 0;
 }
@@ -436,7 +424,6 @@ static void close_all(struct server *s)
     rounds_shell_stop(s->rounds);
     if (s->fence)
         fence_shell_stop(s->fence);
-    replica_shell_stop(s->replicas);
     job_stores_stop(s->job_stores);
     exchange_shell_stop(s->exchanges);
     uv_close((uv_handle_t *)&s->deadline_timer, on_server_handle_closed);

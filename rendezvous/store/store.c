@@ -387,6 +387,16 @@ static int do_cancel_wait(struct call *call)
 
 /* ---- queues ---- */
 
+static void append_item(struct store_entry *name, struct blob *b)
+{
+    if (name->queue_tail)
+        name->queue_tail->next = b;
+    else
+        name->queue_head = b;
+    name->queue_tail = b;
+    name->queue_size++;
+}
+
 /* The item with a reference for the queue, all copied. */
 static int create_item(struct call *call, struct blob **ret)
 {
@@ -421,7 +431,7 @@ static int do_queue_push(struct call *call)
         blob_unref(b);
         return r;
     }
-    store_append_item(name, b);
+    append_item(name, b);
     return store_wake_first(call, name);
 }
 

@@ -27,7 +27,6 @@ struct store_entry {
     uint32_t n_waiters;
     uint32_t n_pinned; /* clients whose store_client.promised, or store_task.waking, this is */
     uint32_t key_size;
-    uint32_t place;  /* in the copy that is being made of the store: see replica_state_write.c */
     uint16_t owner;  /* what the name is charged to: see store_share.h */
     uint8_t bytes[]; /* the key */
 };

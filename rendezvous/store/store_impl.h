@@ -2,8 +2,7 @@
 
 /*
  * Internal to the store core: what store.c (requests), store_names.c (names and values), store_keys.c
- * (keys in order), store_value.c (large values) and store_wait.c (waiting) share. Beside them only replica_state_*.c, which
- * copy all of a store, include this.
+ * (keys in order), store_value.c (large values) and store_wait.c (waiting) share. No other file includes this.
  *
  * Results are 0, -ENOMEM and STORE_E_... throughout.
  */
@@ -98,9 +97,6 @@ static inline void blob_fill(struct blob *b, struct wire_span value)
 int store_install(struct store *s, struct store_entry *name, struct blob *b);
 int store_install_behind(struct store *s, struct store_entry *name, struct blob *b);
 
-/* The item is the queue's last one, which owns the caller's reference. */
-void store_append_item(struct store_entry *name, struct blob *b);
-
 /* The number that the value begins with, as text. One that has this many bytes of white space and digits or more, and
  * then goes on, is none. */
 enum { NUMBER_SIZE_MAX = 4096 };
@@ -172,10 +168,3 @@ void store_end_promise(struct store_client *client);
 
 /* The client will not pop the item that it was released for: the next one may. */
 void store_pass_on(struct store *s, struct store_client *client);
-
-/* A wait as another store has it: of the client, which has none, with that many links that are not in lists. 0, -EPROTO or as above. */
-int store_restore_wait(struct store *s, struct store_client *c, uint64_t n_room, uint64_t n_links);
-
-/* The next waiter of the name is link i of the client's wait. False: it cannot be. */
-bool store_restore_link(struct store *s, struct store_client *c, uint64_t i, struct store_entry *name,
-                        uint64_t number);

@@ -281,16 +281,6 @@ int store_install_behind(struct store *s, struct store_entry *name, struct blob 
     return 0;
 }
 
-void store_append_item(struct store_entry *name, struct blob *b)
-{
-    if (name->queue_tail)
-        name->queue_tail->next = b;
-    else
-        name->queue_head = b;
-    name->queue_tail = b;
-    name->queue_size++;
-}
-
 /* ---- numbers ---- */
 
 bool store_value_number(const struct blob *value, int64_t *ret)

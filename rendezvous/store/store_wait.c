@@ -272,42 +272,6 @@ int store_wait_again(struct store *s, struct store_client *c, const struct store
     return store_wait_for_name(&call, promised->promised);
 }
 
-/* ---- a copy of another store ---- */
-
-int store_restore_wait(struct store *s, struct store_client *c, uint64_t n_room, uint64_t n_links)
-{
-    struct call call = {.store = s, .client = c, .budget = &STORE_BUDGET_NONE};
-    struct store_wait *w;
-    int r = n_links <= n_room && n_room <= SIZE_MAX / sizeof(w->links[0]) / 2 ? 0 : -EPROTO;
-
-    if (r == 0)
-        r = create_wait(&call, n_room, &w);
-    if (r != 0)
-        return r;
-    w->n_links = n_links;
-    for (size_t i = 0; i < n_links; i++)
-        list_init(&w->links[i].entry);
-    return 0;
-}
-
-bool store_restore_link(struct store *s, struct store_client *c, uint64_t i, struct store_entry *name,
-                        uint64_t number)
-{
-    struct store_wait *w = c->wait;
-    uint64_t last = name->n_waiters > 0 ? list_entry(name->waiters.prev, struct wait_link, entry)->number : 0;
-
-    if (!w || i >= w->n_links || w->links[i].name || number <= last || number > s->last_number ||
-        name->n_waiters >= s->limits.waiters_max)
-        return false;
-    w->links[i] = (struct wait_link){.name = name, .wait = w, .number = number};
-    list_append(&name->waiters, &w->links[i].entry);
-    name->n_waiters++;
-    w->n_missing++;
-    return true;
-}
-
-/* ---- names that are missing ---- */
-
 static size_t count_missing(struct store *s, struct wire_span list)
 {
     struct wire_span key;

@@ -154,20 +154,24 @@ note("end")
 """
 
 
+def start_sealed(place, secret, folder, endpoint):
+    support = pathlib.Path(__file__).resolve().parents[1] / "support" / "py"
+    (folder / "worker.py").write_text(COUNTS)
+    for i in range(2):
+        place.nodes.append(lib.Node(
+            [jobs.crun(), "--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}",
+             "--rdzv-id=j", "--max-restarts=3", "--seal", f"--secret-file={secret}", folder / "worker.py", folder, support],
+            folder / f"node{i}.log", env={"PYTHON_EXEC": sys.executable}))
+    place.wait_events("start", 2)
+
+
 def test_a_leader_that_is_deposed_keeps_the_keys_of_its_nodes(tmp_path):
     """--seal: the store of a job is in the crund that has formed its generation. Without etcd that one leads no more."""
-    secret, support = tmp_path / "secret", pathlib.Path(__file__).resolve().parents[1] / "support" / "py"
-    write_secret(secret)
+    secret = write_secret(tmp_path / "secret")
     with open_place(tmp_path, "--secret-file", str(secret), "--metrics-addr=0") as place:
         leader = place.leader()
         metrics = int(re.search(r"metrics on port (\d+)", place.crunds[leader].process.stdout.readline()).group(1))
-        (tmp_path / "worker.py").write_text(COUNTS)
-        for i in range(2):
-            place.nodes.append(lib.Node(
-                [jobs.crun(), "--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{place.ports[leader]}",
-                 "--rdzv-id=j", "--max-restarts=3", "--seal", f"--secret-file={secret}", tmp_path / "worker.py", tmp_path, support],
-                tmp_path / f"node{i}.log", env={"PYTHON_EXEC": sys.executable}))
-        place.wait_events("start", 2)
+        start_sealed(place, secret, tmp_path, f"127.0.0.1:{place.ports[leader]}")
         for m in place.members:
             m.kill()
         assert wait_until(lambda: not place.says_it_leads(leader), 60), place.logs()
@@ -180,6 +184,26 @@ def test_a_leader_that_is_deposed_keeps_the_keys_of_its_nodes(tmp_path):
         assert wait_until(lambda: place.leader() is not None, 120), place.logs()
         place.finish()
         assert [e[2] for e in place.events("start")] == ["0", "0"], place.texts()
+
+
+def test_a_killed_crund_with_the_keys_costs_its_job_one_restart(tmp_path):
+    """--seal: its clients are closed when another crund leads, a line of crun names the reason, and the next generation has keys."""
+    secret = write_secret(tmp_path / "secret")
+    with open_place(tmp_path, "--secret-file", str(secret)) as place:
+        start_sealed(place, secret, tmp_path, ",".join(f"127.0.0.1:{port}" for port in place.ports))
+        old = place.leader()
+        place.crunds[old].process.kill()
+        began = time.monotonic()
+        place.wait_events("start", 4)
+        assert time.monotonic() - began < 25, "not after the half minute for which a node looks for its store"
+        assert place.leader() not in (None, old), place.logs()
+        (tmp_path / "look").touch()
+        place.wait_events("counts", 2)  # requests are replied to
+        place.finish()
+        assert [e[2:] for e in place.events("start")] == [["0", "0"]] * 2 + [["1", "1"]] * 2, place.texts()
+        assert [e[2:] for e in place.events("end")] == [["1", "1"]] * 2, place.texts()
+        lost = re.compile(r"the keys of this node's workers, which the rendezvous at \S+ keeps, are lost \(.*\): their connections")
+        assert all(lost.search(node.text()) for node in place.nodes), place.texts()
 
 
 def test_a_leader_that_answers_nothing_is_replaced_before_its_lease_ends(place):

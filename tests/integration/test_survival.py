@@ -20,11 +20,3 @@ def test_faults_of_the_control_plane_cost_no_restart():
     rows = re.findall(r"^(kill-leader|kill-etcd|cut-follower) +1 ", p.stdout, re.M)
     assert len(rows) == 3, p.stdout
     assert int(re.search(r"with (\d+) operations, 0 complaints", p.stdout)[1]) > 0, p.stdout
-
-
-def test_each_killed_crund_costs_no_restart_where_there_are_replicas():
-    skip_if(missing())
-    p = jobs.run_soak("survival.py", "--replicas", "--jobs=store", "--lease=15", "--node-timeout=5", "--rounds=4", "--in-order",
-                      "kill-leader", "kill-follower", "kill-leader", "kill-leader", timeout=500)
-    assert p.returncode == 0, p.stdout[-20000:] + p.stderr
-    assert re.search(r" 1 generations of the store with [1-9]\d* operations, 0 complaints", p.stdout), p.stdout

@@ -28,8 +28,7 @@ import scrapes
 from job_secret import write_secret
 
 JOB = "secrets-of-a-job"
-PURPOSES = ("agent", "worker", "store", "relay", "admin", "replica")
-WITHOUT_JOB = ("admin", "replica")
+PURPOSES = ("agent", "worker", "store", "relay", "admin")
 
 WORKER = """
 import ctypes, os, sys, time
@@ -56,7 +55,7 @@ EARLY = "early secret of"
 def derived_keys(secret, job=JOB):
     """As proto/key_openssl.c: HKDF with SHA-256."""
     extracted = hmac.digest(b"crun secret, version 1", secret, hashlib.sha256)
-    keys = {purpose: hmac.digest(extracted, purpose.encode() + b"\0" + (b"" if purpose in WITHOUT_JOB else job.encode()) + b"\1", hashlib.sha256)
+    keys = {purpose: hmac.digest(extracted, purpose.encode() + b"\0" + (b"" if purpose == "admin" else job.encode()) + b"\1", hashlib.sha256)
             for purpose in PURPOSES}
     early = {f"{EARLY} {purpose}": hmac.digest(bytes(32), key, hashlib.sha256) for purpose, key in keys.items()}
     return {**keys, **early, "extracted": extracted,

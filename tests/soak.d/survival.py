@@ -3,7 +3,6 @@
 the rendezvous answers nothing.
 
     survival.py [--rounds N] [--seed S] [--jobs NAME,...] [FAULT...]
-    survival.py --replicas [...]
     survival.py --torchrun N
 
 Hosts 0 to 2 have a crund and a member of etcd, the others (two, --workers N) a node of each job. The jobs: ddp (PyTorch, gloo), train, and store, whose
@@ -15,14 +14,10 @@ The gap of a round is the longest time between two answers that a client got whi
 generation of a job. With the process that keeps the keys, the generation of the store job ends. Each worker looks at its start
 whether workers of another generation run. What the store has acknowledged is checked for each generation (support/py/history.py).
 
-With --replicas the crunds have --store-replicas=2, and a killed one costs no restart of any job. All jobs have a secret then, as the crunds have, so
-that the gap is that of the store's clients: the longest time in which none of them got a reply.
-
 Prints a table, and ends with 1 when a limit is exceeded: no overlap, no lost write, no restart by a fault of the control plane and one by a lost host; with
 --limits the gap, too: 0.5 s in the median of killed leaders, 4 s for hosts of leaders that are cut off."""
 
 import argparse
-import base64
 import collections
 import ctypes
 import itertools
@@ -47,16 +42,13 @@ import nodes as lib
 from crund import Client, Closed
 from session_agent import Agent
 
-N_CONTROL, PORT, PREFIX = 3, 29400, "/survival"
+N_CONTROL, PORT = 3, 29400
 ACTIONS, PLACES = ("kill", "cut"), ("etcd", "leader", "follower", "host")
 FAULTS = [f"{action}-{place}" for action in ACTIONS for place in PLACES]
 JOBS = ("ddp", "train", "store")
 WORKERS = jobs.ROOT / "tests/workers"
 MEDIAN_GAP_S, LONGEST_GAP_S = 0.5, 4.0
-SERVED_LINE = re.compile(r"job 'store': (generation \d+ runs|its keys are served by this crund)")
-KEYS_LINE = re.compile(SERVED_LINE.pattern + r"|job 'store': its keys are at another crund|has the keys of jobs, too, is lost")
 SETTLE_S = 150  # a round that takes longer has failed
-TAIL_SIZE = 4 << 20  # of a history: minutes
 PROBE_PERIOD_S, PROBE_TIMEOUT_S = 0.02, 1.0
 
 
@@ -140,10 +132,10 @@ class Place:
             "--listen-client-urls", f"http://{at}:2379", "--advertise-client-urls", f"http://{at}:2379"])
 
     def start_crund(self, host):
-        state = "etcd://" + ",".join(f"{self.network.address(h)}:2379" for h in self.control) + PREFIX
-        secret = ["--secret-file", self.secret, "--store-replicas", "2"] if self.options.replicas else ["--secrets", self.secret.parent]
+        state = "etcd://" + ",".join(f"{self.network.address(h)}:2379" for h in self.control) + "/survival"
         self.crunds[host] = self.start(host, "crund", [
-            self.options.build / "rendezvous/crund", "--listen", f"{self.network.address(host)}:{PORT}", "--state", state, *secret])
+            self.options.build / "rendezvous/crund", "--listen", f"{self.network.address(host)}:{PORT}", "--state", state,
+            "--secrets", self.secret.parent])
 
     def program(self, job):
         if job == "ddp":
@@ -154,9 +146,7 @@ class Place:
                 "--snapshot-dir", self.folder / job, "--save-every-epochs", "500"]
 
     def start_node(self, job, host):
-        has_secret = job == "store" or self.options.replicas
-        safety = [f"--secret-file={self.secret}"] if has_secret else ["--security=open"]
-        safety += ["--seal"] if job == "store" else []
+        safety = ["--seal", f"--secret-file={self.secret}"] if job == "store" else ["--security=open"]
         self.nodes[job, host] = self.start(host, job, [
             self.options.build / "launcher/crun", f"--nnodes=1:{len(self.workers)}", "--nproc-per-node=1", "--rdzv-backend=c10d",
             "--rdzv-endpoint=" + ",".join(f"{self.network.address(h)}:{PORT}" for h in self.control), f"--rdzv-id={job}",
@@ -170,9 +160,8 @@ class Place:
         for host in self.control:
             self.start_member(host)
             self.start_crund(host)
-        if not self.options.replicas:
-            command = [sys.executable, __file__, "--probe", self.folder / "probes", *(self.network.address(h) for h in self.control)]
-            self.prober = lib.Node(command, self.folder / "prober.log")
+        command = [sys.executable, __file__, "--probe", self.folder / "probes", *(self.network.address(h) for h in self.control)]
+        self.prober = lib.Node(command, self.folder / "prober.log")
         for job in self.jobs:
             for host in self.workers:
                 self.start_node(job, host)
@@ -207,32 +196,18 @@ class Place:
                     break
         return list(found)
 
-    def named_leader(self):
-        """The crund that the key in etcd names, where a member of etcd answers; None: it does not run."""
-        key = base64.b64encode(f"{PREFIX}/leader".encode()).decode()
-        answers = filter(None, (self.ask_member(host, "kv/range", {"key": key}) for host in self.control))
-        pairs = next(answers, {}).get("kvs", [])
-        address = base64.b64decode(pairs[0]["value"]).split()[-1].decode() if pairs else ""
-        found = [h for h in self.control if f"{self.network.address(h)}:{PORT}" == address]
-        return found[0] if found and self.crunds[found[0]].process.poll() is None else None
-
     def leader(self):
         """The crund that has answered last, a moment ago."""
-        if self.options.replicas:
-            return self.named_leader()
         found = self.probes(time.monotonic() - 1)
         return found[-1][1] if found and time.monotonic() - found[-1][0] < 1 else None
 
-    def ask_member(self, host, path, body):
-        request = urllib.request.Request(f"http://{self.network.address(host)}:2379/v3/{path}", json.dumps(body).encode())
+    def member_status(self, host):
+        request = urllib.request.Request(f"http://{self.network.address(host)}:2379/v3/maintenance/status", b"{}")
         try:
             with urllib.request.urlopen(request, timeout=2) as answer:
                 return json.load(answer)
         except (OSError, ValueError):
             return None
-
-    def member_status(self, host):
-        return self.ask_member(host, "maintenance/status", {})
 
     def member_reads(self, host):
         """It reads what its leader confirms: else it is not back yet, whatever its status is, as connections between members that were
@@ -299,27 +274,13 @@ class Place:
         return all(any(p.stat().st_mtime > since for p in (self.folder / job).glob(pattern.format(generation, rank)))
                    for rank in range(size))
 
-    def kept(self):
-        """What is logged about the keys of the store job: [(term, line of the log, host, path, text)], the latest last."""
-        found = []
-        for path in self.folder.glob("crund.*.log"):
-            term = 0
-            for number, line in enumerate(path.read_text(errors="replace").splitlines()):
-                if leads := re.search(r"leads, with term (\d+)", line):
-                    term = int(leads[1])
-                elif KEYS_LINE.search(line):
-                    found.append((term, number, int(path.name.split(".")[1]), path, line))
-        return sorted(found)
-
     def keeper(self):
-        """The host of the crund that serves the keys of the store job: the one that formed its newest generation, or that has taken over."""
-        found = [k for k in self.kept() if SERVED_LINE.search(k[4])]
-        return found[-1][2] if found else None
-
-    def has_backup(self):
-        """The keys that this crund, which runs, serves are at another one, too."""
-        kept, keeper = self.kept(), self.keeper()
-        return bool(kept) and kept[-1][2:4] == (keeper, self.crunds[keeper].out) and "at another crund, too" in kept[-1][4]
+        """The host of the crund that has the keys of the store job: the one that formed its newest generation."""
+        formed = {}
+        for path in self.folder.glob("crund.*.log"):
+            for found in re.finditer(r"job 'store': generation (\d+) runs", path.read_text(errors="replace")):
+                formed[int(found[1])] = int(path.name.split(".")[1])
+        return formed[max(formed)] if formed else None
 
     def host_of_rank_0(self, job):
         """By the process, which is below the crun of that host."""
@@ -333,7 +294,7 @@ class Place:
     def is_settled(self):
         return (self.leader() is not None and all(self.is_working(job, len(self.workers)) for job in self.jobs)
                 and all(self.answers(h) for h in self.control) and self.etcd_is_whole()
-                and (self.has_backup() if self.options.replicas else self.answers_probes()))
+                and self.answers_probes())
 
     def texts(self):
         return "".join(f"--- {path.name}\n{path.read_text(errors='replace')[-2500:]}\n"
@@ -430,28 +391,12 @@ class Campaign:
                     path.unlink()
         return faults
 
-    def replies(self, since):
-        """The times of the replies that the clients of the store got, each from its newest file."""
-        newest, times = self.place.newest("store")[0], []
-        for path in (self.place.folder / "store").glob("history.*"):
-            if int(path.name.split(".")[1]) < newest - 1:
-                continue
-            with open(path, "rb") as lines:
-                lines.seek(max(0, path.stat().st_size - TAIL_SIZE))
-                records = [json.loads(line) for line in lines if line.startswith(b'["ended"') and line.endswith(b"\n")]
-            times += [r[2] for r in records if r[2] > since]
-        return sorted(times)
-
     def gap(self, since):
-        if self.place.options.replicas:
-            return max(b - a for a, b in itertools.pairwise([since, *self.replies(since), time.monotonic()]))
         times = [at for at, _ in self.place.probes(since)] + [time.monotonic()]
         return max(b - a for a, b in itertools.pairwise(times))
 
     def one_round(self, fault):
         action, place = fault.split("-")
-        if self.place.options.replicas:
-            self.settle()  # a crund that has led anew since then has yet to save that the keys are at another one
         before = {job: self.place.newest(job)[0] for job in self.place.jobs}
         n_overlaps = sum(len(self.place.overlaps(job)) for job in self.place.jobs)
         host, keeper, began = self.choose(place), self.place.keeper(), time.monotonic()
@@ -476,7 +421,7 @@ class Campaign:
 
     def judge(self, done, action, place, is_keeper):
         for job, n in done.restarts.items():
-            has_keys = job == "store" and not self.place.options.replicas and action == "kill" and place in ("leader", "follower") and is_keeper
+            has_keys = job == "store" and action == "kill" and place in ("leader", "follower") and is_keeper
             if n > (1 if place == "host" or has_keys else 0):
                 self.complain(f"{done.fault}: {n} restarts of {job}")
             if done.joins[job] > 2 - n:
@@ -590,7 +535,6 @@ def parse():
     parser.add_argument("--limits", action="store_true", help="the lengths of the gap are checked, too")
     parser.add_argument("--in-order", action="store_true", help="the faults as they are given, one after the other")
     parser.add_argument("--build", type=pathlib.Path, default=jobs.build_folder())
-    parser.add_argument("--replicas", action="store_true", help="crund --store-replicas=2: a killed crund costs no restart")
     parser.add_argument("--torchrun", type=int, help="that many rounds of torchrun in place of the campaign")
     parser.add_argument("--keep", action="store_true", help="the folder stays when something was wrong")
     parser.add_argument("--probe", nargs="+", help=argparse.SUPPRESS)
@@ -639,8 +583,6 @@ def main():
         run_prober(options.probe[0], options.probe[1:])
     if reason := fabrics.missing():
         sys.exit(f"survival.py: {reason}")
-    if options.replicas and "store" not in options.jobs.split(","):
-        sys.exit("survival.py: --replicas is about the keys of the job 'store'")
     rng = random.Random(options.seed)
     print(f"survival.py: seed {options.seed}", flush=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))

@@ -210,10 +210,6 @@ static void test_etcd(void **state)
         {{"--state=etcd://h1/x", "--listen=[::]:5", "--advertise=10.0.0.1:5"}, NULL},
         {{"--state=etcd://h1/x", "--advertise=[::1]:5", "--etcd-ca=f"}, NULL},
         {{"--state=etcd://h1/x", "--listen=[::]:5"}, "--advertise"},
-        {{"--state=etcd://h1/x", "--listen=10.0.0.1:5", "--store-replicas=1"}, NULL},
-        {{"--state=etcd://h1/x", "--listen=10.0.0.1:5", "--store-replicas=3"}, "1 (one crund"},
-        {{"--state=etcd://h1/x", "--listen=10.0.0.1:5", "--store-replicas=2"}, "--secret-file FILE"},
-        {{"--state=/x", "--store-replicas=2", "--secret-file=f"}, "etcd://"},
         {{"--state=etcd://h1/x", "--listen=0.0.0.0:5"}, "--advertise"},
         {{"--state=etcd://h1/x", "--listen-unix=/tmp/s"}, "--advertise"},
         {{"--state=etcd://h1"}, "PREFIX"},
@@ -243,6 +239,17 @@ static void test_etcd(void **state)
     }
 }
 
+/* In a unit of systemd, too: its options are these. */
+static void test_options_that_are_gone(void **state)
+{
+    assert_int_equal(parse("--store-replicas=2", NULL, NULL), DAEMON_E_USAGE);
+    assert_string_equal(error,
+                        "--store-replicas is gone: leave it out; a job restarts once, within --max-restarts, "
+                        "when the crund with its keys ends");
+    assert_int_equal(parse("--store-replicas", "1", NULL), DAEMON_E_USAGE);
+    assert_non_null(strstr(error, "is gone"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -254,6 +261,7 @@ int main(void)
         cmocka_unit_test(test_other_words),
         cmocka_unit_test(test_certificates),
         cmocka_unit_test(test_etcd),
+        cmocka_unit_test(test_options_that_are_gone),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
