@@ -26,13 +26,12 @@
 #include "launcher/host/worker_memory_os.h"
 #include "launcher/cli/job.h"
 #include "launcher/output/attempt_files_uv.h"
-#include "launcher/cli/numa.h"
 #include "launcher/output/output_uv.h"
 #include "launcher/cli/plan.h"
 #include "launcher/supervise/replacement_os.h"
 #include "launcher/util/log_os.h"
 #include "launcher/supervise/spawn_guardian_os.h"
-#include "launcher/supervise/spawn_worker_os.h"
+#include "launcher/supervise/worker_start.h"
 #include "launcher/supervise/zygote_os.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -50,7 +49,8 @@ enum {
 
 /* Everything that a guardian is forked with; freed afterwards. */
 struct worker_starts {
-    struct spawn_worker *workers;
+    struct worker_start *workers;
+    struct worker_attributes *attributes;
     struct strlist *arguments, *environments;
     int n_workers;
     const bool *selected; /* NULL: all */
@@ -62,13 +62,11 @@ static bool is_selected(const struct worker_starts *s, int i)
 }
 
 /* The worker has its own copies. */
-static void close_worker_fds(const struct spawn_worker *w)
+static void close_worker_fds(const struct worker_start *w)
 {
-    const int fds[] = {w->stdio[1], w->stdio[2], w->notice_fd};
-
-    for (size_t i = 0; i < ARRAY_SIZE(fds); i++)
-        if (fds[i] >= 0)
-            (void)close(fds[i]);
+    for (int i = 1; i <= SPAWN_NOTICE_FD; i++) /* not what all workers share, and the rest is not owned */
+        if (w->fds[i] >= 0)
+            (void)close(w->fds[i]);
 }
 
 static void start_finish(struct worker_starts *s)
@@ -83,6 +81,7 @@ static void start_finish(struct worker_starts *s)
     }
     free(s->arguments);
     free(s->environments);
+    free(s->attributes);
     free(s->workers);
 }
 
@@ -92,16 +91,18 @@ static int start_init(struct worker_starts *s, const struct agent_config *config
 
     *s = (struct worker_starts){.n_workers = config->job->n_workers};
     s->workers = calloc(n, sizeof(*s->workers));
+    s->attributes = calloc(n, sizeof(*s->attributes));
     s->arguments = calloc(n, sizeof(*s->arguments));
     s->environments = calloc(n, sizeof(*s->environments));
     for (size_t i = 0; s->workers && i < n; i++)
-        s->workers[i] = (struct spawn_worker){.file = config->file,
-                                              .stdio = {-1, -1, -1},
-                                              .notice_fd = -1,
-                                              .state_fd = -1,
-                                              .import_fd = -1,
-                                              .key_fd = -1};
-    return s->workers && s->arguments && s->environments ? 0 : -ENOMEM;
+        s->workers[i] = (struct worker_start){.file = config->file, .fds = WORKER_START_NO_FDS};
+    return s->workers && s->attributes && s->arguments && s->environments ? 0 : -ENOMEM;
+}
+
+static void describe_attributes(const struct agent_config *config, int i, struct worker_attributes *ret)
+{
+    if (config->bindings)
+        *ret = (struct worker_attributes){.is_bound = true, .cpus = config->bindings[i]};
 }
 
 static int describe_worker(struct worker_starts *s, const struct agent_config *config,
@@ -119,7 +120,8 @@ static int describe_worker(struct worker_starts *s, const struct agent_config *c
         return -ENOMEM;
     s->workers[i].argv = s->arguments[i].items;
     s->workers[i].environment = s->environments[i].items;
-    s->workers[i].cpus = config->bindings ? &config->bindings[i] : NULL;
+    describe_attributes(config, i, &s->attributes[i]);
+    s->workers[i].attributes = &s->attributes[i];
     return 0;
 }
 
@@ -182,7 +184,7 @@ static int take_streams(struct generation *g, struct worker_starts *s, struct at
     struct worker_files *w = &files->workers[worker];
 
     for (int i = 0; i < 3; i++) {
-        s->workers[worker].stdio[i] = w->stdio[i];
+        s->workers[worker].fds[i] = w->stdio[i];
         w->stdio[i] = -1;
     }
     for (int which = 0; which < 2; which++) {
@@ -206,9 +208,10 @@ static int open_descriptors(struct generation *g, struct worker_starts *s, struc
         if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
             return -errno;
         g->notice_fds[i] = pair[0];
-        s->workers[i].notice_fd = pair[1];
-        s->workers[i].state_fd = g->host->worker_memory->states[i]; /* not owned: struct worker_memory is */
-        s->workers[i].key_fd = g->host->worker_memory->key;
+        s->workers[i].fds[SPAWN_NOTICE_FD] = pair[1];
+        s->workers[i].fds[SPAWN_STATE_FD] =
+            g->host->worker_memory->states[i]; /* not owned: struct worker_memory is */
+        s->workers[i].fds[SPAWN_KEY_FD] = g->host->worker_memory->key;
     }
     return 0;
 }
@@ -470,15 +473,13 @@ static int spawn_warm_guardian(struct generation *g, const struct worker_starts 
     zygote_environment(start->workers[0].environment,
                        config->job->virtual_local_rank ? "CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES" : NULL,
                        &environment);
-    const struct spawn_worker zygote = {.file = config->file,
-                                        .argv = start->workers[0].argv,
-                                        .environment = environment.items,
-                                        .stdio = {-1, -1, -1},
-                                        .notice_fd = -1,
-                                        .state_fd = source,
-                                        .import_fd = import,
-                                        .key_fd = -1,
-                                        .cpus = g->n_workers == 1 ? start->workers[0].cpus : NULL};
+    struct worker_start zygote = {.file = config->file,
+                                  .argv = start->workers[0].argv,
+                                  .environment = environment.items,
+                                  .fds = WORKER_START_NO_FDS,
+                                  .attributes = g->n_workers == 1 ? start->workers[0].attributes : NULL};
+    zygote.fds[SPAWN_STATE_FD] = source;
+    zygote.fds[SPAWN_IMPORT_FD] = import;
     int r = environment.failed ? -ENOMEM
                                : spawn_guardian(NULL, (size_t)g->n_workers, &zygote, g->host->death_notice,
                                                 &g->host->guardians, &g->guardian, &g->link);

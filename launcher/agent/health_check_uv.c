@@ -23,6 +23,7 @@
 #include "launcher/host/proc_info_os.h"
 #include "launcher/output/logs_os.h"
 #include "launcher/supervise/spawn_worker_os.h"
+#include "launcher/supervise/worker_start.h"
 #include "launcher/util/bounded_os.h"
 #include "launcher/util/log_os.h"
 #include "launcher/util/signal_name.h"
@@ -279,21 +280,17 @@ static int spawn_check(struct health_check *c, int output)
     bool is_builtin = strcmp(c->config.command, "builtin") == 0;
     struct strlist arguments = {0}, environment = {0};
     _cleanup_close_ int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    struct spawn_worker w = {.file = is_builtin ? "/proc/self/exe" : "/bin/sh",
-                             .stdio = {null, output, output},
-                             .notice_fd = -1,
-                             .state_fd = -1,
-                             .import_fd = -1,
-                             .key_fd = -1};
+    struct worker_start start = {.file = is_builtin ? "/proc/self/exe" : "/bin/sh",
+                                 .fds = {null, output, output, -1, -1, -1, -1}};
 
     strlist_add_copy(&arguments, is_builtin ? "crun" : "sh");
     strlist_add_copy(&arguments, is_builtin ? "--check-node" : "-c");
     if (!is_builtin)
         strlist_add_copy(&arguments, c->config.command);
     describe_environment(&c->config, &environment);
-    w.argv = arguments.items;
-    w.environment = environment.items;
-    int r = arguments.failed || environment.failed ? -ENOMEM : spawn_worker(&w, NULL, &c->pid);
+    start.argv = arguments.items;
+    start.environment = environment.items;
+    int r = arguments.failed || environment.failed ? -ENOMEM : spawn_worker(&start, NULL, &c->pid);
     strlist_finish(&arguments);
     strlist_finish(&environment);
     return r;

@@ -232,21 +232,21 @@ static void watch_worker(struct guardian *g, size_t i)
     }
 }
 
-static int spawn_contained(struct guardian *g, const struct spawn_worker *worker, pid_t *ret_pid)
+static int spawn_contained(struct guardian *g, const struct worker_start *start, pid_t *ret_pid)
 {
     struct spawn_cgroup cgroup = {.folder = g->setup->cgroup->folder};
 
-    int r = spawn_worker(worker, &cgroup, ret_pid);
+    int r = spawn_worker(start, &cgroup, ret_pid);
     if (cgroup.error)
         job_cgroup_refused(g->setup->cgroup, cgroup.error);
     return r;
 }
 
-static bool start_guarded_worker(struct guardian *g, size_t i, const struct spawn_worker *worker)
+static bool start_guarded_worker(struct guardian *g, size_t i, const struct worker_start *start)
 {
     struct guardian_worker *w = &g->setup->state[i];
 
-    int r = spawn_contained(g, worker, &w->pid);
+    int r = spawn_contained(g, start, &w->pid);
     if (r) {
         report_to_crun(g,
                        (struct guardian_report){.kind = GUARDIAN_EXEC_FAILED, .worker = (int)i, .value = -r});
@@ -300,9 +300,7 @@ static bool start_by_zygote(struct guardian *g, size_t i, struct replacement *r)
     w->handshake = handshake;
     g->n_live++;
     *w->start = *r;
-    *r = (struct replacement){
-        .worker = {.stdio = {-1, -1, -1}, .notice_fd = -1, .state_fd = -1, .import_fd = -1, .key_fd = -1},
-        .texts_fd = -1};
+    *r = REPLACEMENT_NONE;
     return true;
 }
 
@@ -335,7 +333,7 @@ static void start_by_exec(struct guardian *g, size_t i, const char *reason)
     if (reason && !g->is_zygote_lost)
         report_to_crun(g, report);
     end_handshake(g, w);
-    if (!start_guarded_worker(g, i, &w->start->worker))
+    if (!start_guarded_worker(g, i, &w->start->start))
         cancel_starts(g);
     replacement_finish(w->start);
     if (to_kill && w->pid > 0)
@@ -367,9 +365,11 @@ static void finish_start(struct guardian *g, size_t i)
     ssize_t n = recv(w->handshake, &fork, sizeof(fork) - 1, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
-    bool is_forked =
-        n >= (ssize_t)sizeof(fork.pid) && is_child(fork.pid) && send(w->handshake, "", 1, MSG_NOSIGNAL) == 1;
-    if (!is_forked) {
+    bool is_forked = n >= (ssize_t)sizeof(fork.pid) && is_child(fork.pid);
+    int r = is_forked ? spawn_set_attributes(fork.pid, w->start->start.attributes) : 0;
+    if (r)
+        (void)snprintf(fork.reason, sizeof(fork.reason), "%s", strerror(-r)); /* fits */
+    if (!is_forked || r || send(w->handshake, "", 1, MSG_NOSIGNAL) != 1) {
         start_by_exec(g, i, g->zygote.link < 0 ? NULL : fork.reason);
         return;
     }
@@ -489,9 +489,9 @@ static void begin_generation(struct guardian *g, const struct replacement *r)
 
     if (g->lease_fd > 0)
         (void)timerfd_settime(g->lease_fd, 0, &never, NULL); /* this one's follows; cannot fail */
-    if (r->texts_fd >= 0)
+    if (r->fd >= 0)
         g->has_death_notice =
-            pread(r->texts_fd, &latest_notice, sizeof(latest_notice), 0) == (ssize_t)sizeof(latest_notice);
+            pread(r->fd, &latest_notice, sizeof(latest_notice), 0) == (ssize_t)sizeof(latest_notice);
     g->is_running = true;
     g->group_signal = 0;
     g->n_to_start = g->setup->n_workers;
@@ -739,7 +739,7 @@ static void start_replacement(struct guardian *g, const struct guardian_order *o
         report_to_crun(g, (struct guardian_report){
                               .kind = GUARDIAN_EXEC_FAILED, .worker = order->worker, .value = order->error});
     else if (!start_by_zygote(g, (size_t)order->worker, r) &&
-             !start_guarded_worker(g, (size_t)order->worker, &r->worker))
+             !start_guarded_worker(g, (size_t)order->worker, &r->start))
         cancel_starts(g);
 }
 

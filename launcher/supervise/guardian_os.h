@@ -20,7 +20,7 @@ struct job_cgroup;
 struct logs;
 struct named_file;
 struct replacement;
-struct spawn_worker;
+struct worker_start;
 
 enum guardian_order_kind {
     GUARDIAN_SIGNAL = 1,  /* to the process group of every worker, and to every orphan; see group_delay_ms */
@@ -41,9 +41,8 @@ struct guardian_order {
     uint32_t kind;
     int32_t signal;
     int32_t worker;
-    uint32_t descriptors; /* GUARDIAN_START: bit i: the i-th descriptor is attached */
-    int32_t error;        /* set by the receiver: errno when not all of it arrived */
-    uint64_t time_ns;     /* GUARDIAN_LEASE */
+    int32_t error;    /* set by the receiver: errno when not all of it arrived */
+    uint64_t time_ns; /* GUARDIAN_LEASE */
 };
 
 enum guardian_report_kind {
@@ -79,11 +78,11 @@ struct guardian_worker {
     bool sweep;                /* what is left of that session is being killed */
     int handshake;             /* of a start by the zygote that is under way; 0: none */
     bool to_kill;              /* as soon as that start has ended */
-    struct replacement *start; /* its texts and descriptors */
+    struct replacement *start; /* its bytes and descriptors */
 };
 
 struct guardian_setup {
-    const struct spawn_worker *workers;
+    const struct worker_start *workers;
     struct guardian_worker *state;
     size_t n_workers;
     struct guardian_report *unsent; /* room for reports that crun does not take yet */
@@ -93,7 +92,7 @@ struct guardian_setup {
                   above 2 are closed */
     size_t n_keep;
     pid_t crun;
-    const struct spawn_worker
+    const struct worker_start
         *zygote;               /* NULL: none. With it the guardian stays for all generations of the job, and
                                           starts workers by orders alone (GUARDIAN_BEGIN, GUARDIAN_START) */
     struct job_cgroup *cgroup; /* of the workers */

@@ -11,7 +11,7 @@
 #include "launcher/supervise/guardian_os.h"
 #include "launcher/supervise/job_cgroup_os.h"
 #include "launcher/supervise/replacement_os.h"
-#include "launcher/supervise/spawn_worker_os.h"
+#include "launcher/supervise/worker_start.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 
@@ -21,19 +21,14 @@ static int compare_ints(const void *a, const void *b)
 }
 
 /* All descriptors that the workers need, ascending. */
-static size_t collect_descriptors(const struct spawn_worker *workers, size_t n_workers, int *keep)
+static size_t collect_descriptors(const struct worker_start *workers, size_t n_workers, int *keep)
 {
     size_t n = 0;
 
-    for (size_t i = 0; i < n_workers; i++) {
-        const struct spawn_worker *w = &workers[i];
-        const int fds[] = {w->stdio[0], w->stdio[1],  w->stdio[2], w->notice_fd,
-                           w->state_fd, w->import_fd, w->key_fd};
-
-        for (size_t j = 0; j < ARRAY_SIZE(fds); j++)
-            if (fds[j] > 2)
-                keep[n++] = fds[j];
-    }
+    for (size_t i = 0; i < n_workers; i++)
+        for (int j = 0; j < SPAWN_FD_END; j++)
+            if (workers[i].fds[j] > 2)
+                keep[n++] = workers[i].fds[j];
     qsort(keep, n, sizeof(*keep), compare_ints);
     return n;
 }
@@ -48,14 +43,14 @@ static pid_t fork_plainly(void)
 #endif
 }
 
-int spawn_guardian(const struct spawn_worker *workers, size_t n_workers, const struct spawn_worker *zygote,
+int spawn_guardian(const struct worker_start *workers, size_t n_workers, const struct worker_start *zygote,
                    const struct death_notice *death_notice, const struct spawn_guardian_job *job,
                    pid_t *ret_pid, int *ret_link)
 {
     struct job_cgroup cgroup;
     _cleanup_free_ struct guardian_worker *state = calloc(n_workers, sizeof(*state));
     _cleanup_free_ struct replacement *starts = calloc(n_workers, sizeof(*starts));
-    _cleanup_free_ int *keep = calloc(7 * n_workers + 8, sizeof(*keep));
+    _cleanup_free_ int *keep = calloc(SPAWN_FD_END * n_workers + 8, sizeof(*keep));
     const size_t n_unsent_max = 2 * n_workers + GUARDIAN_UNSENT_MORE;
     _cleanup_free_ struct guardian_report *unsent = calloc(n_unsent_max, sizeof(*unsent));
     int link[2];

@@ -10,7 +10,7 @@ struct death_notice;
 struct job_cgroup_shared;
 struct logs;
 struct named_file;
-struct spawn_worker;
+struct worker_start;
 
 /* What the guardians of a job have in common. */
 struct spawn_guardian_job {
@@ -29,6 +29,6 @@ struct spawn_guardian_job {
  * it (see guardian_os.h; non-blocking, close-on-exec), or -errno. The caller may close the workers' descriptors
  * afterwards.
  */
-int spawn_guardian(const struct spawn_worker *workers, size_t n_workers, const struct spawn_worker *zygote,
+int spawn_guardian(const struct worker_start *workers, size_t n_workers, const struct worker_start *zygote,
                    const struct death_notice *death_notice, const struct spawn_guardian_job *job,
                    pid_t *ret_pid, int *ret_link);

@@ -27,8 +27,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "launcher/cli/numa.h"
 #include "launcher/supervise/close_descriptors_os.h"
+#include "launcher/supervise/worker_start.h"
 #include "base/address_sanitizer.h"
 #include "base/err.h"
 
@@ -71,22 +71,24 @@ void spawn_ignore_signal(int signal, bool restore_default)
 
 /* ---- in the child ---- */
 
-static int place_descriptors(const struct spawn_worker *w)
+static int place_descriptors(const struct worker_start *s)
 {
     for (int i = 0; i < 3; i++)
-        if (w->stdio[i] >= 0 && dup2(w->stdio[i], i) < 0)
+        if (s->fds[i] >= 0 && dup2(s->fds[i], i) < 0)
             return errno;
     /* After stdio, which may have had these numbers. First each of them moves above all targets: they may have each
      * other's numbers, and dup2() of a descriptor onto itself would keep close-on-exec. */
-    int special[] = {w->notice_fd, w->state_fd, w->import_fd, w->key_fd};
-    for (size_t i = 0; i < ARRAY_SIZE(special); i++)
+    int special[SPAWN_FD_END];
+    for (int i = SPAWN_NOTICE_FD; i < SPAWN_FD_END; i++) {
+        special[i] = s->fds[i];
         if (special[i] >= 0 && special[i] < SPAWN_FD_END) {
             special[i] = fcntl(special[i], F_DUPFD_CLOEXEC, SPAWN_FD_END);
             if (special[i] < 0)
                 return errno;
         }
-    for (size_t i = 0; i < ARRAY_SIZE(special); i++)
-        if (special[i] >= 0 && dup2(special[i], SPAWN_NOTICE_FD + (int)i) < 0)
+    }
+    for (int i = SPAWN_NOTICE_FD; i < SPAWN_FD_END; i++)
+        if (special[i] >= 0 && dup2(special[i], i) < 0)
             return errno;
     return -close_descriptors(SPAWN_FD_END, INT_MAX);
 }
@@ -103,8 +105,17 @@ static int reset_signals(void)
     return sigprocmask(SIG_SETMASK, &none, NULL) < 0 ? errno : 0;
 }
 
+int spawn_set_attributes(pid_t pid, const struct worker_attributes *a)
+{
+    if (!a)
+        return 0;
+    if (a->is_bound && sched_setaffinity(pid, sizeof(a->cpus), (const cpu_set_t *)&a->cpus) < 0)
+        return -errno;
+    return 0;
+}
+
 /* Returns errno when the program could not be executed. */
-static int become_worker(const struct spawn_worker *w, pid_t guardian, pid_t crun)
+static int become_worker(const struct worker_start *s, pid_t guardian, pid_t crun)
 {
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
         return errno;
@@ -114,16 +125,16 @@ static int become_worker(const struct spawn_worker *w, pid_t guardian, pid_t cru
         return errno;
     /* Where Yama restricts ptrace(), tools that crun starts may look at the worker all the same; fails elsewhere. */
     (void)prctl(PR_SET_PTRACER, (unsigned long)crun);
-    int r = place_descriptors(w);
+    int r = place_descriptors(s);
     if (!r)
         r = reset_signals();
-    if (!r && w->cpus && sched_setaffinity(0, sizeof(*w->cpus), (const cpu_set_t *)w->cpus) < 0)
-        r = errno;
+    if (!r)
+        r = -spawn_set_attributes(0, s->attributes);
     if (!r && files_raised && setrlimit(RLIMIT_NOFILE, &files_before) < 0)
         r = errno;
     if (r)
         return r;
-    (void)execve(w->file, w->argv, w->environment); /* returns only on failure */
+    (void)execve(s->file, s->argv, s->environment); /* returns only on failure */
     return errno;
 }
 
@@ -189,7 +200,7 @@ static bool is_fork_failure(long r)
     return r == -EAGAIN || r == -ENOMEM;
 }
 
-int spawn_worker(const struct spawn_worker *worker, struct spawn_cgroup *cgroup, pid_t *ret_pid)
+int spawn_worker(const struct worker_start *start, struct spawn_cgroup *cgroup, pid_t *ret_pid)
 {
     const struct clone_into_cgroup into = {.flags = CLONE_VM | CLONE_VFORK |
                                                     UINT64_C(0x200000000), /* INTO_CGROUP */
@@ -209,7 +220,7 @@ int spawn_worker(const struct spawn_worker *worker, struct spawn_cgroup *cgroup,
     }
     if (pid == 0) {
         refused = enters ? enter_cgroup(cgroup->folder) : 0;
-        error = become_worker(worker, guardian, crun);
+        error = become_worker(start, guardian, crun);
         _exit(127);
     }
     if (pid < 0)

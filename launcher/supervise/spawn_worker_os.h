@@ -1,33 +1,13 @@
 #pragma once
 
-/* Starting one worker: how it is described, and the vfork() that the guardian does for it. */
+/* Starting one worker (worker_start.h): the vfork() that the guardian does for it. */
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
 
-struct numa_cpus;
-
-/* Numbers inside a worker. */
-enum {
-    SPAWN_NOTICE_FD = 3,
-    SPAWN_STATE_FD,
-    SPAWN_IMPORT_FD,
-    SPAWN_KEY_FD,
-    SPAWN_FD_END, /* no descriptor from here on is open */
-};
-
-/* How one worker is started. Descriptors are borrowed; -1 in stdio: crun's own, -1 elsewhere: none. */
-struct spawn_worker {
-    const char *file; /* a path; PATH is not searched */
-    char *const *argv;
-    char *const *environment;
-    int stdio[3];
-    int notice_fd;
-    int state_fd, key_fd;         /* see proto/worker_memory.h */
-    int import_fd;                /* of the zygote alone: see zygote_launch() */
-    const struct numa_cpus *cpus; /* it runs on these only; NULL: on every CPU that crun may use */
-};
+struct worker_attributes;
+struct worker_start;
 
 /*
  * Raises the limit of open files to the hard limit, for this process and the guardians: a store has a connection
@@ -46,4 +26,7 @@ struct spawn_cgroup {
 };
 
 /* For the guardian: starts one worker; cgroup may be NULL. 0 with its pid, or -errno, with no process left. */
-int spawn_worker(const struct spawn_worker *worker, struct spawn_cgroup *cgroup, pid_t *ret_pid);
+int spawn_worker(const struct worker_start *start, struct spawn_cgroup *cgroup, pid_t *ret_pid);
+
+/* Gives a process of one thread these attributes, NULL: none. pid 0: the calling process. Makes system calls only. 0 or -errno. */
+int spawn_set_attributes(pid_t pid, const struct worker_attributes *attributes);

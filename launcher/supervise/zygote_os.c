@@ -12,9 +12,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "launcher/cli/numa.h"
 #include "launcher/supervise/replacement_os.h"
 #include "launcher/supervise/spawn_worker_os.h"
+#include "launcher/supervise/worker_start.h"
 #include "launcher/supervise/zygote_source.h"
 #include "launcher/util/send_descriptors_sock.h"
 #include "launcher/util/strlist.h"
@@ -22,25 +22,23 @@
 #include "base/err.h"
 #include "base/time.h"
 
-enum { N_WORKER_FDS = 7, N_ORDER_FDS = N_WORKER_FDS + 2 };
+enum { N_ORDER_FDS = SPAWN_FD_END + 2 };
 static_assert((int)N_ORDER_FDS <= (int)SEND_DESCRIPTORS_MAX, "all fit");
 
 /* zygote.py has these numbers, too. */
-static_assert((int)SPAWN_FD_END == (int)N_WORKER_FDS,
-              "a worker has descriptors that the zygote does not know");
-static_assert(sizeof(struct zygote_order) == 64, "ORDER_SIZE in zygote.py");
+static_assert(sizeof(struct zygote_order) == 16, "ORDER_SIZE in zygote.py");
 static_assert(sizeof(struct zygote_report) == 24 + ZYGOTE_TEXT_SIZE, "Zygote.report() in zygote.py");
 
 /* ---- the guardian's side ---- */
 
-int zygote_launch(struct zygote *z, const struct spawn_worker *worker, struct spawn_cgroup *cgroup)
+int zygote_launch(struct zygote *z, const struct worker_start *start, struct spawn_cgroup *cgroup)
 {
-    struct spawn_worker spawn = *worker;
+    struct worker_start spawn = *start;
     int pair[2];
 
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         return -errno;
-    spawn.notice_fd = pair[1];
+    spawn.fds[SPAWN_NOTICE_FD] = pair[1];
     int r = fcntl(pair[0], F_SETFL, O_NONBLOCK) < 0 ? -errno : spawn_worker(&spawn, cgroup, &z->pid);
     (void)close(pair[1]); /* the zygote has a copy */
     if (r) {
@@ -56,47 +54,30 @@ int zygote_launch(struct zygote *z, const struct spawn_worker *worker, struct sp
     return 0;
 }
 
-void zygote_reaped(struct zygote *z, const struct spawn_worker *worker, int status)
+void zygote_reaped(struct zygote *z, const struct worker_start *start, int status)
 {
     z->pid = 0;
     if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && !z->is_stuck)
-        (void)!ftruncate(worker->import_fd,
+        (void)!ftruncate(start->fds[SPAWN_IMPORT_FD],
                          0); /* killed from outside; else a module is imported by the workers alone */
 }
 
-/* The descriptors of a worker in the order of their numbers there. Those that it shares with crun are the guardian's. */
-static int list_worker_fds(const struct spawn_worker *w, uint32_t *ret_present, int *fds)
+/* In the order of their numbers in the worker. Those that it shares with crun are the guardian's. */
+static int list_worker_fds(const struct worker_start *start, int *fds)
 {
-    const int given[N_WORKER_FDS] = {w->stdio[0] >= 0 ? w->stdio[0] : 0,
-                                     w->stdio[1] >= 0 ? w->stdio[1] : 1,
-                                     w->stdio[2] >= 0 ? w->stdio[2] : 2,
-                                     w->notice_fd,
-                                     w->state_fd,
-                                     w->import_fd,
-                                     w->key_fd};
-    int n = 0;
+    struct worker_start given = *start;
 
-    *ret_present = 0;
-    for (int i = 0; i < N_WORKER_FDS; i++)
-        if (given[i] >= 0) {
-            *ret_present |= 1u << i;
-            fds[n++] = given[i];
-        }
-    return n;
+    for (int i = 0; i < SPAWN_NOTICE_FD; i++)
+        if (given.fds[i] < 0)
+            given.fds[i] = i;
+    return worker_start_list_fds(&given, fds);
 }
 
 int zygote_start_worker(struct zygote *z, int worker, const struct replacement *r, pid_t crun,
                         int *ret_handshake)
 {
-    struct zygote_order order = {.kind = ZYGOTE_START,
-                                 .worker = (uint32_t)worker,
-                                 .guardian = getpid(),
-                                 .texts_at = r->texts_at,
-                                 .n_arguments = r->n_arguments,
-                                 .n_variables = r->n_variables,
-                                 .cpus_at = r->cpus_at,
-                                 .cpus_size = r->cpus_at ? sizeof(*r->worker.cpus) : 0,
-                                 .crun = (int32_t)crun};
+    struct zygote_order order = {
+        .kind = ZYGOTE_START, .worker = (uint32_t)worker, .guardian = getpid(), .crun = (int32_t)crun};
     int fds[N_ORDER_FDS], pair[2];
 
     if (z->link < 0)
@@ -105,9 +86,9 @@ int zygote_start_worker(struct zygote *z, int worker, const struct replacement *
         return -EBUSY;
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         return -errno;
-    fds[0] = r->texts_fd;
+    fds[0] = r->fd;
     fds[1] = pair[1];
-    int n = 2 + list_worker_fds(&r->worker, &order.descriptors, fds + 2);
+    int n = 2 + list_worker_fds(&r->start, fds + 2);
     int error = send_descriptors(z->link, &order, sizeof(order), fds, n, MSG_DONTWAIT);
     (void)close(pair[1]); /* sent, or of no use */
     if (error) {

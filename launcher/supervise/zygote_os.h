@@ -4,7 +4,7 @@
  * The zygote of --warm, as its guardian sees it: an interpreter that has imported what the workers import, and forks
  * them (python/crun_launch/zygote.py). One for each guardian, which outlives generations then.
  *
- * For each start the guardian makes a handshake socket and sends it to the zygote with the texts and descriptors of the worker. The forked
+ * For each start the guardian makes a handshake socket and sends it to the zygote with the bytes (worker_start.h) and descriptors of the worker. The forked
  * worker becomes a child of the guardian, sends its process id through that socket, and waits for one byte: only then is it a
  * worker. When the socket ends first (the zygote has ended, or cannot fork), the worker is started by exec.
  *
@@ -19,24 +19,21 @@
 
 struct replacement;
 struct spawn_cgroup;
-struct spawn_worker;
+struct worker_start;
 
 /* ---- records, in the order of bytes of the machine; zygote.py has the same ---- */
 
 enum zygote_order_kind {
-    ZYGOTE_START = 1, /* descriptors: the texts, the handshake socket, those of the worker */
-    ZYGOTE_END,       /* save the list of modules and end */
+    ZYGOTE_START =
+        1, /* descriptors: the bytes of the start, the handshake socket, 0 to 2 of the worker, those that its head names above */
+    ZYGOTE_END, /* save the list of modules and end */
 };
 
 struct zygote_order {
     uint32_t kind;
     uint32_t worker;
-    int32_t guardian;     /* its process id: the parent that the worker must have */
-    uint32_t descriptors; /* bit i: number i of the worker is attached; 0, 1 and 2 always are */
-    uint64_t texts_at, n_arguments, n_variables; /* in the memory file: the file, arguments, variables */
-    uint64_t cpus_at, cpus_size;                 /* there too: a set of bits; 0: no binding */
-    int32_t crun;                                /* its process id: its tools may trace the worker */
-    int32_t unused;
+    int32_t guardian; /* its process id: the parent that the worker must have */
+    int32_t crun;     /* its process id: its tools may trace the worker */
 };
 
 enum zygote_report_kind {
@@ -79,14 +76,14 @@ struct zygote {
     uint64_t loading_since_ns; /* its last record */
 };
 
-/* Executes it. worker: as the first worker, with the environment of zygote_environment(), the source as state_fd, and as
- * import_fd a memory file for the name of the module whose import is under way. Cgroup as for spawn_worker(): workers that
+/* Executes it. start: as the first worker, with the environment of zygote_environment(), the source as SPAWN_STATE_FD, and as
+ * SPAWN_IMPORT_FD a memory file for the name of the module whose import is under way. Cgroup as for spawn_worker(): workers that
  * it forks are in the same. 0 or -errno. */
-int zygote_launch(struct zygote *z, const struct spawn_worker *worker, struct spawn_cgroup *cgroup);
+int zygote_launch(struct zygote *z, const struct worker_start *start, struct spawn_cgroup *cgroup);
 
 /* It has been reaped with that status. Where the module under import is not the cause, its name is removed: the next zygote drops
  * the module that it finds there. */
-void zygote_reaped(struct zygote *z, const struct spawn_worker *worker, int status);
+void zygote_reaped(struct zygote *z, const struct worker_start *start, int status);
 
 /* Sends the order to fork a worker. 0 with the guardian's end of the handshake socket, or -errno: -EBUSY when the zygote imports and
  * the start would wait longer than one by exec. */

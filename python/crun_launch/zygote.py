@@ -6,11 +6,11 @@ imports modules and waits for orders. Each worker is a fork of it that returns f
 script, the module or the code of the command line. So `__main__`, sys.path[0], tracebacks, exit codes and atexit are the
 interpreter's own, and no frame of this file is below the script.
 
-    guardian -- START (texts, descriptors) --> zygote          launcher/supervise/zygote_os.h has both formats
+    guardian -- START (bytes, descriptors) --> zygote          launcher/supervise/zygote_os.h and worker_start.h have the formats
                                                zygote forks a helper, the helper forks the workers and ends:
                                                the guardian, a subreaper, adopts them
     guardian <- its process id --------------- worker, in a socket of its own for each start
-    guardian -- one byte --------------------> worker, which returns to CPython
+    guardian -- one byte --------------------> worker, which has its attributes by then and returns to CPython
 
 A worker that does not receive the byte ends: the guardian starts it by exec then, and no worker runs twice. Starts wait for the
 imports of the list that the job began with, and for no others: while LOADING reports have the value 1, the guardian starts by exec.
@@ -39,7 +39,8 @@ import sys
 START, END = 1, 2  # orders
 READY, DROPPED, REFUSED, LOADING, REMARK = 1, 2, 3, 4, 7  # reports
 TEXT_SIZE = 200
-ORDER_SIZE = 64
+ORDER_SIZE = 16
+HEAD_SIZE = 16
 N_FDS_MAX = 9
 N_ORDERS_MAX = 16  # forked at once: with their descriptors they fit into a small limit of open files
 N_NAMES_MAX = 20000
@@ -52,7 +53,7 @@ LEARN_INTERVAL_MS = 1000
 LEARN_SLOW_MS = 10000
 LEARN_QUICK_ROUNDS = 60
 
-# Numbers of descriptors: in the zygote when it is executed, and in workers (launcher/supervise/spawn_worker_os.h).
+# Numbers of descriptors: in the zygote when it is executed, and in workers (launcher/supervise/worker_start.h).
 CONTROL_FD, SOURCE_FD, IMPORT_FD = 3, 4, 5
 WORKER_FD = 3  # notice, state, cache, key
 LAST_FD = 6
@@ -635,33 +636,30 @@ def seed_again():
 
 # ---- orders ----
 
+def words_of(data):
+    return [int.from_bytes(data[i:i + 4], sys.byteorder) for i in range(0, 16, 4)]
+
+
 class Order:
     def __init__(self, record, fds):
         self.fds = fds
-        words = [int.from_bytes(record[i:i + 4], sys.byteorder) for i in range(0, 16, 4)]
-        sizes = [int.from_bytes(record[i:i + 8], sys.byteorder) for i in range(16, 56, 8)]
-        self.crun = int.from_bytes(record[56:60], sys.byteorder)
-        self.kind, self.worker, self.guardian, self.descriptors = words
-        self.texts_at, self.n_arguments, self.n_variables, self.cpus_at, self.cpus_size = sizes
-        if self.kind == START and len(fds) == 2 + bin(self.descriptors).count("1"):
-            self.texts, self.handshake = fds[:2]
+        self.kind, self.worker, self.guardian, self.crun = words_of(record)
+        if self.kind == START and len(fds) >= 2:
+            self.n_arguments, self.n_variables, given, self.texts_at = words_of(os.pread(fds[0], HEAD_SIZE, 0))
+            self.numbers = [number for number in range(LAST_FD + 1) if number < WORKER_FD or given >> number & 1]
+            if len(fds) == 2 + len(self.numbers):
+                self.start, self.handshake = fds[:2]
 
     def read_texts(self):
-        size = os.fstat(self.texts).st_size
-        data = os.pread(self.texts, size, 0)
-        texts = data[self.texts_at:].split(b"\0")
+        size = os.fstat(self.start).st_size
+        texts = os.pread(self.start, size, 0)[self.texts_at:].split(b"\0")
         n = 1 + self.n_arguments
         self.argv, self.environment = texts[1:n], texts[n:n + self.n_variables]
-        cpus = data[self.cpus_at:self.cpus_at + self.cpus_size] if self.cpus_at else b""
-        bits = int.from_bytes(cpus, sys.byteorder)
-        self.cpus = {i for i in range(8 * len(cpus)) if bits >> i & 1}
 
     def place_descriptors(self):
         """Numbers of the worker: 0, 1, 2, then those for notices and memory. All others are above and get closed."""
-        given = iter(self.fds[2:])
-        for number in range(LAST_FD + 1):
-            if self.descriptors >> number & 1:
-                os.dup2(next(given), number, True)
+        for number, fd in zip(self.numbers, self.fds[2:]):
+            os.dup2(fd, number, True)
         os.set_inheritable(self.handshake, False)
 
     def close(self):
@@ -997,10 +995,8 @@ class Zygote:
         for fd in set(list_descriptors()) - set(range(LAST_FD + 1)) - {order.handshake}:
             self.close_quietly(fd)
         for number in range(WORKER_FD, LAST_FD + 1):
-            if not order.descriptors >> number & 1:
+            if number not in order.numbers:
                 self.close_quietly(number)
-        if order.cpus:
-            os.sched_setaffinity(0, order.cpus)
         if os.getcwd() != origin.cwd:
             os.chdir(origin.cwd)
         os.umask(origin.umask)

@@ -13,7 +13,7 @@
 
 #include "tests/support/c/cmocka_fixed.h"
 
-enum { N_DESCRIPTORS = 6 }; /* texts, three for input and output, notices, state */
+enum { N_DESCRIPTORS = 6 }; /* bytes, three for input and output, notices, state */
 
 static int link_fds[2];
 static struct rlimit limit_before;
@@ -36,16 +36,12 @@ static void send_order(void)
 {
     char name[] = "worker", argument[] = "argument", rank[] = "RANK=1";
     char *argv[] = {name, argument, NULL}, *environment[] = {rank, NULL};
-    const struct spawn_worker w = {.file = "/bin/worker",
-                                   .argv = argv,
-                                   .environment = environment,
-                                   .stdio = {0, 1, 2},
-                                   .notice_fd = link_fds[0],
-                                   .state_fd = 0,
-                                   .import_fd = -1,
-                                   .key_fd = -1};
+    const struct worker_start start = {.file = "/bin/worker",
+                                       .argv = argv,
+                                       .environment = environment,
+                                       .fds = {0, 1, 2, link_fds[0], 0, -1, -1}};
 
-    assert_int_equal(replacement_send(link_fds[0], 1, &w), 0);
+    assert_int_equal(replacement_send(link_fds[0], 1, &start), 0);
 }
 
 /* Only so many more descriptors can be opened. */
@@ -80,11 +76,11 @@ static void an_order_arrives_with_its_descriptors(void **state)
     send_order();
     leave_room_for(N_DESCRIPTORS);
     assert_int_equal(receive_error(&r), 0);
-    assert_string_equal(r.worker.file, "/bin/worker");
-    assert_string_equal(r.worker.argv[1], "argument");
-    assert_string_equal(r.worker.environment[0], "RANK=1");
-    assert_true(r.worker.stdio[2] > 2 && r.worker.notice_fd > 2 && r.worker.state_fd > 2);
-    assert_int_equal(r.worker.import_fd, -1);
+    assert_string_equal(r.start.file, "/bin/worker");
+    assert_string_equal(r.start.argv[1], "argument");
+    assert_string_equal(r.start.environment[0], "RANK=1");
+    assert_true(r.start.fds[2] > 2 && r.start.fds[SPAWN_NOTICE_FD] > 2 && r.start.fds[SPAWN_STATE_FD] > 2);
+    assert_int_equal(r.start.fds[SPAWN_IMPORT_FD], -1);
     replacement_finish(&r);
 }
 
