@@ -630,6 +630,9 @@ CRW_EXPORT int crw_trainer_create(const struct crw_trainer_options *options, str
 CRW_EXPORT void crw_trainer_destroy(struct crw_trainer *t);
 /* What sums gradients, and how fast it was when the ranks connected; "" for one rank. Valid as long as the trainer. */
 CRW_EXPORT const char *crw_trainer_transport(const struct crw_trainer *t);
+/* The library that computes matrix products, with version and path, or why it is libcrw alone. Valid as long as the
+ * trainer. */
+CRW_EXPORT const char *crw_trainer_products(const struct crw_trainer *t);
 
 /* A data set to be copied to the device: inputs in PyTorch's order, floats, or bytes that
  * table maps to floats. Targets: as the losses take them, an int64_t for each sample, its class, or floats for

@@ -3,7 +3,8 @@
  * double. What the real library refuses is refused: shapes that do not fit, an algorithm that it did not choose, too
  * little workspace, a bias that is not aligned to 16 bytes (a status). An operand that is less aligned than the preference
  * promised breaks the device, as the kernel of the real library would: the promise is 256 bytes unless set otherwise.
- * Objects that are not freed are counted.
+ * A product whose kind and shape were not computed before is refused inside a capture, where the real library would load
+ * a kernel. Objects that are not freed are counted.
  */
 
 #include "tests/fakes/fake_cublaslt.h"
@@ -14,7 +15,8 @@
 #include <cuda_runtime_api.h>
 
 enum { SUCCESS = 0, INVALID_VALUE = 7, TRANSPOSE_A = 3, TRANSPOSE_B = 4, EPILOGUE = 7, BIAS = 8 };
-enum { ALGORITHM = 0x414c474f, WORKSPACE_NEEDED = 1 << 20, NOT_SUPPORTED = 15 };
+enum { ALGORITHM = 0x414c474f, WORKSPACE_NEEDED = 1 << 20, EXECUTION_FAILED = 13, NOT_SUPPORTED = 15 };
+enum { VERSION = 130102, N_KINDS_MAX = 256 };
 enum { WORKSPACE_BYTES = 1, ALIGNMENT_A = 5, ALIGNMENT_D = 8, ALIGNMENT_DEFAULT = 256, BIAS_ALIGNMENT = 16 };
 
 struct operation {
@@ -53,6 +55,16 @@ struct choice {
 extern struct fake_cublaslt fake_cublaslt;
 struct fake_cublaslt fake_cublaslt = {.n_algorithms = 1};
 
+/* What makes the real library choose another kernel. */
+struct kind {
+    int compute;
+    int32_t turn_a, turn_b, epilogue;
+    uint64_t m, n, k, alignment[4];
+};
+
+static struct kind kinds[N_KINDS_MAX]; /* that were computed outside of captures */
+static int n_kinds;
+
 static int make(void **ret, size_t n_bytes)
 {
     *ret = calloc(1, n_bytes);
@@ -67,6 +79,7 @@ static int drop(void *object)
     return SUCCESS;
 }
 
+size_t cublasLtGetVersion(void);
 int cublasLtCreate(void **handle);
 int cublasLtDestroy(void *handle);
 int cublasLtMatmulDescCreate(void **ret, int compute, int scale_type);
@@ -83,6 +96,11 @@ int cublasLtMatmul(void *handle, void *operation, const void *alpha, const void 
                    const void *b, void *layout_b, const void *beta, const void *c, void *layout_c, void *d,
                    void *layout_d, const uint64_t *algorithm, void *workspace, size_t workspace_bytes,
                    cudaStream_t stream);
+
+size_t cublasLtGetVersion(void)
+{
+    return VERSION;
+}
 
 int cublasLtCreate(void **handle)
 {
@@ -214,6 +232,34 @@ static bool compute(void *data)
     return true;
 }
 
+/* False: a capture is no place for the first product of a kind. */
+static bool is_loaded(const struct kind *kind, cudaStream_t stream)
+{
+    for (int i = 0; i < n_kinds; i++)
+        if (memcmp(&kinds[i], kind, sizeof(*kind)) == 0)
+            return true;
+    if (cuda_host_is_capturing(stream) || n_kinds == N_KINDS_MAX)
+        return false;
+    kinds[n_kinds++] = *kind;
+    return true;
+}
+
+static struct kind kind_of(const struct operation *o, const struct layout *a, const struct layout *d,
+                           const uint64_t *algorithm)
+{
+    struct kind kind;
+    memset(&kind, 0, sizeof(kind));
+    kind.compute = o->compute;
+    kind.turn_a = o->turn_a;
+    kind.turn_b = o->turn_b;
+    kind.epilogue = o->epilogue;
+    kind.m = d->rows;
+    kind.n = d->columns;
+    kind.k = o->turn_a ? a->rows : a->columns;
+    memcpy(kind.alignment, algorithm + 1, sizeof(kind.alignment));
+    return kind;
+}
+
 int cublasLtMatmul(void *handle, void *operation, const void *alpha, const void *a, void *layout_a,
                    const void *b, void *layout_b, const void *beta, const void *c, void *layout_c, void *d,
                    void *layout_d, const uint64_t *algorithm, void *workspace, size_t workspace_bytes,
@@ -229,6 +275,9 @@ int cublasLtMatmul(void *handle, void *operation, const void *alpha, const void 
         return fake_cublaslt.fails_with;
     if (o->epilogue & 4 && !is_aligned(o->bias, BIAS_ALIGNMENT))
         return NOT_SUPPORTED;
+    const struct kind kind = kind_of(o, layout_a, layout_d, algorithm);
+    if (!is_loaded(&kind, stream))
+        return EXECUTION_FAILED;
     struct work *w = malloc(sizeof(*w));
     if (!w)
         return INVALID_VALUE;

@@ -69,6 +69,7 @@ def test_same_curve_as_on_the_cpu(tmp_path, gpu, program, n, args):
         assert p.returncode == 0, p.stderr
         assert (" on GPUs, " if backend == "cuda" else " on CPUs, ") in p.stdout
         assert ("all-reduce of 4 MiB over 2 GPUs moves" in p.stdout) == (backend == "cuda" and n == 2)
+        assert p.stdout.count("matrix products by libcrw: fp32") == (backend == "cuda")
     assert_same_curve(epochs_of(tmp_path / "cuda"), epochs_of(tmp_path / "cpu"))
 
 

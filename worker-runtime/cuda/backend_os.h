@@ -13,7 +13,7 @@
 
 #include "worker-runtime/crw.h"
 
-#define BACKEND_ABI 6u
+#define BACKEND_ABI 7u
 
 /* The symbol: const struct backend *crw_backend(void). */
 #define BACKEND_SYMBOL "crw_backend"
@@ -118,6 +118,8 @@ struct backend {
     /* All memory is made here. */
     int (*trainer_create)(const struct backend_trainer_options *options, struct backend_trainer **ret);
     void (*trainer_destroy)(struct backend_trainer *t);
+    /* The library that computes matrix products, or why none but the plugin does. Valid as long as t. */
+    const char *(*trainer_products)(const struct backend_trainer *t);
 
     /* Copies a data set to the device for good. */
     int (*trainer_set_data)(struct backend_trainer *t, enum backend_data which,

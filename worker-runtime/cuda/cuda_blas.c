@@ -4,6 +4,8 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <link.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,6 +52,8 @@ struct lt_choice {
 struct cuda_blas {
     void *library, *handle;
     int status;
+    char name[CUDA_BLAS_NAME_SIZE];
+    size_t (*version)(void);
     int (*create)(void **handle);
     int (*destroy)(void *handle);
     int (*new_operation)(void **operation, int compute, int scale_type);
@@ -74,6 +78,7 @@ static bool find_calls(struct cuda_blas *b)
         const char *name;
         void *function;
     } calls[] = {
+        {"cublasLtGetVersion", &b->version},
         {"cublasLtCreate", &b->create},
         {"cublasLtDestroy", &b->destroy},
         {"cublasLtMatmulDescCreate", &b->new_operation},
@@ -101,6 +106,15 @@ static const struct library_place cublaslt_place = {
     .wheels = {"nvidia/cu13/lib/libcublasLt.so.13", "nvidia/cublas/lib/libcublasLt.so.12"},
 };
 
+static void name_library(struct cuda_blas *b)
+{
+    struct link_map *map = NULL;
+    const size_t version = b->version();
+    (void)dlinfo(b->library, RTLD_DI_LINKMAP, &map); /* map stays NULL */
+    (void)snprintf(b->name, sizeof(b->name), "cuBLASLt %zu.%zu.%zu (%s)", version / 10000,
+                   version / 100 % 100, version % 100, map ? map->l_name : "no path"); /* may be cut */
+}
+
 /* The library stays open: it has threads and handlers of its own. */
 int cuda_blas_open(const char *path, struct cuda_blas **ret)
 {
@@ -112,6 +126,7 @@ int cuda_blas_open(const char *path, struct cuda_blas **ret)
         return crw_fail(CRW_E_NOT_FOUND, "CRW_CUBLASLT_LIBRARY cannot be loaded: %s", dlerror());
     if (!find_calls(&b) || b.create(&b.handle) != 0)
         return path ? crw_fail(CRW_E_MISMATCH, "%s is no cuBLASLt that this program can use", path) : 0;
+    name_library(&b);
     *ret = malloc(sizeof(b));
     if (*ret) {
         **ret = b;
@@ -131,6 +146,11 @@ void cuda_blas_close(struct cuda_blas *b)
 int cuda_blas_status(const struct cuda_blas *b)
 {
     return b ? b->status : 0;
+}
+
+const char *cuda_blas_name(const struct cuda_blas *b)
+{
+    return b->name;
 }
 
 /* ---- one product ---- */

@@ -16,13 +16,15 @@
 
 /* Where a product takes some 10 us on a large GPU with libcrw's kernels. A smaller one does not gain what it costs to do
  * the bias apart. Estimated: no GPU was at hand. */
-enum { CUDA_BLAS_MIN = 1 << 27, CUDA_BLAS_EDGE_MIN = 64 };
+enum { CUDA_BLAS_MIN = 1 << 27, CUDA_BLAS_EDGE_MIN = 64, CUDA_BLAS_NAME_SIZE = 512 };
 
 struct cuda_blas;
 
 /* path NULL: the one of the loader or of a Python's PyTorch, or *ret is NULL. A path that cannot be used is an error. */
 int cuda_blas_open(const char *path, struct cuda_blas **ret);
 void cuda_blas_close(struct cuda_blas *b);
+/* Version and path of the library; valid as long as b. */
+const char *cuda_blas_name(const struct cuda_blas *b);
 /* The status of the first product that failed; 0: none did. b may be NULL. */
 int cuda_blas_status(const struct cuda_blas *b);
 

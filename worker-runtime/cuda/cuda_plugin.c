@@ -79,6 +79,7 @@ static const struct backend cuda_backend = {
     .count_devices = count_cuda_devices,
     .trainer_create = cuda_trainer_create,
     .trainer_destroy = cuda_trainer_destroy,
+    .trainer_products = cuda_trainer_products,
     .trainer_set_data = cuda_trainer_set_data,
     .trainer_start = cuda_trainer_start,
     .trainer_upload = cuda_trainer_upload,

@@ -498,9 +498,19 @@ static cudaError_t end_capture(struct backend_trainer *t, cudaError_t queued, cu
     return r;
 }
 
+/* cuBLASLt loads a kernel with the first product that needs it, which a capture may forbid: so each product is queued
+ * once in front of one. What is in the buffers then does not matter, and no state is changed. */
+static cudaError_t warm_up(struct backend_trainer *t, int n)
+{
+    cudaError_t r = t->blas ? forward(t, n, true) : cudaSuccess;
+    return r == cudaSuccess && t->blas ? backward(t, n, false) : r;
+}
+
 static cudaError_t capture_gradients(struct backend_trainer *t, int n, cudaGraphExec_t *ret)
 {
-    cudaError_t r = cudaStreamBeginCapture(t->q.stream, cudaStreamCaptureModeThreadLocal);
+    cudaError_t r = warm_up(t, n);
+    if (r == cudaSuccess)
+        r = cudaStreamBeginCapture(t->q.stream, cudaStreamCaptureModeThreadLocal);
     return r == cudaSuccess ? end_capture(t, queue_pieces(t, n, true), ret) : r;
 }
 

@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <math.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -417,6 +418,24 @@ static int open_blas(struct backend_trainer *t)
                             : cuda_fail(r, "cannot use the device");
 }
 
+static void describe_products(struct backend_trainer *t)
+{
+    const char *why = t->options.precision == BACKEND_EXACT ? "fp32 is computed by no other library"
+                      : !has_large_products(t->model)       ? "no linear layer is large enough for cuBLASLt"
+                                                            : "no cuBLASLt can be loaded";
+    if (t->blas)
+        (void)snprintf(t->products, sizeof(t->products),
+                       "matrix products by %s for large linear layers, else by libcrw",
+                       cuda_blas_name(t->blas)); /* may be cut; the same below */
+    else
+        (void)snprintf(t->products, sizeof(t->products), "matrix products by libcrw: %s", why);
+}
+
+const char *cuda_trainer_products(const struct backend_trainer *t)
+{
+    return t->products;
+}
+
 int cuda_trainer_create(const struct backend_trainer_options *options, struct backend_trainer **ret)
 {
     int r = check_model_and_loss(options);
@@ -438,6 +457,7 @@ int cuda_trainer_create(const struct backend_trainer_options *options, struct ba
         free(t);
         return r;
     }
+    describe_products(t);
     cudaError_t made = make_trainer_memory(t);
     if (made != cudaSuccess) {
         cuda_trainer_destroy(t);

@@ -80,6 +80,7 @@ struct backend_trainer {
     struct backend_trainer_options options;
     enum cuda_optimizer_kind optimizer;
     struct cuda_blas *blas; /* NULL: all products are libcrw's own */
+    char products[CUDA_BLAS_NAME_SIZE + 64];
 
     struct cuda_queue q, side;
     bool side_is_busy; /* it has work that compute does not follow yet */
@@ -149,6 +150,7 @@ cudaError_t cuda_step_evaluate(struct backend_trainer *t, uint32_t first, int n)
 
 int cuda_trainer_create(const struct backend_trainer_options *options, struct backend_trainer **ret);
 void cuda_trainer_destroy(struct backend_trainer *t);
+const char *cuda_trainer_products(const struct backend_trainer *t);
 int cuda_trainer_set_data(struct backend_trainer *t, enum backend_data which,
                           const struct backend_samples *samples);
 int cuda_trainer_start(struct backend_trainer *t, const uint32_t *list, size_t count, uint64_t cursor);

@@ -287,6 +287,11 @@ const char *crw_trainer_transport(const struct crw_trainer *t)
     return t && t->comm ? t->plugin.backend->comm_describe(t->comm) : "";
 }
 
+const char *crw_trainer_products(const struct crw_trainer *t)
+{
+    return t ? t->plugin.backend->trainer_products(t->trainer) : "";
+}
+
 /* First the graphs, which refer to the communicator; then that, which breaks off a collective that hangs and would
  * keep the device busy; then the trainer's memory. */
 void crw_trainer_destroy(struct crw_trainer *t)

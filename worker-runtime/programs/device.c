@@ -110,6 +110,11 @@ const char *device_transport(const struct device *d)
     return crw_trainer_transport(d->trainer);
 }
 
+const char *device_products(const struct device *d)
+{
+    return crw_trainer_products(d->trainer);
+}
+
 void device_destroy(struct device *d)
 {
     if (!d)

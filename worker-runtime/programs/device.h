@@ -27,6 +27,8 @@ int device_create(struct trainer *t, struct device **ret);
 void device_destroy(struct device *d);
 /* As crw_trainer_transport(). */
 const char *device_transport(const struct device *d);
+/* As crw_trainer_products(). */
+const char *device_products(const struct device *d);
 
 /* The host's copy of the state to the device. 0, or as crw_trainer_load(). */
 int device_load(struct device *d);

@@ -229,6 +229,8 @@ static int start_device(struct trainer *t)
         result = device_create(t, &t->device);
     if (result == 0 && device_transport(t->device)[0])
         report_say(&t->report, "%s", device_transport(t->device));
+    if (result == 0)
+        report_say(&t->report, "%s", device_products(t->device));
     if (result == 0 && device_load(t->device) != 0)
         result = trainer_fail(t, "%s", crw_error_message());
     return trainer_agree(t, result);

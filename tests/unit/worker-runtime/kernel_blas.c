@@ -221,6 +221,8 @@ static struct crw_model *new_model(int hidden)
     return model;
 }
 
+static char products[1024]; /* as the trainer of the last step described them */
+
 /* What a step returns. libcrw's kernels do nothing in it, so only what the fake has seen counts. */
 static int step_in(enum backend_precision precision, const char *library, int hidden)
 {
@@ -247,6 +249,7 @@ static int step_in(enum backend_precision precision, const char *library, int hi
         r = b->trainer_step(trainer, N, true);
         if (r == 0)
             r = b->trainer_wait(trainer, 60000, &progress);
+        (void)snprintf(products, sizeof(products), "%s", b->trainer_products(trainer));
         b->trainer_destroy(trainer);
     }
     cuda_host_set_dry(false);
@@ -274,11 +277,23 @@ static void trains_with_it(void)
     const int before = fake->n_products;
     expect(step_in(BACKEND_EXACT, fake_path, IN) == 0 && fake->n_products == before,
            "an exact step has none");
-    expect(step_in(BACKEND_TF32, fake_path, IN) == 0, "a step is trained");
-    expect(fake->n_products == before + 5, "five products: all but for the gradient of the batch itself");
+    expect(strstr(products, "by libcrw: fp32"), "and names the reason");
+    expect(step_in(BACKEND_TF32, fake_path, IN) == 0,
+           "a step is trained, with a first product before its capture");
+    expect(fake->n_products == before + 10,
+           "five products, before and in the capture: all but for the gradient of the batch itself");
+    expect(strstr(products, "cuBLASLt 13.1.2 (") && strstr(products, fake_path),
+           "version and path are named");
     expect(step_in(BACKEND_TF32, fake_path, OUT) == 0 && step_in(BACKEND_BF16, fake_path, OUT) == 0,
            "steps with an odd width are trained");
-    expect(fake->n_products == before + 15 && fake->n_misaligned == 0, "their products are taken, too");
+    expect(fake->n_products == before + 30 && fake->n_misaligned == 0, "their products are taken, too");
+    expect(step_in(BACKEND_TF32, NULL, IN / 2) == 0 && strstr(products, "by libcrw: no linear layer"),
+           "a small network needs none");
+    (void)unsetenv("VIRTUAL_ENV");
+    (void)setenv("PATH", "/nonexistent", 1);
+    const bool has_one = dlopen("libcublasLt.so.13", RTLD_LAZY) || dlopen("libcublasLt.so.12", RTLD_LAZY);
+    expect(has_one || (step_in(BACKEND_TF32, NULL, IN) == 0 && strstr(products, "by libcrw: no cuBLASLt")),
+           "a machine without the library does without");
     fake->fails_with = STATUS_INTERNAL_ERROR;
     expect(step_in(BACKEND_BF16, fake_path, IN) != 0 && strstr(crw_backend()->error_message(), "status 14"),
            "a step that fails names the status");
