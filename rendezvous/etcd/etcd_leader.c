@@ -146,12 +146,8 @@ const char *etcd_leader_address(const struct etcd_leader *l)
     return l->has_seen && l->seen_revision > 0 && l->seen_id != l->config.id ? l->seen_address : "";
 }
 
-static void note_outcome(struct etcd_leader *l, const struct etcd_reply *reply, uint64_t now_ns)
+static void note_outcome(struct etcd_leader *l, const struct etcd_reply *reply)
 {
-    if (reply->outcome != ETCD_OK)
-        l->answers_ns = 0;
-    else if (l->answers_ns == 0)
-        l->answers_ns = now_ns;
     (void)snprintf(l->trouble, sizeof(l->trouble), "%s", reply->outcome == ETCD_OK ? "" : reply->error);
 }
 
@@ -172,7 +168,7 @@ static void lose_lease(struct etcd_leader *l, uint64_t now_ns)
 
 bool etcd_leader_next_lease(struct etcd_leader *l, uint64_t now_ns, struct etcd_request *ret)
 {
-    if (l->lease_pending || now_ns < l->lease_due_ns)
+    if (l->lease_pending || now_ns < l->lease_due_ns || now_ns < l->retired_until_ns)
         return false;
     *ret = (struct etcd_request){
         .kind = l->lease ? ETCD_KEEPALIVE : ETCD_GRANT, .lease = l->lease, .ttl_s = ETCD_LEASE_S};
@@ -207,57 +203,14 @@ void etcd_leader_take_lease(struct etcd_leader *l, const struct etcd_reply *repl
 
 /* ---- the leader's key ---- */
 
-/* A refused connection to this crund proves nothing. */
-static bool is_disproved(const struct etcd_leader *l, uint64_t id)
-{
-    for (size_t i = 0; i < l->n_disproved; i++)
-        if (l->disproved[i] == id)
-            return true;
-    return l->n_disproved == ETCD_DISPROVED_MAX;
-}
-
-/* Whether the crund that was suspected has written the key since. The first read after the suspicion only corrects the view. */
-static void note_disproof(struct etcd_leader *l)
-{
-    bool was_view_old = l->is_view_old;
-
-    l->is_view_old = was_view_old && l->is_look_old;
-    if (l->dead_revision == 0 || l->seen_revision <= l->dead_revision || l->seen_id != l->suspected_id ||
-        is_disproved(l, l->seen_id))
-        return;
-    if (was_view_old)
-        l->dead_revision = l->seen_revision; /* it had led again before it ended, which was not seen here */
-    else
-        l->disproved[l->n_disproved++] = l->seen_id;
-}
-
-/* The key is missing, or its process has certainly ended: only one process can listen at our address, so another one that led there has
- * ended, and this one was started in its place. Not later, as two crunds with one address by mistake would depose each other for
- * ever. */
+/* No crund can lead with the key as it is. Only one process can listen at our address, so the process that led there before this one
+ * was started has ended. That counts at the first look only: two crunds with one address by mistake would depose each other without
+ * end. */
 static bool is_vacant(struct etcd_leader *l, bool is_first)
 {
     if (is_first && l->seen_revision > 0 && strcmp(l->seen_address, l->config.address) == 0)
         l->predecessor_revision = l->seen_revision;
-    return l->seen_revision == 0 || l->seen_revision == l->predecessor_revision;
-}
-
-/* May the place of the leader be taken, for a reason that is there from *since_ns on? Not by a crund without the keys of jobs while the
- * one that has them may be the first, also where etcd has been away for as long as both waited. */
-static bool has_deferred(const struct etcd_leader *l, uint64_t *since_ns, uint64_t now_ns)
-{
-    uint64_t begin_ns;
-
-    if (*since_ns == 0)
-        *since_ns = now_ns;
-    begin_ns = *since_ns > l->answers_ns ? *since_ns : l->answers_ns;
-    return !l->defers || now_ns - begin_ns >= ETCD_DEFER_MS * MS;
-}
-
-static bool may_take_vacant(struct etcd_leader *l, bool is_vacant, uint64_t now_ns)
-{
-    if (!is_vacant)
-        l->vacant_ns = 0;
-    return is_vacant && has_deferred(l, &l->vacant_ns, now_ns);
+    return l->seen_revision == 0 || l->seen_revision == l->predecessor_revision || l->seen_id == l->config.id;
 }
 
 /* Of a read of the key, or of a transaction that found another revision. */
@@ -266,7 +219,6 @@ static void see_leader(struct etcd_leader *l, const struct etcd_reply *reply, ui
     const struct etcd_pair *pair = reply->n_pairs > 0 ? &reply->pairs[0] : NULL;
     char text[ETCD_ADDRESS_SIZE + 64] = "";
     bool is_first = !l->has_looked;
-    uint64_t last_id = l->seen_id;
 
     l->has_seen = l->has_looked = true;
     l->seen_revision = pair ? pair->mod_revision : 0;
@@ -276,65 +228,7 @@ static void see_leader(struct etcd_leader *l, const struct etcd_reply *reply, ui
         memcpy(text, buf_bytes(&pair->value), buf_size(&pair->value));
     if (sscanf(text, "crund 1 %16" SCNx64 " %279s", &l->seen_id, l->seen_address) != 2)
         l->seen_address[0] = '\0';
-    if (l->seen_id != last_id)
-        l->refused_ns = l->silent_ns = 0;
-    note_disproof(l);
-    l->wants_campaign = now_ns >= l->retired_until_ns &&
-                        (may_take_vacant(l, is_vacant(l, is_first), now_ns) ||
-                         (pair && (l->seen_id == l->config.id || l->seen_revision == l->dead_revision)));
-    /* This process accepts connections in its place: nobody is refused any more, and the lease would be waited for. */
-    l->wants_withdraw =
-        !l->wants_campaign && l->seen_revision > 0 && l->seen_revision == l->predecessor_revision;
-}
-
-void etcd_leader_defer(struct etcd_leader *l, bool defers)
-{
-    l->defers = defers;
-}
-
-static bool is_followed(const struct etcd_leader *l, const char *address)
-{
-    return l->role == ETCD_FOLLOWING && address[0] != '\0' && strcmp(etcd_leader_address(l), address) == 0;
-}
-
-static void take_for_lost(struct etcd_leader *l)
-{
-    l->dead_revision = l->seen_revision; /* a look under way may show the same again */
-    l->wants_campaign = true;
-}
-
-void etcd_leader_suspect(struct etcd_leader *l, const char *address, uint64_t now_ns)
-{
-    if (!is_followed(l, address) || is_disproved(l, l->seen_id) || !has_deferred(l, &l->refused_ns, now_ns))
-        return;
-    take_for_lost(l);
-    l->suspected_id = l->seen_id;
-    l->is_view_old = true;
-    l->is_look_old = l->work == ETCD_WORK_LOOK;
-}
-
-bool etcd_leader_presume_lost(struct etcd_leader *l, const char *address, uint64_t now_ns)
-{
-    if (!is_followed(l, address) || l->answered_id != l->seen_id || l->wants_campaign ||
-        !has_deferred(l, &l->silent_ns, now_ns))
-        return false;
-    take_for_lost(l);
-    l->suspected_id = 0; /* it may come back, and lead again: that disproves nothing */
-    return true;
-}
-
-void etcd_leader_connected(struct etcd_leader *l, const char *address)
-{
-    if (is_followed(l, address))
-        l->refused_ns = 0;
-}
-
-void etcd_leader_answered(struct etcd_leader *l, const char *address)
-{
-    if (!is_followed(l, address))
-        return;
-    l->answered_id = l->seen_id;
-    l->refused_ns = l->silent_ns = 0;
+    l->wants_campaign = is_vacant(l, is_first) && now_ns >= l->retired_until_ns;
 }
 
 static void compose_campaign(struct etcd_leader *l, struct etcd_request *ret)
@@ -362,12 +256,11 @@ static void take_campaign(struct etcd_leader *l, const struct etcd_reply *reply,
     if (reply->outcome == ETCD_OK && reply->succeeded) {
         l->role = ETCD_LOADING;
         l->term = reply->revision;
-        l->has_seen = l->is_view_old = false;
+        l->has_seen = false;
         l->work_due_ns = now_ns;
         job_key(l, 0, "", l->load_from);
         l->load_from[strlen(l->load_from) - 16] = '\0';
         l->load_keys = LOAD_KEYS;
-        l->vacant_ns = l->refused_ns = l->silent_ns = 0;
     } else if (reply->outcome == ETCD_OK) {
         see_leader(l, reply, now_ns);
     } else {
@@ -376,25 +269,6 @@ static void take_campaign(struct etcd_leader *l, const struct etcd_reply *reply,
         if (reply->code == ETCD_CODE_NOT_FOUND)
             lose_lease(l, now_ns);
     }
-}
-
-static void compose_withdrawal(struct etcd_leader *l, struct etcd_request *ret)
-{
-    *ret = (struct etcd_request){.kind = ETCD_TXN, .revision = l->predecessor_revision};
-    leader_key(l, ret->key);
-    /* Without memory the transaction is empty, and the next look asks for another one. */
-    (void)etcd_request_add(ret, ETCD_DELETE, ret->key);
-    l->wants_withdraw = false;
-}
-
-/* A look shows what has become of it. */
-static void take_withdrawal(struct etcd_leader *l, const struct etcd_reply *reply, uint64_t now_ns)
-{
-    uint64_t pause_ms = reply->outcome == ETCD_OK        ? 0
-                        : reply->outcome == ETCD_REFUSED ? REFUSED_MS
-                                                         : RETRY_MS;
-
-    l->work_due_ns = now_ns + pause_ms * MS;
 }
 
 static void compose_look(struct etcd_leader *l, struct etcd_request *ret)
@@ -412,7 +286,6 @@ static void take_look(struct etcd_leader *l, const struct etcd_reply *reply, uin
         see_leader(l, reply, now_ns);
     else
         l->has_seen = false; /* it is not known any more where the leader is */
-    l->is_look_old = false;
 }
 
 /* ---- loading ---- */
@@ -559,7 +432,6 @@ void etcd_leader_resign(struct etcd_leader *l)
 void etcd_leader_retire(struct etcd_leader *l, const char *why, uint64_t now_ns)
 {
     l->retired_until_ns = now_ns + RETIRED_MS * MS;
-    l->predecessor_revision = l->term; /* which is withdrawn */
     depose(l, why, now_ns);
 }
 
@@ -799,13 +671,13 @@ static void take_check(struct etcd_leader *l, const struct etcd_reply *reply, ui
 
 static bool may_campaign(const struct etcd_leader *l, uint64_t now_ns)
 {
-    return l->wants_campaign && now_ns >= l->retired_until_ns && l->has_seen && has_lease(l, now_ns);
+    return l->wants_campaign && l->has_seen && has_lease(l, now_ns);
 }
 
 /* There is something that waits for nothing but the request under way. */
 static bool has_work(const struct etcd_leader *l, uint64_t now_ns)
 {
-    if (l->role == ETCD_FOLLOWING && (l->wants_withdraw || may_campaign(l, now_ns)))
+    if (l->role == ETCD_FOLLOWING && may_campaign(l, now_ns))
         return true;
     if (l->role != ETCD_LEADING || l->is_batch)
         return false;
@@ -817,9 +689,7 @@ static enum etcd_work choose_work(struct etcd_leader *l, uint64_t now_ns)
 {
     switch (l->role) {
     case ETCD_FOLLOWING:
-        return l->wants_withdraw         ? ETCD_WORK_WITHDRAW
-               : may_campaign(l, now_ns) ? ETCD_WORK_CAMPAIGN
-                                         : ETCD_WORK_LOOK;
+        return may_campaign(l, now_ns) ? ETCD_WORK_CAMPAIGN : ETCD_WORK_LOOK;
     case ETCD_LOADING:
         return ETCD_WORK_LOAD;
     case ETCD_LEADING:
@@ -840,9 +710,6 @@ bool etcd_leader_next_work(struct etcd_leader *l, uint64_t now_ns, struct etcd_r
     case ETCD_WORK_LOOK:
     case ETCD_WORK_CHECK:
         compose_look(l, ret);
-        break;
-    case ETCD_WORK_WITHDRAW:
-        compose_withdrawal(l, ret);
         break;
     case ETCD_WORK_CAMPAIGN:
         compose_campaign(l, ret);
@@ -865,11 +732,9 @@ void etcd_leader_take_work(struct etcd_leader *l, struct etcd_reply *reply, uint
     enum etcd_work work = l->work;
 
     l->work = ETCD_WORK_NONE;
-    note_outcome(l, reply, now_ns);
+    note_outcome(l, reply);
     if (work == ETCD_WORK_LOOK)
         take_look(l, reply, now_ns);
-    else if (work == ETCD_WORK_WITHDRAW)
-        take_withdrawal(l, reply, now_ns);
     else if (work == ETCD_WORK_CAMPAIGN)
         take_campaign(l, reply, now_ns);
     else if (l->work_term != l->term)
@@ -893,6 +758,11 @@ bool etcd_leader_holds(const struct etcd_leader *l, uint64_t now_ns)
     return l->role == ETCD_LEADING && has_lease(l, now_ns);
 }
 
+static uint64_t later_of(uint64_t a_ns, uint64_t b_ns)
+{
+    return a_ns > b_ns ? a_ns : b_ns;
+}
+
 static void lower(uint64_t *deadline_ns, uint64_t other_ns)
 {
     if (other_ns < *deadline_ns)
@@ -904,7 +774,7 @@ uint64_t etcd_leader_deadline(const struct etcd_leader *l)
     uint64_t deadline_ns = l->lease != 0 ? l->lease_until_ns : UINT64_MAX;
 
     if (!l->lease_pending)
-        lower(&deadline_ns, l->lease_due_ns);
+        lower(&deadline_ns, later_of(l->lease_due_ns, l->retired_until_ns));
     if (l->work == ETCD_WORK_NONE)
         lower(&deadline_ns, has_work(l, 0) ? 0 : l->work_due_ns);
     return deadline_ns;

@@ -6,36 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/decimal.h"
 #include "base/random_os.h"
 #include "base/time.h"
-#include "proto/frame.h"
-#include "proto/wire.h"
 #include "rendezvous/etcd/etcd_client_os.h"
 #include "rendezvous/etcd/etcd_leader.h"
-#include "rendezvous/etcd/leader_silence.h"
 #include "rendezvous/rounds/rounds_json.h"
 #include "rendezvous/server/rounds_state_uv.h"
 #include "rendezvous/server/rounds_uv.h"
 #include "rendezvous/server/server_impl_uv.h"
 
 enum { TROUBLE_MS = 10000, NS_PER_MS = 1000000 };
-
-/*
- * The connection to the crund that leads. When that ends and the kernel there refuses a new one, its process has ended. A host that is
- * lost sends nothing, and is found by leader_silence.h: its place is taken sooner than at the end of its lease, as etcd prolongs all
- * leases when a member of its own is lost with that host.
- */
-struct leader_watch {
-    uv_tcp_t tcp;
-    uv_connect_t connect;
-    uv_write_t write, ping_write;
-    struct server *server;
-    struct rounds_etcd *etcd; /* NULL: it is being closed */
-    struct buf greeting, ping;
-    char address[ETCD_ADDRESS_SIZE];
-    char scratch[256];
-};
 
 struct rounds_etcd {
     struct rounds_state state;
@@ -44,240 +24,18 @@ struct rounds_etcd {
     struct etcd_client_config config;
     uv_async_t answered;
     uv_timer_t timer;
-    struct leader_watch *watch; /* NULL: none */
-    uint64_t watch_due_ms;
-    struct leader_silence silence;
-    uint64_t tick_ms;    /* the next one of that */
-    uint64_t watched_id; /* of the crund that is watched */
     struct buf text;
     uint64_t troubled_ms;
-    size_t n_disproved; /* of the leader, logged */
-    bool advertised;    /* it takes part */
+    bool advertised; /* it takes part */
     bool is_stopping;
 };
-
-static void run_etcd(struct rounds_etcd *e);
 
 static struct rounds_etcd *etcd_of(struct rounds_state *s)
 {
     return (struct rounds_etcd *)s; /* its first member */
 }
 
-/* ---- the connection to the leader ---- */
-
-static void on_watch_closed(uv_handle_t *handle)
-{
-    struct leader_watch *w = handle->data;
-    struct server *s = w->server;
-
-    buf_finish(&w->greeting);
-    buf_finish(&w->ping);
-    free(w);
-    server_handle_closed(s);
-}
-
-static void close_watch(struct rounds_etcd *e)
-{
-    struct leader_watch *w = e->watch;
-
-    e->watch = NULL;
-    if (!w)
-        return;
-    w->etcd = NULL;
-    uv_close((uv_handle_t *)&w->tcp, on_watch_closed);
-}
-
-/* error: 0 or -errno, as of libuv. */
-static void note_watch_end(struct rounds_etcd *e, int error)
-{
-    if (leader_silence_ended(&e->silence, error))
-        etcd_leader_suspect(&e->leader, e->watch->address, boot_ns());
-}
-
-/* It has ended, or could not be made. */
-static void watch_ended(struct leader_watch *w, int error)
-{
-    struct rounds_etcd *e = w->etcd;
-
-    if (!e)
-        return;
-    note_watch_end(e, error);
-    e->watch_due_ms = uv_now(w->tcp.loop) + leader_silence_pause_ms(&e->silence, error);
-    close_watch(e);
-    run_etcd(e);
-}
-
-static void on_watch_room(uv_handle_t *handle, size_t suggested, uv_buf_t *ret)
-{
-    struct leader_watch *w = handle->data;
-
-    *ret = uv_buf_init(w->scratch, sizeof(w->scratch));
-}
-
-static void on_watch_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *room)
-{
-    struct leader_watch *w = stream->data;
-
-    if (n < 0)
-        watch_ended(w, 0);
-    if (n <= 0 || !w->etcd)
-        return;
-    leader_silence_answered(&w->etcd->silence);
-    etcd_leader_answered(&w->etcd->leader, w->address);
-}
-
-static void on_watch_written(uv_write_t *write, int status)
-{
-    (void)status; /* the read has the same error */
-}
-
-static void on_watch_connected(uv_connect_t *connect, int status)
-{
-    struct leader_watch *w = connect->data;
-    uv_buf_t greeting = uv_buf_init((char *)buf_bytes(&w->greeting), (unsigned)buf_size(&w->greeting));
-
-    if (status == UV_ECANCELED)
-        return;
-    if (status == 0 && w->etcd)
-        etcd_leader_connected(&w->etcd->leader, w->address);
-    if (status == 0)
-        status = uv_read_start((uv_stream_t *)&w->tcp, on_watch_room, on_watch_read);
-    if (status == 0) /* as a client of the store, or it would be closed after a while */
-        status = uv_write(&w->write, (uv_stream_t *)&w->tcp, &greeting, 1, on_watch_written);
-    if (status < 0)
-        watch_ended(w, status);
-}
-
-/* HOST:PORT or [IPV6]:PORT, numeric. */
-static bool parse_address(const char *text, struct sockaddr_storage *ret)
-{
-    char host[ETCD_ADDRESS_SIZE];
-    const char *colon = strrchr(text, ':');
-    bool is_v6 = text[0] == '[' && colon && colon[-1] == ']';
-    uint64_t port;
-
-    if (!colon || !decimal_parse(colon + 1, 1, UINT16_MAX, &port))
-        return false;
-    (void)snprintf(host, sizeof(host), "%.*s", (int)(colon - text) - (is_v6 ? 2 : 0), text + is_v6);
-    return (is_v6 ? uv_ip6_addr(host, (int)port, (struct sockaddr_in6 *)ret)
-                  : uv_ip4_addr(host, (int)port, (struct sockaddr_in *)ret)) == 0;
-}
-
-static int connect_watch(struct leader_watch *w, const struct sockaddr_storage *to)
-{
-    if (frame_put_greeting(&w->greeting, 1) < 0 || wire_put_word(&w->ping, WIRE_OP_PING, 1) < 0)
-        return -ENOMEM;
-    return uv_tcp_connect(&w->connect, &w->tcp, (const struct sockaddr *)to, on_watch_connected);
-}
-
-static void open_watch(struct rounds_etcd *e, const char *address)
-{
-    struct sockaddr_storage to = {0};
-    struct leader_watch *w = parse_address(address, &to) ? calloc(1, sizeof(*w)) : NULL;
-    uv_loop_t *loop = e->timer.loop;
-    int r;
-
-    e->watch_due_ms = uv_now(loop) + LEADER_TICK_MS;
-    if (e->watched_id == e->leader.seen_id)
-        leader_silence_reopened(&e->silence);
-    else
-        leader_silence_begin(&e->silence);
-    e->watched_id = e->leader.seen_id;
-    if (!w)
-        return;
-    (void)uv_tcp_init(loop, &w->tcp); /* cannot fail without a socket */
-    w->tcp.data = w->connect.data = w;
-    w->etcd = e;
-    w->server = e->state.shell->server;
-    server_handle_opened(w->server);
-    e->watch = w;
-    e->tick_ms = uv_now(loop) + LEADER_TICK_MS;
-    (void)snprintf(w->address, sizeof(w->address), "%s", address);
-    r = connect_watch(w, &to);
-    if (r < 0) {
-        note_watch_end(e, r);
-        close_watch(e); /* another attempt follows */
-    }
-}
-
-static void ping_leader(struct leader_watch *w)
-{
-    uv_buf_t ping = uv_buf_init((char *)buf_bytes(&w->ping), (unsigned)buf_size(&w->ping));
-
-    /* Where it fails no answer comes. The write before has ended: it was answered. */
-    (void)uv_write(&w->ping_write, (uv_stream_t *)&w->tcp, &ping, 1, on_watch_written);
-}
-
-static void reopen_watch(struct rounds_etcd *e)
-{
-    char address[ETCD_ADDRESS_SIZE];
-
-    memcpy(address, e->watch->address, sizeof(address));
-    close_watch(e);
-    open_watch(e, address);
-}
-
-static void replace_leader(struct rounds_etcd *e)
-{
-    const char *address = etcd_leader_address(&e->leader);
-
-    if (etcd_leader_presume_lost(&e->leader, address, boot_ns()))
-        rounds_log(e->state.shell, "the crund at %s, which leads, answers nothing: this one takes its place",
-                   address);
-}
-
-static void take_step(struct rounds_etcd *e, enum leader_step step)
-{
-    if (step == LEADER_STEP_PING)
-        ping_leader(e->watch);
-    else if (step == LEADER_STEP_REOPEN && e->watch)
-        reopen_watch(e);
-    else if (step == LEADER_STEP_REPLACE)
-        replace_leader(e);
-}
-
-static void tick_watch(struct rounds_etcd *e)
-{
-    uint64_t now_ms = uv_now(e->timer.loop);
-
-    if (!e->watch || now_ms < e->tick_ms)
-        return;
-    e->tick_ms = now_ms + LEADER_TICK_MS;
-    take_step(e, leader_silence_tick(&e->silence));
-}
-
-static void note_etcd_answer(struct rounds_etcd *e)
-{
-    if (e->leader.role == ETCD_FOLLOWING && e->watched_id == e->leader.seen_id)
-        take_step(e, leader_silence_etcd_answered(&e->silence));
-}
-
-static void update_watch(struct rounds_etcd *e)
-{
-    const char *address = e->leader.role == ETCD_FOLLOWING ? etcd_leader_address(&e->leader) : "";
-
-    if (e->leader.role == ETCD_LEADING)
-        e->watched_id = 0; /* what is followed next is watched from its beginning */
-    if (e->watch && (e->is_stopping || e->leader.role != ETCD_FOLLOWING ||
-                     (address[0] != '\0' && strcmp(e->watch->address, address) != 0)))
-        close_watch(e);
-    if (!e->watch && !e->is_stopping && address[0] != '\0' && uv_now(e->timer.loop) >= e->watch_due_ms)
-        open_watch(e, address);
-    tick_watch(e);
-}
-
 /* ---- what becomes of this crund ---- */
-
-static void log_disproved(struct rounds_etcd *e)
-{
-    if (e->leader.n_disproved == e->n_disproved)
-        return;
-    e->n_disproved = e->leader.n_disproved;
-    rounds_log(e->state.shell,
-               "the crund at %s leads, and its address refuses connections from here: check its --advertise; "
-               "when it ends, the end of its lease is waited for",
-               e->leader.seen_address);
-}
 
 static void log_trouble(struct rounds_etcd *e)
 {
@@ -311,14 +69,10 @@ static void take_change(struct rounds_etcd *e)
 static void take_replies(struct rounds_etcd *e)
 {
     struct etcd_reply reply;
-    bool is_answer;
 
     if (etcd_client_take(e->client, ETCD_LANE_WORK, &reply)) {
-        is_answer = reply.outcome == ETCD_OK;
         etcd_leader_take_work(&e->leader, &reply, boot_ns());
         etcd_reply_finish(&reply);
-        if (is_answer)
-            note_etcd_answer(e);
         log_trouble(e);
     }
     if (etcd_client_take(e->client, ETCD_LANE_LEASE, &reply)) {
@@ -337,22 +91,15 @@ static void send_requests(struct rounds_etcd *e)
         etcd_client_send(e->client, ETCD_LANE_LEASE, &request);
 }
 
-static void on_etcd_timer(uv_timer_t *timer)
-{
-    run_etcd(timer->data);
-}
+static void on_etcd_timer(uv_timer_t *timer);
 
 static void arm_etcd_timer(struct rounds_etcd *e)
 {
     uint64_t deadline_ns = etcd_leader_deadline(&e->leader), now_ns = boot_ns();
     uint64_t ms = deadline_ns > now_ns ? (deadline_ns - now_ns + NS_PER_MS - 1) / NS_PER_MS : 0;
-    uint64_t watch_ms = e->watch ? e->tick_ms : e->watch_due_ms, now_ms;
 
     uv_update_time(e->timer.loop);
-    now_ms = uv_now(e->timer.loop);
-    watch_ms = watch_ms > now_ms ? watch_ms - now_ms : e->watch ? 0 : LEADER_TICK_MS;
-    /* cannot fail: has a callback */
-    (void)uv_timer_start(&e->timer, on_etcd_timer, ms < watch_ms ? ms : watch_ms, 0);
+    (void)uv_timer_start(&e->timer, on_etcd_timer, ms, 0); /* cannot fail: has a callback */
 }
 
 /* Everything that is due. Not from within a step of the rounds, which it may end. */
@@ -364,7 +111,6 @@ static void run_etcd(struct rounds_etcd *e)
         return;
     rounds_shell_postpone(e->state.shell);
     take_replies(e);
-    log_disproved(e);
     etcd_leader_tick(&e->leader, boot_ns());
     take_change(e);
     if (e->leader.done != done && e->leader.role == ETCD_LEADING)
@@ -372,8 +118,12 @@ static void run_etcd(struct rounds_etcd *e)
     if (e->is_stopping)
         return;
     send_requests(e);
-    update_watch(e);
     arm_etcd_timer(e);
+}
+
+static void on_etcd_timer(uv_timer_t *timer)
+{
+    run_etcd(timer->data);
 }
 
 static void on_etcd_answered(uv_async_t *answered)
@@ -434,7 +184,6 @@ static void etcd_stop(struct rounds_state *s)
     struct rounds_etcd *e = etcd_of(s);
 
     e->is_stopping = true;
-    close_watch(e);
     etcd_client_destroy(e->client);
     e->client = NULL;
     uv_close((uv_handle_t *)&e->timer, on_etcd_handle_closed);

@@ -2,12 +2,7 @@
 
 /*
  * The rounds' state in etcd, which several crunds share: one of them leads and decides, the others send agents to it
- * (etcd_leader.h decides which, etcd_client_os.h has the threads that ask etcd).
- *
- * A crund that follows keeps a connection to the one that leads. When that process ends, its kernel ends the connection and
- * refuses another one: the follower takes the leadership over at once, instead of waiting for the lease to run out. A
- * connection that cannot be made for any other reason proves nothing, and neither does one to a crund that led again after its
- * address had refused one: then the lease decides.
+ * (etcd_leader.h decides which, etcd_client_os.h has the threads that ask etcd). crunds know of each other by the leader's key alone.
  *
  * Failure: without libcurl or threads rounds_etcd_open() fails; etcd that does not answer is logged, and nothing is decided
  * until it does.

@@ -21,21 +21,6 @@ from jobs import wait_until
 from scrapes import samples, scrape
 from session_agent import Agent
 
-# In a network namespace of its own: the kernel has no route to the crund that leads any more.
-NO_ROUTE = """
-import pathlib, subprocess, sys, time
-from etcd_crunds import open_place
-from jobs import wait_until
-subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-hosts = [f"127.0.0.{i}" for i in (11, 12, 13)]
-with open_place(pathlib.Path(sys.argv[1]), hosts=hosts) as p:
-    old = p.leader()
-    time.sleep(2)  # until the others have had its answer
-    subprocess.run(["ip", "route", "add", "unreachable", hosts[old], "table", "local"], check=True)
-    assert wait_until(lambda: p.leader() not in (None, old), 60), p.logs()
-    assert "answers nothing: this one takes its place" in p.logs(), p.logs()
-"""
-
 MAKE = pathlib.Path(__file__).resolve().parents[1] / "support" / "make_certificates.sh"
 
 
@@ -206,28 +191,14 @@ def test_a_killed_crund_with_the_keys_costs_its_job_one_restart(tmp_path):
         assert all(lost.search(node.text()) for node in place.nodes), place.texts()
 
 
-def test_a_leader_that_answers_nothing_is_replaced_before_its_lease_ends(place):
-    """Stopped, which is as silent as a host that is lost. On a busy machine the lease may end first."""
-    for _ in range(5):
-        old = place.leader()
-        place.crunds[old].process.send_signal(signal.SIGSTOP)
-        assert wait_until(lambda: place.leader() not in (None, old), 60), place.logs()  # noqa: B023
-        place.crunds[old].process.send_signal(signal.SIGCONT)
-        assert wait_until(lambda: not place.says_it_leads(old), 60), place.logs()  # noqa: B023
-        if "answers nothing: this one takes its place" in place.logs():
-            return
-        time.sleep(1)
-    raise AssertionError(place.logs())
-
-
-def test_a_leader_without_a_route_to_it_is_replaced(tmp_path):
-    """It renews its lease as before, so that the others must find out by themselves."""
-    own_network = ["unshare", "--map-root-user", "--net"]
-    if subprocess.run([*own_network, "true"], check=False).returncode != 0:
-        pytest.skip("no network namespaces here")
-    child = subprocess.run([*own_network, sys.executable, "-c", NO_ROUTE, str(tmp_path)], capture_output=True, text=True,
-                           timeout=200, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
-    assert child.returncode == 0, child.stderr
+def test_a_leader_that_is_stopped_is_replaced_when_its_lease_has_ended(place):
+    """Not sooner: it could still decide. Resumed, it leads no more."""
+    old, began = place.leader(), time.monotonic()
+    place.crunds[old].process.send_signal(signal.SIGSTOP)
+    assert wait_until(lambda: place.leader() not in (None, old), 60), place.logs()
+    assert time.monotonic() - began > 2, place.logs()
+    place.crunds[old].process.send_signal(signal.SIGCONT)
+    assert wait_until(lambda: not place.says_it_leads(old), 60), place.logs()
 
 
 def test_a_restarted_crund_leads_again_at_once(place):
@@ -238,20 +209,6 @@ def test_a_restarted_crund_leads_again_at_once(place):
         place.crunds[i].process.wait(60)
     place.start_crund(leader)
     assert wait_until(lambda: place.says_it_leads(leader), 60), place.logs()
-
-
-def test_crunds_that_cannot_reach_each_other_come_to_rest(member):
-    """Both advertise an address that refuses connections: the one that follows takes that for the end of the other's process."""
-    member.start()
-    assert wait_until(member.leads, 60)
-    url = f"etcd://127.0.0.1:{member.client}/x"
-    wrong = [f"--advertise=127.0.0.1:{lib.free_port()}" for _ in range(2)]
-    with Crund(BUILD, "--state", url, wrong[0], listen=("127.0.0.1:0",)) as a, \
-            Crund(BUILD, "--state", url, wrong[1], listen=("127.0.0.1:0",)) as b:
-        logs = lambda: a.log() + b.log()
-        assert wait_until(lambda: "refuses connections from here: check its --advertise" in logs(), 60), logs()
-        time.sleep(6)  # nothing must happen: without an end each of them would lead a dozen times
-        assert logs().count("leads no more: another crund leads") <= 4, logs()
 
 
 def test_etcd_that_is_not_there(tmp_path):

@@ -31,6 +31,10 @@ void violated(struct sim *sim, const char *format, ...)
     sim_trace(sim, "VIOLATED: %s", sim->failure);
 }
 
+enum {
+    FOLLOWED_MS = 4500 /* the rest of a lease, etcd's pause between two looks at leases, a look at the key */
+};
+
 /* ---- what is disturbed may go wrong ---- */
 
 /* From a disturbance on until it is noticed at the latest. */
@@ -330,16 +334,14 @@ static void check_cause(struct sim *sim, const struct rounds_job *job)
         check_lost_cause(sim, w, job);
 }
 
-/* One that leads no more decides nothing, or what is not sent: its clock may have stood still, or another one has taken its place
- * before its lease has run out. */
+/* A daemon that leads no more decides nothing, unless its clock may have stood still. What it decides then is not sent. */
 static bool is_out_of_date(struct sim *sim, const struct rounds_job *job)
 {
     const struct sim_daemon *d = list_entry(job->rounds, struct sim_daemon, rounds);
 
     if (d->term >= sim->rendezvous.told_term)
         return false;
-    if (!sim->scenario.suspends &&
-        (d->presumed_term != d->term || daemon_clock(sim, d) >= d->leader.lease_until_ns))
+    if (!sim->scenario.suspends)
         violated(sim, "daemon %u with term %lld decides about job %s after one with term %lld has",
                  daemon_number(sim, d), (long long)d->term, job->id, (long long)sim->rendezvous.told_term);
     return true;
@@ -830,21 +832,6 @@ static struct sim_told *find_told(struct sim *sim, uint64_t instance)
     return &r->told[r->n_told++];
 }
 
-/* One with a later term has sent something; where that one has taken the place of a silent leader, what this leader had decided before, and
- * etcd had confirmed, may still come: as if the network had held it up. */
-static bool may_tell(const struct sim *sim, const struct sim_daemon *d, const struct sim_told *told)
-{
-    return sim->scenario.suspends || (d->presumed_term == d->term && told->decided_ns < d->outdated_ns);
-}
-
-static void begin_term(struct sim *sim, int64_t term)
-{
-    sim->rendezvous.told_term = term;
-    for (unsigned i = 0; i < sim->scenario.n_daemons; i++)
-        if (sim->daemons[i].term < term && sim->daemons[i].outdated_ns == 0)
-            sim->daemons[i].outdated_ns = sim->now_ns;
-}
-
 /* A daemon sends nothing after one with a later term has. What it sends was saved, and must not be lost. */
 void check_told(struct sim *sim, struct sim_daemon *d, const struct sim_told *told)
 {
@@ -852,11 +839,11 @@ void check_told(struct sim *sim, struct sim_daemon *d, const struct sim_told *to
 
     if (!sim->scenario.has_etcd)
         return;
-    if (d->term < sim->rendezvous.told_term && !may_tell(sim, d, told))
+    if (d->term < sim->rendezvous.told_term && !sim->scenario.suspends)
         violated(sim, "daemon %u with term %lld sends a view after one with term %lld", daemon_number(sim, d),
                  (long long)d->term, (long long)sim->rendezvous.told_term);
     if (d->term > sim->rendezvous.told_term)
-        begin_term(sim, d->term);
+        sim->rendezvous.told_term = d->term;
     /* A job without a generation is not saved. */
     known = told->generation >= 0 || told->is_over ? find_told(sim, told->instance) : NULL;
     if (!known)
@@ -901,42 +888,29 @@ void check_loaded(struct sim *sim, struct sim_daemon *d)
     }
 }
 
-/* Since when the leader that this daemon follows answers it; UINT64_MAX: it does not. */
-static uint64_t reached_since_ns(const struct sim *sim, const struct sim_daemon *d)
+static bool has_process(const struct sim *sim, uint64_t id)
 {
-    const struct sim_daemon *leader = &sim->daemons[d->watch.peer];
-    uint64_t since_ns = leader->up_ns;
-
-    extend(&since_ns, leader->paused_until_ns);
-    extend(&since_ns, leader->peers_cut_until_ns);
-    extend(&since_ns, d->peers_cut_until_ns);
-    return leader->alive && since_ns <= sim->now_ns ? since_ns : UINT64_MAX;
+    for (unsigned i = 0; i < sim->scenario.n_daemons; i++)
+        if (sim->daemons[i].alive && sim->daemons[i].leader.config.id == id)
+            return true;
+    return false;
 }
 
-/* One that was cut off itself must not take the place of a leader that answers: etcd has to have answered while the leader did not. */
-void check_replaced(struct sim *sim, const struct sim_daemon *d)
+/* With each answer of etcd: the key of a process that has ended vanishes with its lease. */
+void check_followed(struct sim *sim, struct sim_daemon *d)
 {
-    uint64_t since_ns = reached_since_ns(sim, d);
+    uint64_t since_ns;
 
-    sim->daemons[d->watch.peer].presumed_term = d->leader.seen_revision;
-    if (since_ns < UINT64_MAX && (d->watch.judged_ns == 0 || d->watch.judged_ns >= since_ns))
-        violated(sim, "daemon %u takes the place of daemon %u, which has been within reach for %.3f s",
-                 daemon_number(sim, d), d->watch.peer, (double)(sim->now_ns - since_ns) / 1e9);
-}
-
-/* With each answer of etcd. */
-void check_noticed(struct sim *sim, const struct sim_daemon *d, uint64_t limit_ns)
-{
-    uint64_t since_ns = d->watch.answered_ns;
-
-    extend(&since_ns, d->watch.etcd_steady_ns);
+    if (etcd_leader_address(&d->leader)[0] == '\0' || has_process(sim, d->leader.seen_id))
+        d->orphaned_ns = 0;
+    else if (d->orphaned_ns == 0)
+        d->orphaned_ns = sim->now_ns;
+    since_ns = d->orphaned_ns;
+    extend(&since_ns, d->etcd_steady_ns);
     extend(&since_ns, d->paused_until_ns);
-    extend(&since_ns, sim->rendezvous.etcd_full_until_ns); /* it refuses a campaign */
-    extend(&since_ns, sim->daemons[d->watch.peer].elected_ns);
-    if (etcd_leader_address(&d->leader)[0] && d->leader.answered_id == d->leader.seen_id &&
-        !d->leader.wants_campaign && sim->now_ns > since_ns + limit_ns)
-        violated(sim, "daemon %u follows daemon %u, which has been silent for %.3f s", daemon_number(sim, d),
-                 d->watch.peer, (double)(sim->now_ns - d->watch.answered_ns) / 1e9);
+    if (d->orphaned_ns > 0 && sim->now_ns > since_ns + FOLLOWED_MS * SIM_MS)
+        violated(sim, "daemon %u follows one that ended %.3f s ago", daemon_number(sim, d),
+                 (double)(sim->now_ns - d->orphaned_ns) / 1e9);
 }
 
 void check_finish(struct sim *sim)

@@ -112,8 +112,6 @@ void daemon_roll_back(struct sim *sim, struct sim_daemon *d)
 
 void daemon_crash(struct sim *sim, struct sim_daemon *d, bool keeps_state)
 {
-    bool silently;
-
     sim_trace(sim, "daemon %u dies%s%s", daemon_number(sim, d), d->leads ? ", and led" : "",
               keeps_state ? "" : ", and its disk with it");
     d->alive = d->leads = false;
@@ -123,13 +121,9 @@ void daemon_crash(struct sim *sim, struct sim_daemon *d, bool keeps_state)
     d->paused_until_ns = 0;
     daemon_disk_lose_writes(sim, d);
     rounds_finish(&d->rounds);
-    silently = random_percent(&sim->random, 20);
-    forget_connections(sim, d, silently);
+    forget_connections(sim, d, random_percent(&sim->random, 20));
     if (sim->scenario.has_etcd)
         etcd_leader_finish(&d->leader);
-    d->is_lost = silently;
-    if (sim->scenario.has_etcd && !silently)
-        daemon_watch_crashed(sim, d);
     if (!keeps_state) {
         sim->rendezvous.amnesia = true;
         daemon_disk_lose(d);
@@ -183,7 +177,6 @@ static void begin_to_decide(struct sim *sim, struct sim_daemon *d)
 void daemon_boot(struct sim *sim, struct sim_daemon *d)
 {
     d->alive = true;
-    d->is_lost = false;
     d->up_ns = sim->now_ns;
     d->life++;
     begin_rounds(sim, d);
@@ -245,13 +238,12 @@ static void save_job(struct sim *sim, struct sim_daemon *d, const struct rounds_
 static struct sim_told told_of(const struct sim *sim, const struct rounds_job *job)
 {
     return job ? (struct sim_told){.instance = job->instance,
-                                   .decided_ns = sim->now_ns,
                                    .generation = job->generation,
                                    .restarts = job->restarts,
                                    .changes = job->changes,
                                    .has_charges = job->state != ROUNDS_GATHERING,
                                    .is_over = job->state == ROUNDS_CLOSED}
-               : (struct sim_told){.decided_ns = sim->now_ns, .generation = -1};
+               : (struct sim_told){.generation = -1};
 }
 
 static void send_view(struct sim *sim, struct sim_daemon *d, const struct rounds_action *action)

@@ -10,9 +10,7 @@
 #include "rendezvous/rounds/rounds_json.h"
 #include "tests/sim/sim.h"
 
-enum { SLOW_MS = 50, DEFERS_PERCENT = 40 };
-
-static void run_etcd(struct sim *sim, struct sim_daemon *d, uint64_t done);
+enum { SLOW_MS = 50, STEADY_MS = 500 /* between two answers of etcd */ };
 
 /* ---- requests ---- */
 
@@ -38,10 +36,10 @@ static void send_etcd_requests(struct sim *sim, struct sim_daemon *d)
 
 static void arm_etcd(struct sim *sim, struct sim_daemon *d)
 {
-    uint64_t deadline_ns = etcd_leader_deadline(&d->leader), watch_ns = daemon_watch_deadline(sim, d);
-    uint64_t at_ns;
+    uint64_t deadline_ns = etcd_leader_deadline(&d->leader), at_ns;
 
-    deadline_ns = watch_ns < deadline_ns ? watch_ns : deadline_ns;
+    if (deadline_ns == UINT64_MAX)
+        return; /* until an answer comes */
     at_ns = sim_clock_when(&d->clock, deadline_ns);
     if (at_ns < sim->now_ns + 1000)
         at_ns = sim->now_ns + 1000;
@@ -59,8 +57,6 @@ static void take_change(struct sim *sim, struct sim_daemon *d)
     case ETCD_ELECTED:
         sim_trace(sim, "daemon %u leads, with term %lld", daemon_number(sim, d), (long long)d->leader.term);
         d->term = d->leader.term;
-        d->outdated_ns = 0;
-        d->elected_ns = sim->now_ns;
         sim->n_terms++;
         daemon_lead(sim, d);
         break;
@@ -81,13 +77,7 @@ static void run_etcd(struct sim *sim, struct sim_daemon *d, uint64_t done)
     if (d->leader.done != done && d->leader.role == ETCD_LEADING)
         daemon_release(sim, d, d->leader.done);
     send_etcd_requests(sim, d);
-    daemon_watch_update(sim, d);
     arm_etcd(sim, d);
-}
-
-void daemon_etcd_run(struct sim *sim, struct sim_daemon *d)
-{
-    run_etcd(sim, d, d->leader.done);
 }
 
 /* ---- the state's functions ---- */
@@ -99,9 +89,8 @@ void daemon_etcd_boot(struct sim *sim, struct sim_daemon *d)
     (void)snprintf(config.prefix, sizeof(config.prefix), "/t");
     (void)snprintf(config.address, sizeof(config.address), "10.9.9.%u:29400", 9 + daemon_number(sim, d));
     etcd_leader_init(&d->leader, &config);
-    etcd_leader_defer(&d->leader,
-                      random_percent(&sim->random, DEFERS_PERCENT)); /* it has the keys of jobs, or not */
-    daemon_watch_boot(sim, d);
+    d->etcd_ns = d->etcd_steady_ns = sim->now_ns;
+    d->orphaned_ns = 0;
     d->tick_ns = 0;
     sim_trace(sim, "daemon %u boots", daemon_number(sim, d));
     run_etcd(sim, d, 0);
@@ -167,6 +156,15 @@ void daemon_etcd_write(struct sim *sim, struct sim_daemon *d)
 
 /* ---- moments ---- */
 
+static void note_answer(struct sim *sim, struct sim_daemon *d, bool is_answer)
+{
+    if (!is_answer || sim->now_ns > d->etcd_ns + STEADY_MS * SIM_MS)
+        d->etcd_steady_ns = sim->now_ns;
+    d->etcd_ns = sim->now_ns;
+    if (is_answer)
+        check_followed(sim, d);
+}
+
 static void take_answer(struct sim *sim, struct sim_daemon *d, size_t number)
 {
     uint64_t done = d->alive ? d->leader.done : 0;
@@ -178,7 +176,7 @@ static void take_answer(struct sim *sim, struct sim_daemon *d, size_t number)
     if (!etcd_link_answer(&sim->etcd, number, d->alive ? &d->leader : NULL, d->life, daemon_clock(sim, d)))
         return;
     if (is_work)
-        daemon_watch_etcd_answered(sim, d, is_answer);
+        note_answer(sim, d, is_answer);
     run_etcd(sim, d, done);
 }
 

@@ -367,11 +367,8 @@ static void partition_daemon(struct sim *sim, unsigned agent, bool many)
         if (ways & (1u << to) && *blocked_ns < until_ns)
             *blocked_ns = until_ns;
     }
-    if (many && random_percent(&sim->random, 50)) {
-        d->peers_cut_until_ns = until_ns;
-        if (random_percent(&sim->random, 50))
-            d->etcd_cut_until_ns = until_ns;
-    }
+    if (many && random_percent(&sim->random, 25))
+        d->etcd_cut_until_ns = until_ns;
     for (unsigned i = 0; i < sim->scenario.n_agents; i++)
         if (many || i == agent)
             disturb(sim, i, until_ns);
@@ -394,8 +391,6 @@ static void disturb_etcd(struct sim *sim, enum sim_fault fault)
         sim_trace(sim, "etcd is full until %.3f s", (double)until_ns / 1e9);
     } else if (fault == FAULT_ETCD_CUT) {
         d->etcd_cut_until_ns = until_ns;
-        if (random_percent(&sim->random, 50)) /* from the other daemons, too, and not from agents */
-            d->peers_cut_until_ns = until_ns;
         sim_trace(sim, "daemon %u does not reach etcd until %.3f s", daemon_number(sim, d),
                   (double)until_ns / 1e9);
     } else if (fault == FAULT_ETCD_DOWN) {

@@ -100,9 +100,6 @@ static uint64_t postponed_ns(const struct sim *sim, const struct moment *m)
     case SIM_ETCD_ANSWER:
         until_ns = sim->daemons[m->who].paused_until_ns;
         break;
-    case SIM_WATCH:
-        until_ns = daemon_watch_postponed_ns(sim, m);
-        break;
     default:
         break;
     }
@@ -202,9 +199,6 @@ static void happen(struct sim *sim, const struct moment *m)
     case SIM_ETCD_ANSWER:
     case SIM_ETCD_EXPIRE:
         daemon_etcd_moment(sim, m);
-        break;
-    case SIM_WATCH:
-        daemon_watch_moment(sim, m);
         break;
     case SIM_FAULT:
         scenario_fault(sim);

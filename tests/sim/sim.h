@@ -9,7 +9,6 @@
  *   network.c    connections: order is kept, and that is all; delay, partitions, half-open ends
  *   daemon.c     a crund: its core, its crashes
  *   daemon_disk.c, daemon_etcd.c   where its state is
- *   daemon_watch.c   the connection of one that follows to the one that leads
  *   etcd_link.c  etcd, and the way there; also for leaders/main.c
  *   agent.c      one node: an agent process and its core
  *   host_cut.c   networks between the workers of two nodes that are cut
@@ -28,7 +27,6 @@
 #include "base/buf.h"
 #include "launcher/supervise/worker_group.h"
 #include "proto/frame.h"
-#include "rendezvous/etcd/leader_silence.h"
 #include "rendezvous/rounds/rounds.h"
 #include "rendezvous/session/session.h"
 #include "tests/sim/etcd_link.h"
@@ -68,7 +66,6 @@ enum sim_moment {
     SIM_ETCD_APPLY,   /* who: daemon, detail: number of its request, which arrives */
     SIM_ETCD_ANSWER,  /* the same, and is answered */
     SIM_ETCD_EXPIRE,  /* etcd ends leases */
-    SIM_WATCH, /* who: daemon, detail: what its connection to the leader comes to: see daemon_watch.c */
     SIM_FAULT,
     SIM_HOST_CUT, /* who: index of the cut, which begins */
     SIM_CUT_NOTICE, /* who: agent, detail: index of the world, see host_cut.c; its workers notice cuts that are there */
@@ -349,7 +346,6 @@ struct sim_progress {
 /* What agents know, or may know, of a job that was saved before. */
 struct sim_told {
     uint64_t instance;
-    uint64_t decided_ns;
     int64_t generation;
     uint32_t restarts, changes;
     bool
@@ -366,27 +362,9 @@ struct sim_held {
     struct sim_told told;
 };
 
-/* The connection to the daemon that leads. */
-struct sim_watch {
-    bool is_open;
-    unsigned peer;
-    uint64_t peer_life; /* of the process there; 0: not connected yet */
-    uint64_t serial;
-    uint64_t due_ns, tick_ns; /* by the daemon's clock */
-    uint64_t watched_id;
-    struct leader_silence silence;
-    char address[ETCD_ADDRESS_SIZE];
-    /* For the checks. */
-    uint64_t answered_ns; /* by the leader; or it has been watched since then */
-    uint64_t judged_ns;   /* the first answer of etcd in the silence since then; 0: none */
-    uint64_t etcd_ns,
-        etcd_steady_ns; /* the last answer of etcd, and since when they come one after another */
-};
-
 struct sim_daemon {
     bool alive;
-    bool is_lost; /* not alive, and its machine is gone */
-    bool leads;   /* its core decides */
+    bool leads; /* its core decides */
     struct rounds rounds;
     uint64_t life;
     uint64_t paused_until_ns;
@@ -406,14 +384,12 @@ struct sim_daemon {
     uint64_t disk_since_ns; /* by its clock */
     /* Its etcd. */
     struct etcd_leader leader;
-    struct sim_watch watch;
     uint64_t tick_ns;
-    uint64_t etcd_cut_until_ns, peers_cut_until_ns;
-    int64_t term; /* of its last leadership */
-    int64_t
-        presumed_term; /* the last one of its terms in which another one has taken its place, as it was silent */
-    uint64_t outdated_ns; /* when one with a later term has sent something first; 0: none */
-    uint64_t elected_ns;  /* the last time */
+    uint64_t etcd_cut_until_ns;
+    uint64_t etcd_ns,
+        etcd_steady_ns;   /* the last answer of etcd, and since when they come one after another */
+    uint64_t orphaned_ns; /* since when it follows a process that has ended; 0: it does not */
+    int64_t term;         /* of its last leadership */
 };
 
 /* All daemons together. */
@@ -540,21 +516,10 @@ void daemon_disk_finish(struct sim_daemon *d);
 
 /* daemon_etcd.c: as rounds_etcd_uv.c. */
 void daemon_etcd_boot(struct sim *sim, struct sim_daemon *d);
-void daemon_etcd_run(struct sim *sim, struct sim_daemon *d); /* everything that is due */
 void daemon_etcd_save(struct sim_daemon *d, const struct rounds_job *job, bool forget);
 void daemon_etcd_write(struct sim *sim, struct sim_daemon *d);
 void daemon_etcd_load(struct sim *sim, struct sim_daemon *d);
 void daemon_etcd_moment(struct sim *sim, const struct moment *m);
-
-/* daemon_watch.c */
-void daemon_watch_boot(struct sim *sim, struct sim_daemon *d);
-void daemon_watch_update(struct sim *sim, struct sim_daemon *d);
-uint64_t daemon_watch_deadline(const struct sim *sim, const struct sim_daemon *d);
-/* is_answer: to a request; else etcd has not answered it. */
-void daemon_watch_etcd_answered(struct sim *sim, struct sim_daemon *d, bool is_answer);
-void daemon_watch_crashed(struct sim *sim, const struct sim_daemon *dead);
-void daemon_watch_moment(struct sim *sim, const struct moment *m);
-uint64_t daemon_watch_postponed_ns(const struct sim *sim, const struct moment *m);
 
 /* agent.c */
 void agent_boot(struct sim *sim, unsigned agent);
@@ -602,8 +567,7 @@ void check_progress(struct sim *sim, struct sim_daemon *d); /* after each step o
 void check_told(struct sim *sim, struct sim_daemon *d, const struct sim_told *told); /* sent to an agent */
 void check_forgotten(struct sim *sim, uint64_t instance);                            /* decided */
 void check_loaded(struct sim *sim, struct sim_daemon *d);
-void check_replaced(struct sim *sim, const struct sim_daemon *d); /* it takes a silent leader's place */
-void check_noticed(struct sim *sim, const struct sim_daemon *d, uint64_t limit_ns);
+void check_followed(struct sim *sim, struct sim_daemon *d);
 void check_all_ended(struct sim *sim);
 void check_death(struct sim *sim, unsigned agent);
 void check_received(struct sim *sim, unsigned agent, uint64_t life); /* by the rendezvous */

@@ -10,8 +10,7 @@
  *     a lower term tells anything: two never decide at a time. Where machines are suspended, which stops their clocks, one with
  *     a lower term may still tell what it has decided before (agents refuse it), and nothing that it decides later.
  *   - What was told was saved: the next leader reads it, or something later, and each job as a whole.
- *   - When nothing fails any more one leads, and what it decides is told within a moment. It goes on to lead, even where the
- *     addresses of some crunds refuse others while their processes live.
+ *   - When nothing fails any more one leads, and what it decides is told within a moment. It goes on to lead.
  *
  * The first violation is printed with its seed, and the exit code is 1.
  */
@@ -33,14 +32,13 @@ enum {
     JOBS_MAX = 64,
     DECISIONS_MAX = 4096,
     TERMS_MAX = 1024,
-    SUSPECT_AGAIN_MS = 200,
     CALM_S = 60, /* no faults from then on */
     END_S = 85,
     SETTLE_S = 12, /* after the calm: until one must lead */
     TELL_S = 4,    /* the longest from a decision to its telling, then */
 };
 
-enum moment_kind { APPLY, ANSWER, TICK, DECIDE, FAULT, BOOT, SUSPECT, EXPIRE, CALM, SETTLED, CHECK_END };
+enum moment_kind { APPLY, ANSWER, TICK, DECIDE, FAULT, BOOT, EXPIRE, CALM, SETTLED, CHECK_END };
 
 /* What a crund has decided and not told yet. */
 struct decision {
@@ -96,7 +94,6 @@ struct world {
     bool trace;
     char failure[512];
     uint64_t n_terms, n_tells, n_terms_settled;
-    bool refuses[CRUNDS_MAX][CRUNDS_MAX]; /* the first by the second, while that lives */
 };
 
 static struct world w;
@@ -452,25 +449,6 @@ static void kill_crund(unsigned who)
     c->alive = c->leads = false;
     c->life++;
     later(random_between(&w.random, 1, 4000) * MS, BOOT, who, 0);
-    for (unsigned i = 0; i < w.n_crunds; i++)
-        if (i != who && random_percent(&w.random, 90))
-            later(random_between(&w.random, 1, 50) * MS, SUSPECT, i, who);
-}
-
-/* The kernel of the killed one refuses a connection, or a wrong address does. */
-static void suspect(unsigned who, unsigned dead)
-{
-    struct crund *c = &w.crunds[who];
-    char address[ETCD_ADDRESS_SIZE];
-
-    if (w.crunds[dead].alive && !w.refuses[who][dead])
-        return;
-    later(SUSPECT_AGAIN_MS * MS, SUSPECT, who, dead);
-    if (!c->alive || w.now_ns < c->paused_until_ns)
-        return;
-    (void)snprintf(address, sizeof(address), "10.0.0.%u:29400", dead + 1);
-    etcd_leader_suspect(&c->core, address, clock_of(c));
-    run_crund(who);
 }
 
 static void inflict(void)
@@ -569,9 +547,6 @@ static void happen(const struct moment *m)
     case BOOT:
         boot(m->who);
         break;
-    case SUSPECT:
-        suspect(m->who, (unsigned)m->detail);
-        break;
     case EXPIRE:
         if (!w.etcd.is_down)
             etcd_model_expire(&w.etcd.model, w.now_ns);
@@ -601,7 +576,6 @@ static void finish_world(void)
 static bool run_seed(uint64_t seed, bool trace)
 {
     struct moment m;
-    bool has_refusals;
 
     w = (struct world){.seed = seed, .random = {.state = seed}, .trace = trace};
     etcd_link_init(&w.etcd, &w.random, &w.schedule, APPLY, ANSWER);
@@ -613,13 +587,6 @@ static bool run_seed(uint64_t seed, bool trace)
         later(random_between(&w.random, 0, 2000) * MS, BOOT, i, 0);
         later(random_between(&w.random, 0, 500) * MS, DECIDE, i, 0);
     }
-    has_refusals = random_percent(&w.random, 20);
-    for (unsigned i = 0; has_refusals && i < w.n_crunds; i++)
-        for (unsigned dead = 0; dead < w.n_crunds; dead++)
-            if (dead != i && random_percent(&w.random, 70)) {
-                w.refuses[i][dead] = true;
-                later(random_between(&w.random, 0, 20000) * MS, SUSPECT, i, dead);
-            }
     later(S, FAULT, 0, 0);
     later(0, EXPIRE, 0, 0);
     schedule_add(&w.schedule, CALM_S * S, CALM, 0, 0);
