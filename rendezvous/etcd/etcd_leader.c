@@ -1,5 +1,6 @@
 #include "rendezvous/etcd/etcd_leader.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -231,7 +232,8 @@ static void see_leader(struct etcd_leader *l, const struct etcd_reply *reply, ui
     l->wants_campaign = is_vacant(l, is_first) && now_ns >= l->retired_until_ns;
 }
 
-static void compose_campaign(struct etcd_leader *l, struct etcd_request *ret)
+/* False: memory is out. An empty transaction would succeed, and its revision would be taken for a term that fences nothing. */
+static bool compose_campaign(struct etcd_leader *l, uint64_t now_ns, struct etcd_request *ret)
 {
     char key[ETCD_KEY_SIZE], value[ETCD_ADDRESS_SIZE + 64];
     int n = snprintf(value, sizeof(value), "crund 1 %016" PRIx64 " %s", l->config.id, l->config.address);
@@ -239,10 +241,14 @@ static void compose_campaign(struct etcd_leader *l, struct etcd_request *ret)
     leader_key(l, key);
     *ret = (struct etcd_request){.kind = ETCD_TXN, .revision = l->seen_revision};
     leader_key(l, ret->key);
-    /* Without memory the transaction is empty: it succeeds, and the next look shows that nothing has changed. */
-    (void)etcd_request_put(ret, key, value, (size_t)n, l->lease);
-    l->role = ETCD_CAMPAIGNING;
     l->wants_campaign = false;
+    if (!etcd_request_put(ret, key, value, (size_t)n, l->lease)) {
+        etcd_request_finish(ret);
+        l->work_due_ns = now_ns + RETRY_MS * MS;
+        return false;
+    }
+    l->role = ETCD_CAMPAIGNING;
+    return true;
 }
 
 static void take_campaign(struct etcd_leader *l, const struct etcd_reply *reply, uint64_t now_ns)
@@ -351,9 +357,9 @@ static const char *split_key(const struct etcd_leader *l, const char *key, uint6
     return key + n + used;
 }
 
-/* The chunks with that version, behind the head at `at`, whose text was begun. */
-static bool gather_nodes(const struct etcd_leader *l, size_t at, const struct etcd_job *job, size_t n_chunks,
-                         struct buf *text)
+/* The chunks with that version, behind the head at `at`, whose text was begun. 1, 0: they are not whole, or -ENOMEM. */
+static int gather_nodes(const struct etcd_leader *l, size_t at, const struct etcd_job *job, size_t n_chunks,
+                        struct buf *text)
 {
     char key[ETCD_KEY_SIZE], rest[24];
     size_t done = 0;
@@ -366,57 +372,69 @@ static bool gather_nodes(const struct etcd_leader *l, size_t at, const struct et
         if (strcmp(l->pairs[i].key, key) != 0)
             continue;
         if (buf_append(text, buf_bytes(value), buf_size(value)) < 0)
-            return false;
+            return -ENOMEM;
         done++;
     }
     return done == n_chunks;
 }
 
-/* The text of the job whose head is at `at`; false: it is not whole. */
-static bool assemble_job(const struct etcd_leader *l, size_t at, struct etcd_job *job, struct buf *text)
+/* The text of the job whose head is at `at`: 1, 0: it is not whole, or -ENOMEM. */
+static int assemble_job(const struct etcd_leader *l, size_t at, struct etcd_job *job, struct buf *text)
 {
     const struct buf *value = &l->pairs[at].value;
     const char *end = buf_size(value) > 0 ? memchr(buf_bytes(value), '\n', buf_size(value)) : NULL;
     char line[100] = "";
     size_t n_line = end ? (size_t)(end - (const char *)buf_bytes(value)) : 0, n_chunks, n_head;
     uint64_t sum;
+    int r;
 
     if (n_line == 0 || n_line >= sizeof(line))
-        return false;
+        return 0;
     memcpy(line, buf_bytes(value), n_line);
     if (sscanf(line, "crun-job 1 %16" SCNx64 " %5zu %16" SCNx64, &job->version, &n_chunks, &sum) != 3)
-        return false;
+        return 0;
     n_head = buf_size(value) - n_line - 1;
-    if (buf_append(text, end + 1, n_head) < 0 || !gather_nodes(l, at, job, n_chunks, text))
-        return false;
+    if (buf_append(text, end + 1, n_head) < 0)
+        return -ENOMEM;
+    r = gather_nodes(l, at, job, n_chunks, text);
+    if (r <= 0)
+        return r;
     job->nodes_hash = checksum("", 0, buf_bytes(text) + n_head, buf_size(text) - n_head);
     return checksum(buf_bytes(text), n_head, buf_bytes(text) + n_head, buf_size(text) - n_head) == sum;
 }
 
-void etcd_leader_loaded(struct etcd_leader *l,
-                        void (*take)(void *data, uint64_t instance, const uint8_t *text, size_t n),
-                        void *data)
+typedef void (*take_job_fn)(void *data, uint64_t instance, const uint8_t *text, size_t n);
+
+/* 0 or -ENOMEM. */
+static int load_job(const struct etcd_leader *l, size_t at, struct etcd_job *job, take_job_fn take,
+                    void *data)
+{
+    struct buf text = {0};
+    int r = assemble_job(l, at, job, &text);
+
+    if (r >= 0)
+        take(data, job->instance, r > 0 ? buf_bytes(&text) : NULL, buf_size(&text));
+    buf_finish(&text);
+    return r < 0 ? r : 0;
+}
+
+void etcd_leader_loaded(struct etcd_leader *l, take_job_fn take, void *data)
 {
     uint64_t instance, last = 0;
 
     for (size_t i = 0; i < l->n_pairs; i++) {
         const char *rest = split_key(l, l->pairs[i].key, &instance);
         struct etcd_job *job = rest ? want_job(l, instance) : NULL;
-        struct buf text = {0};
+        bool is_head = rest && strcmp(rest, "head") == 0;
 
-        if (rest && !job) {
+        if (rest && (!job || (is_head && load_job(l, i, job, take, data) < 0))) {
             etcd_leader_resign(l);
             return;
         }
-        if (job && strcmp(rest, "head") == 0) {
-            bool whole = assemble_job(l, i, job, &text);
-
-            take(data, instance, whole ? buf_bytes(&text) : NULL, buf_size(&text));
+        if (is_head)
             last = instance;
-        } else if (job && last != instance) {
+        else if (job && last != instance)
             job->is_waiting = job->forget = true; /* chunks whose head was never written */
-        }
-        buf_finish(&text);
     }
     drop_pairs(l);
 }
@@ -712,8 +730,10 @@ bool etcd_leader_next_work(struct etcd_leader *l, uint64_t now_ns, struct etcd_r
         compose_look(l, ret);
         break;
     case ETCD_WORK_CAMPAIGN:
-        compose_campaign(l, ret);
-        break;
+        if (compose_campaign(l, now_ns, ret))
+            break;
+        l->work = ETCD_WORK_NONE;
+        return false;
     case ETCD_WORK_LOAD:
         compose_load(l, ret);
         break;

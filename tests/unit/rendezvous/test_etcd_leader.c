@@ -10,6 +10,7 @@
 
 #include "rendezvous/etcd/etcd_leader.h"
 #include "tests/support/c/etcd_model.h"
+#include "tests/support/c/failing_alloc.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 
@@ -438,6 +439,39 @@ static void test_a_campaign_whose_answer_is_lost(void **state)
     assert_true(p->crunds[0].term > revision);
 }
 
+/* The leadership has ended by a save with an unknown outcome, and the key is its own. A campaign for which memory is out is not sent:
+ * without its put it would succeed, and the term would be the old one. */
+static void test_a_campaign_without_memory(void **state)
+{
+    bool fired = true;
+
+    for (size_t k = 1; fired; k++) {
+        struct place *p = start_again(state);
+        struct etcd_request request;
+        int64_t term;
+
+        elect(p, 0);
+        term = p->crunds[0].term;
+        save(p, 0, 1, "head", "nodes", 5);
+        assert_true(next_work(p, 0, &request));
+        answer_work(p, 0, &request, ETCD_UNKNOWN, 0);
+        assert_deposed(p, 0, "it is not known whether etcd has carried out a save");
+        assert_true(next_work(p, 0, &request)); /* a look */
+        answer_work(p, 0, &request, ETCD_OK, 0);
+        failing_alloc_arm(k);
+        assert_true(next_work(p, 0, &request) == !failing_alloc_fired());
+        fired = failing_alloc_fired();
+        failing_alloc_arm(0);
+        if (!fired)
+            answer_work(p, 0, &request, ETCD_OK, 0);
+        assert_int_equal(p->crunds[0].role, fired ? ETCD_FOLLOWING : ETCD_LOADING);
+        p->now_ns += 50 * MS;
+        elect(p, 0);
+        assert_true(p->crunds[0].term > term);
+        assert_true(fired || k > 2); /* the list of ops, and a value */
+    }
+}
+
 /* ---- the lease ---- */
 
 static void test_outcomes_of_a_renewal(void **state)
@@ -859,6 +893,42 @@ static void test_a_damaged_job_is_reported(void **state)
     }
 }
 
+static void count_job(void *data, uint64_t instance, const uint8_t *text, size_t n)
+{
+    struct loaded *l = data;
+
+    l->n++;
+    l->n_damaged += !text;
+}
+
+/* A job that cannot be read for want of memory is not damaged: it would begin anew, and its charges would be forgotten. */
+static void test_a_load_without_memory_ends_the_leadership(void **state)
+{
+    bool fired = true;
+
+    for (size_t k = 1; fired; k++) {
+        struct place *p = start_again(state);
+        struct loaded l = {0};
+
+        elect(p, 0);
+        save(p, 0, 1, "head", "nodes", 5);
+        settle(p, 0);
+        pass(p, 5 * S, 0);
+        elect(p, 1);
+        failing_alloc_arm(k);
+        etcd_leader_loaded(&p->crunds[1], count_job, &l);
+        fired = failing_alloc_fired();
+        failing_alloc_arm(0);
+        assert_int_equal(l.n_damaged, 0);
+        assert_int_equal(l.n, fired ? 0 : 1);
+        assert_int_equal(p->crunds[1].role, fired ? ETCD_FOLLOWING : ETCD_LEADING);
+        if (fired)
+            assert_deposed(p, 1, "memory is out");
+        else
+            assert_true(k > 2); /* a job, and its text */
+    }
+}
+
 static void test_chunks_without_a_head_are_removed(void **state)
 {
     struct place *p = *state;
@@ -917,6 +987,7 @@ int main(void)
         TEST(test_outcomes_of_a_check),
         TEST(test_outcomes_of_a_campaign),
         TEST(test_a_campaign_whose_answer_is_lost),
+        TEST(test_a_campaign_without_memory),
         TEST(test_outcomes_of_a_renewal),
         TEST(test_a_leader_stops_by_its_own_clock),
         TEST(test_the_end_of_the_lease_is_a_deadline),
@@ -933,6 +1004,7 @@ int main(void)
         TEST(test_a_forgotten_job_leaves_no_key),
         TEST(test_a_load_that_takes_too_long_is_made_smaller),
         TEST(test_a_damaged_job_is_reported),
+        TEST(test_a_load_without_memory_ends_the_leadership),
         TEST(test_chunks_without_a_head_are_removed),
         TEST(test_chunks_of_other_versions_are_removed),
         TEST(test_a_deposed_leader_drops_its_saves),
