@@ -606,12 +606,17 @@ enum crw_loss { CRW_NLL, CRW_CROSS_ENTROPY, CRW_MSE, CRW_LOSS_COUNT };
 /* How matrix products are made: as given, or with operands rounded to tf32 or bf16 for the tensor cores. */
 enum crw_products { CRW_PRODUCTS_F32, CRW_PRODUCTS_TF32, CRW_PRODUCTS_BF16, CRW_PRODUCTS_COUNT };
 
+/* What averages gradients over the ranks: NCCL between the devices; or crw_all_reduce() between the hosts, which needs no
+ * NCCL, and has the same bits on all ranks and in each run with the same placement of ranks. */
+enum crw_reduction { CRW_REDUCTION_NCCL, CRW_REDUCTION_HOST, CRW_REDUCTION_COUNT };
+
 struct crw_trainer_options {
     struct crw_group *group;         /* gradients are averaged over it */
     struct crw_model *model;         /* its batch size is the largest; must outlive the trainer, as must */
     struct crw_optimizer *optimizer; /* this; CRW_SGD, CRW_ADAMW or CRW_ADADELTA of the model's size */
     enum crw_loss loss;
-    const int64_t *ignore_index; /* as the losses take it, read once; NULL: CRW_IGNORE_INDEX */
+    const int64_t *ignore_index;  /* as the losses take it, read once; NULL: CRW_IGNORE_INDEX */
+    enum crw_reduction reduction; /* the same on all ranks */
     enum crw_products products;
     double clip_norm;   /* gradients are scaled down to it; 0: not at all */
     bool accumulates;   /* steps may be of several batches */
@@ -623,7 +628,7 @@ struct crw_trainer_options {
 /*
  * Collective. Takes the GPU of this rank's number on its host. nccl_defaults: sets NCCL_DEBUG=WARN,
  * NCCL_RAS_ENABLE=0 and, on one host, NCCL_SOCKET_IFNAME=lo. oversubscribe: sets what NCCL needs for a
- * shared GPU. Without both, no variable is changed. CRW_E_NOT_FOUND: no GPU, no plugin, no NCCL.
+ * shared GPU. Without both, and with CRW_REDUCTION_HOST, no variable is changed. CRW_E_NOT_FOUND: no GPU, no plugin, no NCCL.
  * CRW_E_ARGUMENT, CRW_E_PEER, CRW_E_TIMEOUT, -EIO: the device refused.
  */
 CRW_EXPORT int crw_trainer_create(const struct crw_trainer_options *options, struct crw_trainer **ret);
@@ -670,7 +675,7 @@ struct crw_trained {
 };
 
 /* Waits for the gradients of a complete step. CRW_E_PEER: a rank failed, and they may be wrong;
- * CRW_E_TIMEOUT. */
+ * CRW_E_TIMEOUT. With CRW_REDUCTION_HOST a collective of the group, which averages them; after an error the step is dropped. */
 CRW_EXPORT int crw_trainer_wait(struct crw_trainer *t, struct crw_trained *ret);
 enum { CRW_COMMIT_VALUES_MAX = 7 };
 /*

@@ -93,12 +93,22 @@ def classifier(tmp_path, name, n, environment, *args, crun_args=()):
     return p, epochs_of(tmp_path / name)[-1]["param_crc32c"]
 
 
-def assert_lost_nothing(tmp_path, n, step, environment, faulty=None):
+def assert_lost_nothing(tmp_path, n, step, environment, faulty=None, args=()):
     """Killed inside a step: the other ranks' step is not taken, the first one saves, and the end is the undisturbed one's."""
-    _, expected = classifier(tmp_path, "undisturbed", n, environment())
+    _, expected = classifier(tmp_path, "undisturbed", n, environment(), *args)
     p, crc = classifier(tmp_path, "killed", n, faulty or environment(), "--snapshot-dir", tmp_path / "s",
-                        "--fault", f"rank={n - 1},step={step},kind=kill")
+                        "--fault", f"rank={n - 1},step={step},kind=kill", *args)
     assert f"resumed from the snapshot of step {step - 1}" in p.stdout
+    assert crc == expected
+
+
+def assert_replaced(tmp_path, n, rank, environment, *args):
+    _, expected = classifier(tmp_path, "undisturbed", n, environment(), *args)
+    p, crc = classifier(tmp_path, "replaced", n, environment(), "--fault", f"rank={rank},step=40,kind=kill", *args,
+                        crun_args=("--restart-policy=replace",))
+    assert "will replace what has failed" in p.stderr
+    _, resumes = jobs.read_metrics(tmp_path / "replaced")
+    assert [(r["from"], r["step"]) for r in resumes] == [("peers", 39)], p.stderr
     assert crc == expected
 
 
@@ -126,13 +136,7 @@ def test_killed_rank_and_resume(tmp_path, gpu, n, schedule):
 @pytest.mark.parametrize("n, rank, schedule", [(2, 1, "late"), (3, 0, "early"), (4, 2, "12")])
 def test_killed_rank_is_replaced(tmp_path, gpu, n, rank, schedule):
     """The others keep their processes: the state comes from their devices, and NCCL connects them to the new one."""
-    _, expected = classifier(tmp_path, "undisturbed", n, gpu(schedule=schedule))
-    p, crc = classifier(tmp_path, "replaced", n, gpu(schedule=schedule), "--fault", f"rank={rank},step=40,kind=kill",
-                        crun_args=("--restart-policy=replace",))
-    assert "will replace what has failed" in p.stderr
-    _, resumes = jobs.read_metrics(tmp_path / "replaced")
-    assert [(r["from"], r["step"]) for r in resumes] == [("peers", 39)], p.stderr
-    assert crc == expected
+    assert_replaced(tmp_path, n, rank, lambda: gpu(schedule=schedule))
 
 
 def test_aborting_peer(tmp_path, gpu):
@@ -254,3 +258,66 @@ def test_no_nccl(gpu):
 def test_what_only_one_of_them_can(gpu, backend, args, sentence):
     p = jobs.run([str(jobs.train()), "toy", "--backend", backend, *args], env=gpu())
     assert_one_sentence(p, 1, sentence)
+
+
+# ---- gradients averaged on the host: no NCCL is there, and all ranks share one GPU
+
+HOST = ("--reduce", "host")
+
+
+@pytest.fixture
+def gpu_without_nccl(gpu):
+    return lambda schedule="late": {**gpu(schedule=schedule), "CRW_NCCL_LIBRARY": "/nonexistent/libnccl.so"}
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("program, n, args", [
+    ("toy", 2, ("--shape", "20x1", "--epochs", 2)),
+    ("classifier", 3, ("--optimizer", "sgd", "--epochs", 1, "--log-every", 0, "--accumulate", 3, "--clip-norm", 0.2)),
+    ("classifier", 4, ("--epochs", 2, "--log-every", 0, "--lr-schedule", "step:1:0.5")),
+])
+def test_host_reduces_as_on_the_cpu(tmp_path, gpu_without_nccl, program, n, args):
+    """Twice the same bits, whenever the device runs its work; and the CPU's curve."""
+    for name, backend, schedule in (("late", "cuda", "late"), ("early", "cuda", "early"), ("cpu", "cpu", "late")):
+        p = jobs.run(job(program, n, *HOST, "--backend", backend, "--metrics", tmp_path / name, *args), env=gpu_without_nccl(schedule))
+        assert p.returncode == 0, p.stderr
+        assert (f"libcrw averages the gradients of {n} workers on the host" in p.stdout) == (backend == "cuda")
+    late, early = (epochs_of(tmp_path / name) for name in ("late", "early"))
+    assert [e["param_crc32c"] for e in late] == [e["param_crc32c"] for e in early]
+    assert_same_curve(late, epochs_of(tmp_path / "cpu"))
+
+
+def test_killed_rank_and_resume_with_the_host(tmp_path, gpu_without_nccl):
+    """The others wait in libcrw's sum, which finds the death by itself."""
+    assert_lost_nothing(tmp_path, 3, 40, gpu_without_nccl, args=HOST)
+
+
+@pytest.mark.parametrize("n, rank, schedule", [(2, 0, "late"), (4, 2, "early")])
+def test_killed_rank_is_replaced_with_the_host(tmp_path, gpu_without_nccl, n, rank, schedule):
+    assert_replaced(tmp_path, n, rank, lambda: gpu_without_nccl(schedule), *HOST)
+
+
+def test_host_drops_a_step_that_is_not_finite(tmp_path, gpu_without_nccl):
+    """As on the CPU: no rank takes the step, and the state before it is saved."""
+    reported = {}
+    for backend in ("cuda", "cpu"):
+        p = jobs.run(job("toy", 2, *HOST, "--backend", backend, "--lr", "1e30", "--snapshot-dir", tmp_path / backend), env=gpu_without_nccl())
+        assert p.returncode == 1
+        reported[backend] = re.findall(r"of step (\d+) is", p.stderr)[0], [f.name for f in (tmp_path / backend).glob("snap-*")]
+    assert reported["cuda"] == reported["cpu"] and len(reported["cpu"][1]) == 1
+
+
+def test_snapshot_of_either_reduction_goes_on_with_the_other(tmp_path, gpu):
+    for step, reduce in ((20, "host"), (40, "nccl"), (60, "host")):
+        p = jobs.run(job("classifier", 2, "--backend", "cuda", "--reduce", reduce, "--log-every", 0, "--max-steps", step,
+                         "--snapshot-dir", tmp_path / "s"), env=gpu())
+        assert p.returncode == 0, p.stderr
+        assert step == 20 or f"resumed from the snapshot of step {step - 20}" in p.stdout
+
+
+@pytest.mark.parametrize("code, args, sentence", [
+    (1, ("--backend", "cpu", "--reduce", "nccl"), "--reduce nccl is for GPUs, and the CPU trains; use host"),
+    (2, ("--reduce", "mpi"), "--reduce mpi: expected nccl or host"),
+])
+def test_reductions_that_there_are_not(gpu, code, args, sentence):
+    assert_one_sentence(jobs.run([str(jobs.train()), "toy", *args], env=gpu()), code, sentence)

@@ -13,7 +13,7 @@
 
 #include "worker-runtime/crw.h"
 
-#define BACKEND_ABI 7u
+#define BACKEND_ABI 8u
 
 /* The symbol: const struct backend *crw_backend(void). */
 #define BACKEND_SYMBOL "crw_backend"
@@ -67,6 +67,7 @@ struct backend_trainer_options {
     double clip_norm;     /* 0: none. Implies skip_not_finite */
     bool accumulates;     /* steps may be of several batches; costs an arena */
     const struct backend_reducer *reducer; /* NULL: alone */
+    bool reduces_on_host;                  /* the caller averages the gradients; reducer is not called */
     const char *blas_library;              /* cuBLASLt; NULL: the loader finds it, if it is there */
 };
 
@@ -146,6 +147,14 @@ struct backend {
     int (*trainer_step)(struct backend_trainer *t, int n, bool last);
     int (*trainer_wait)(struct backend_trainer *t, int timeout_ms, struct backend_progress *ret);
     int (*trainer_end_step)(struct backend_trainer *t, bool take);
+
+    /*
+     * With reduces_on_host, behind a successful wait: the step's gradients of this rank, in the host's memory. The
+     * caller turns them into the mean over the ranks where they lie, and calls trainer_reduced. From then on
+     * trainer_wait has their norm, and trainer_end_step copies them to the device in front of the change of the state.
+     */
+    float *(*trainer_gradients)(struct backend_trainer *t, size_t *ret_count);
+    void (*trainer_reduced)(struct backend_trainer *t);
 
     /* Copies the state behind the last step taken aside, without waiting; steps may follow at once. Not held up by
      * gradients in flight, be they stuck. */

@@ -14,6 +14,9 @@
  * The gradients of a batch size are captured when it is first used and replayed from then on, for CUDA_GRAPHS_MAX
  * sizes; batches of more sizes are queued piece by piece. The change of the state is one graph for all sizes.
  *
+ * With reduces_on_host comm copies the buckets to the host instead, which averages and checks them at |||; the change of
+ * the state begins with the copy back.
+ *
  * A step of several batches adds their gradients up and is reduced behind the last; each of them changes a copy
  * of the running statistics, which becomes the state's with the change.
  */
@@ -284,18 +287,29 @@ static cudaError_t follow_side(struct backend_trainer *t, cudaStream_t stream)
     return r == cudaSuccess ? cudaStreamWaitEvent(stream, t->side_done, 0) : r;
 }
 
+static cudaError_t send_bucket(struct backend_trainer *t, const struct cuda_bucket *b)
+{
+    const struct backend_reducer *reducer = t->options.reducer;
+    float *sums = t->sums + b->begin;
+    if (t->host_sums)
+        return cudaMemcpyAsync(t->host_sums + b->begin, sums, b->count * sizeof(*sums),
+                               cudaMemcpyDeviceToHost, t->comm);
+    int summed = reducer->sum(reducer->data, sums, b->count, t->comm);
+    if (summed)
+        t->reducer_failed = summed; /* what follows is never waited for with success */
+    return cudaSuccess;
+}
+
 /* The bucket goes to the other ranks as soon as compute and the side stream have come here. */
 static cudaError_t reduce_bucket(struct backend_trainer *t, struct cuda_bucket *b)
 {
-    const struct backend_reducer *reducer = t->options.reducer;
     cudaError_t r = cudaEventRecord(b->ready, t->q.stream);
     if (r == cudaSuccess)
         r = cudaStreamWaitEvent(t->comm, b->ready, 0);
     if (r == cudaSuccess)
         r = follow_side(t, t->comm);
-    int summed = r == cudaSuccess ? reducer->sum(reducer->data, t->sums + b->begin, b->count, t->comm) : 0;
-    if (summed)
-        t->reducer_failed = summed; /* what follows is never waited for with success */
+    if (r == cudaSuccess)
+        r = send_bucket(t, b);
     if (r == cudaSuccess)
         r = cudaEventRecord(b->reduced, t->comm);
     return r;
@@ -434,11 +448,12 @@ static cudaError_t commit_statistics(struct backend_trainer *t, size_t next)
                                t->state + t->statistics_offset);
 }
 
-/* Behind the last bucket: what the host needs to know of the gradients. The tally is in its memory already. */
+/* Behind the last bucket: what the host needs to know of the gradients. The tally is in its memory already. Where the host
+ * averages them, it checks the result itself. */
 static cudaError_t report_gradients(struct backend_trainer *t)
 {
     cudaError_t r = wait_for_buckets(t);
-    if (r == cudaSuccess && t->checked)
+    if (r == cudaSuccess && t->checked && !t->host_sums)
         r = cuda_gradient_check(&t->q, t->n_floats, t->sums, &t->progress->check);
     return r;
 }
@@ -448,10 +463,13 @@ static cudaError_t queue_commit(struct backend_trainer *t)
     const struct backend_reducer *reducer = t->options.reducer;
     size_t next;
     const struct cuda_tracks tracks = first_tracks(t, &next);
-    cudaError_t r =
-        cuda_commit_begin(&t->q, t->checked ? &t->progress->check : NULL, t->device_options,
-                          &t->progress->tally, t->n_losses_of_sample, reducer ? reducer->n_ranks : 1,
-                          t->options.accumulates ? NULL : &tracks, t->commit);
+    cudaError_t r = t->host_sums ? cudaMemcpyAsync(t->sums, t->host_sums, t->n_floats * sizeof(*t->sums),
+                                                   cudaMemcpyHostToDevice, t->q.stream)
+                                 : cudaSuccess;
+    if (r == cudaSuccess)
+        r = cuda_commit_begin(&t->q, t->checked ? &t->progress->check : NULL, t->device_options,
+                              &t->progress->tally, t->n_losses_of_sample, reducer ? reducer->n_ranks : 1,
+                              t->options.accumulates ? NULL : &tracks, t->commit);
     if (r == cudaSuccess)
         r = cuda_optimizer_step(&t->q, t->optimizer, t->commit, t->n_floats, t->parameters, t->sums,
                                 t->states[0], t->states[1]);

@@ -21,7 +21,7 @@
 #include "base/time.h"
 #include "worker-runtime/base/error.h"
 
-enum { ALIGNMENT = 256, POLL_NS = 20000, SPIN_NS = 2000000, STUCK_MS = 1000 };
+enum { ALIGNMENT = 256, LANES = 8, POLL_NS = 20000, SPIN_NS = 2000000, STUCK_MS = 1000 };
 
 /* As DistributedDataParallel: a small first bucket, so that the reduction begins early. */
 static const size_t first_bucket_bytes = 1 << 20, bucket_bytes = 25 << 20;
@@ -186,6 +186,8 @@ static void make_state(struct maker *m)
     t->host_state = on_host(m, t->n_state_bytes);
     t->gradients = zeros_on_device(m, arena_bytes);
     t->sums = t->options.accumulates ? on_device(m, arena_bytes) : t->gradients;
+    if (t->options.reduces_on_host)
+        t->host_sums = on_host(m, arena_bytes);
 }
 
 /* Where a piece of the host's state lies on the device. */
@@ -721,7 +723,7 @@ static int check_queued_batch(const struct backend_trainer *t, int n, bool last)
 /* Collectives are launched only between enter and leave: behind a break-off nothing would release them. */
 static int queue_batch(struct backend_trainer *t, int n, bool last)
 {
-    const struct backend_reducer *reducer = last ? t->options.reducer : NULL;
+    const struct backend_reducer *reducer = last && !t->host_sums ? t->options.reducer : NULL;
     int entered = reducer ? reducer->enter(reducer->data) : 0;
     if (entered)
         return entered;
@@ -788,6 +790,24 @@ static cudaError_t queue_commit_of_step(struct backend_trainer *t)
     if (r == cudaSuccess)
         r = cudaEventRecord(t->committed, t->q.stream);
     return r;
+}
+
+float *cuda_trainer_gradients(struct backend_trainer *t, size_t *ret_count)
+{
+    *ret_count = t->n_floats;
+    return t->host_sums;
+}
+
+/* Twin of cuda_gradient_check(). LANES sums that do not wait for each other; an arena is whole multiples of them. */
+void cuda_trainer_reduced(struct backend_trainer *t)
+{
+    double sums[LANES] = {0}, sum = 0;
+    for (size_t i = 0; i < t->n_floats; i += LANES)
+        for (size_t lane = 0; lane < LANES; lane++)
+            sums[lane] += (double)t->host_sums[i + lane] * t->host_sums[i + lane];
+    for (size_t lane = 0; lane < LANES; lane++)
+        sum += sums[lane];
+    t->progress->check = (struct cuda_gradient_check){.sum_of_squares = sum, .finite = isfinite(sum)};
 }
 
 int cuda_trainer_end_step(struct backend_trainer *t, bool take)

@@ -13,7 +13,8 @@
  *
  *   IDLE -- step(last) --> REDUCING -- wait --> REDUCED -- end_step --> IDLE
  *
- * In REDUCING the compute stream may hang in a collective; nothing is queued behind it.
+ * In REDUCING the compute stream may hang in a collective; nothing is queued behind it. With reduces_on_host there is no
+ * collective on the device: comm copies the buckets to the host.
  */
 
 #include <cuda_runtime_api.h>
@@ -104,6 +105,7 @@ struct backend_trainer {
     uint8_t *statistics; /* accumulates: a copy of what the state has from here on, the model's buffers */
     size_t statistics_offset;
     float *sums; /* of the gradients of a step's batches; the gradients themselves where each has only one */
+    float *host_sums; /* reduces_on_host: the sums on their way to the other ranks and back; else NULL */
 
     struct cuda_layer *layers;
     struct cuda_bucket buckets[CUDA_BUCKETS_MAX];
@@ -159,6 +161,8 @@ int cuda_trainer_set_lr(struct backend_trainer *t, double lr);
 int cuda_trainer_step(struct backend_trainer *t, int n, bool last);
 int cuda_trainer_wait(struct backend_trainer *t, int timeout_ms, struct backend_progress *ret);
 int cuda_trainer_end_step(struct backend_trainer *t, bool take);
+float *cuda_trainer_gradients(struct backend_trainer *t, size_t *ret_count);
+void cuda_trainer_reduced(struct backend_trainer *t);
 int cuda_trainer_stage(struct backend_trainer *t);
 int cuda_trainer_download(struct backend_trainer *t, int timeout_ms, uint64_t steps);
 int cuda_trainer_evaluate(struct backend_trainer *t, uint32_t first, uint32_t count, int timeout_ms,

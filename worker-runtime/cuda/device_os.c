@@ -12,6 +12,9 @@
  * a collective off. The order of the two looks in crw_trainer_wait matters: first the device, then the communicator;
  * the thread that breaks off marks the communicator as failed first.
  *
+ * With CRW_REDUCTION_HOST there is no communicator. crw_trainer_wait() averages this rank's gradients with those of the
+ * others by crw_all_reduce(), which finds a peer's failure as every collective of the group does.
+ *
  * Ways it fails: no plugin, no driver, fewer devices than ranks, no NCCL, a rank that does not come; and a peer
  * that fails in a step, which crw_trainer_wait() or crw_trainer_commit() reports while the state stays that of the
  * step before. A rank that failed between those two calls may leave others one step ahead, and none more than that.
@@ -48,14 +51,16 @@ struct crw_trainer {
     struct crw_group *group;
     struct crw_optimizer *optimizer;
     struct backend_plugin plugin;
-    struct backend_comm *comm; /* NULL: alone */
+    struct backend_comm *comm; /* NULL: alone, or the host reduces */
     struct backend_reducer reducer;
     struct backend_trainer *trainer;
     int timeout_ms;
     bool shared_gpu;
-    int64_t broken_ms; /* when the communicator was first seen to have failed; 0: not yet */
-    bool waited;       /* for the gradients of the last complete step, with success */
-    bool finite;       /* and they were */
+    bool reduces_on_host;
+    char transport[64]; /* of the host; "": the communicator has its own */
+    int64_t broken_ms;  /* when the communicator was first seen to have failed; 0: not yet */
+    bool waited;        /* for the gradients of the last complete step, with success */
+    bool finite;        /* and they were */
 };
 
 /* Trainers that this process has connected so far; of rank 0 it tells one communicator of a generation from the next. */
@@ -165,7 +170,7 @@ static int connect_ranks(struct crw_trainer *t, int device)
         .failed_fd = group->detector ? failure_detector_failed_fd(group->detector) : -1,
     };
 
-    if (options.world_size == 1)
+    if (options.world_size == 1 || t->reduces_on_host)
         return 0;
     int r = crw_all_reduce(group, common, ARRAY_SIZE(common), CRW_I64, CRW_MAX);
     if (r)
@@ -203,6 +208,7 @@ static int make_trainer(struct crw_trainer *t, const struct crw_trainer_options 
         .accumulates = o->accumulates,
         .reducer =
             crw_world_size(t->group) > 1 ? &t->reducer : NULL, /* filled when the ranks are connected */
+        .reduces_on_host = t->reduces_on_host,
     };
 
     for (size_t i = 0; i < crw_optimizer_n_states(o->optimizer); i++)
@@ -216,6 +222,9 @@ static int check_trainer_options(const struct crw_trainer_options *o)
     if (o->loss < 0 || o->loss >= CRW_LOSS_COUNT || o->products < 0 || o->products >= CRW_PRODUCTS_COUNT)
         return crw_fail(CRW_E_ARGUMENT, "a trainer with loss %d and products %d; there is no such thing",
                         (int)o->loss, (int)o->products);
+    if (o->reduction < 0 || o->reduction >= CRW_REDUCTION_COUNT)
+        return crw_fail(CRW_E_ARGUMENT, "a trainer with reduction %d; there is no such thing",
+                        (int)o->reduction);
     if (!(o->clip_norm >= 0) || o->timeout_ms < 0)
         return crw_fail(CRW_E_ARGUMENT,
                         "a trainer with clip_norm %g and a timeout of %d ms; neither may be negative",
@@ -242,6 +251,19 @@ static int vote_on_result(struct crw_group *group, int result)
     return first == INT64_MIN ? 0 : crw_fail(result ? result : CRW_E_PEER, "%s", why);
 }
 
+/* Else ranks would wait for each other in different places. Collective. */
+static int check_alike(struct crw_group *group, enum crw_reduction reduction)
+{
+    int64_t extremes[] = {reduction, -(int64_t)reduction};
+    int r = crw_all_reduce(group, extremes, 2, CRW_I64, CRW_MAX);
+
+    if (r == 0 && extremes[0] != -extremes[1])
+        r = crw_fail(CRW_E_ARGUMENT,
+                     "some ranks average gradients by NCCL and others on the host; all have to choose "
+                     "the same (train --reduce)");
+    return r;
+}
+
 static int connect_and_make_trainer(struct crw_trainer *t, const struct crw_trainer_options *options)
 {
     int device = 0;
@@ -250,11 +272,13 @@ static int connect_and_make_trainer(struct crw_trainer *t, const struct crw_trai
     if (r == 0)
         r = choose_device(t, options->oversubscribe, &device);
     r = vote_on_result(t->group, r);
+    if (r == 0)
+        r = check_alike(t->group, options->reduction);
     if (r == 0) /* before the communicator: connecting is slow, and memory may be short */
         r = vote_on_result(t->group, make_trainer(t, options, device));
-    if (r == 0 && options->nccl_defaults)
+    if (r == 0 && options->nccl_defaults && !t->reduces_on_host)
         set_nccl_defaults(&t->group->env);
-    if (r == 0 && options->oversubscribe)
+    if (r == 0 && options->oversubscribe && !t->reduces_on_host)
         set_nccl_oversubscribed();
     return r == 0 ? vote_on_result(t->group, connect_ranks(t, device)) : r;
 }
@@ -273,6 +297,11 @@ int crw_trainer_create(const struct crw_trainer_options *options, struct crw_tra
     t->group = options->group;
     t->optimizer = options->optimizer;
     t->timeout_ms = options->timeout_ms ? options->timeout_ms : TIMEOUT_DEFAULT_MS;
+    t->reduces_on_host = options->reduction == CRW_REDUCTION_HOST && crw_world_size(t->group) > 1;
+    t->reducer.n_ranks = 1; /* the host's result is a mean */
+    if (t->reduces_on_host)
+        (void)snprintf(t->transport, sizeof(t->transport),
+                       "libcrw averages the gradients of %d workers on the host", crw_world_size(t->group));
     r = connect_and_make_trainer(t, options);
     if (r) {
         crw_trainer_destroy(t);
@@ -284,7 +313,9 @@ int crw_trainer_create(const struct crw_trainer_options *options, struct crw_tra
 
 const char *crw_trainer_transport(const struct crw_trainer *t)
 {
-    return t && t->comm ? t->plugin.backend->comm_describe(t->comm) : "";
+    if (!t || !t->comm)
+        return t ? t->transport : "";
+    return t->plugin.backend->comm_describe(t->comm);
 }
 
 const char *crw_trainer_products(const struct crw_trainer *t)
@@ -411,6 +442,23 @@ static int wait_for_gradients(struct crw_trainer *t, struct backend_progress *pr
     return fail_as(b, r);
 }
 
+/* As the CPU's reducer: the same sums in the same order, and their mean. After a failure the step is dropped, because its
+ * gradients are neither this rank's nor those of all. */
+static int reduce_on_host(struct crw_trainer *t, struct backend_progress *progress)
+{
+    const struct backend *b = t->plugin.backend;
+    size_t count;
+    float *gradients = b->trainer_gradients(t->trainer, &count);
+    int r = crw_all_reduce(t->group, gradients, count, CRW_F32, CRW_AVG);
+
+    if (r) {
+        (void)b->trainer_end_step(t->trainer, false); /* cannot fail behind a wait */
+        return r;
+    }
+    b->trainer_reduced(t->trainer);
+    return fail_as(b, b->trainer_wait(t->trainer, WAIT_SLICE_MS, progress));
+}
+
 int crw_trainer_wait(struct crw_trainer *t, struct crw_trained *ret)
 {
     NEED(t && ret, CRW_E_ARGUMENT);
@@ -418,6 +466,8 @@ int crw_trainer_wait(struct crw_trainer *t, struct crw_trained *ret)
     struct backend_progress progress;
     int r = wait_for_gradients(t, &progress), failed = check_comm(t);
 
+    if (r == 0 && t->reduces_on_host && !t->waited) /* once for each step */
+        r = reduce_on_host(t, &progress);
     t->waited = false;
     if (r == CRW_E_ARGUMENT)
         return r;

@@ -68,6 +68,7 @@ static int make_device_trainer(struct device *d)
         .accumulates = t->options->accumulate > 1,
         .oversubscribe = t->options->oversubscribe_gpu,
         .nccl_defaults = true,
+        .reduction = t->options->reduce == TRAIN_REDUCE_HOST ? CRW_REDUCTION_HOST : CRW_REDUCTION_NCCL,
     };
 
     if (crw_trainer_create(&options, &d->trainer) != 0 || copy_samples(d) != 0)

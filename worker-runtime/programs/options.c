@@ -44,6 +44,8 @@ const char train_options_help[] =
     "      --clip-norm X         scale gradients so that their norm is at most X\n"
     "      --precision NAME      fp32 or bf16, on a GPU also tf32 (fp32)\n"
     "      --backend NAME        auto, cpu or cuda (auto: cuda where there is a GPU)\n"
+    "      --reduce NAME         what averages gradients between GPUs: nccl, or host, by\n"
+    "                            way of the hosts' memory and without NCCL (nccl)\n"
     "      --oversubscribe-gpu   workers may share a GPU; for tests, it is slow\n"
     "      --prefetch N          gather N batches ahead in a thread (0)\n"
     "\n"
@@ -76,6 +78,7 @@ const char *const optimizer_names[CRW_OPTIMIZER_KIND_COUNT] = {
     [CRW_ADADELTA] = "adadelta",
 };
 static const char *const backend_names[] = {"auto", "cpu", "cuda"};
+static const char *const reduce_names[] = {"", "nccl", "host"};
 const char *const precision_names[] = {"fp32", "bf16", "tf32"};
 static const char *const shape_names[] = {"", "10x2", "20x1"};
 
@@ -138,6 +141,7 @@ static const struct train_option_spec specs[] = {
     {"clip-norm", "clip_norm", OPTION_POSITIVE, FIELD(clip_norm)},
     {"precision", NULL, OPTION_CHOICE, FIELD(precision), NAMES(precision_names)},
     {"backend", NULL, OPTION_CHOICE, FIELD(backend), NAMES(backend_names)},
+    {"reduce", NULL, OPTION_CHOICE, FIELD(reduce), NAMES(reduce_names)},
     {"oversubscribe-gpu", "oversubscribe_gpu", OPTION_FLAG, FIELD(oversubscribe_gpu)},
     {"prefetch", NULL, OPTION_COUNT, FIELD(prefetch), 0, 1024},
     {"snapshot-dir", "snapshot_dir", OPTION_TEXT, FIELD(snapshot_dir)},

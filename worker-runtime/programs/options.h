@@ -15,6 +15,7 @@
 
 enum train_program { TRAIN_TOY, TRAIN_CLASSIFIER, TRAIN_MNIST, TRAIN_PROGRAM_COUNT };
 enum train_backend { TRAIN_BACKEND_AUTO, TRAIN_BACKEND_CPU, TRAIN_BACKEND_CUDA };
+enum train_reduce { TRAIN_REDUCE_UNSAID, TRAIN_REDUCE_NCCL, TRAIN_REDUCE_HOST };
 enum train_precision { TRAIN_FP32, TRAIN_BF16, TRAIN_TF32 };
 enum train_shape { TRAIN_SHAPE_UNSAID, TRAIN_SHAPE_10X2, TRAIN_SHAPE_20X1 }; /* of toy */
 
@@ -37,6 +38,7 @@ struct train_options {
     uint64_t limit; /* first so many training samples; 0: all */
 
     enum train_backend backend;
+    enum train_reduce reduce;
     bool oversubscribe_gpu; /* workers of a host may share a GPU */
     uint64_t prefetch;      /* batches gathered ahead */
 

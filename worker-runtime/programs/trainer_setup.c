@@ -57,6 +57,8 @@ static int check_train_options(struct trainer *t)
         return -1;
     if (!t->on_device && o->precision == TRAIN_TF32)
         return trainer_fail(t, "--precision tf32 is for GPUs, and the CPU trains; use fp32 or bf16");
+    if (!t->on_device && o->reduce == TRAIN_REDUCE_NCCL)
+        return trainer_fail(t, "--reduce nccl is for GPUs, and the CPU trains; use host");
     if (t->on_device && o->fault.kind == FAULT_NAN)
         return trainer_fail(t, "--fault kind=nan is for the CPU; use --backend cpu");
     if (o->fault.kind != FAULT_NONE && o->fault.rank >= crw_world_size(t->group))

@@ -623,15 +623,16 @@ static void reduces_on_another_stream(void **state)
     end(&p);
 }
 
+static const struct crw_layer wide[] = {
+    {.kind = CRW_LAYER_LINEAR, .name = "a", .in = 20, .out = 600},  {.kind = CRW_LAYER_RELU},
+    {.kind = CRW_LAYER_LINEAR, .name = "b", .in = 600, .out = 600}, {.kind = CRW_LAYER_RELU},
+    {.kind = CRW_LAYER_LINEAR, .name = "c", .in = 600, .out = 3},   {.kind = CRW_LAYER_LOG_SOFTMAX},
+};
+static const struct net wide_net = {"wide", wide, ARRAY_SIZE(wide), {20, 1, 1}, 3};
+
 /* More than one bucket, and the buckets tile the arena. */
 static void reduces_in_buckets(void **state)
 {
-    static const struct crw_layer wide[] = {
-        {.kind = CRW_LAYER_LINEAR, .name = "a", .in = 20, .out = 600},  {.kind = CRW_LAYER_RELU},
-        {.kind = CRW_LAYER_LINEAR, .name = "b", .in = 600, .out = 600}, {.kind = CRW_LAYER_RELU},
-        {.kind = CRW_LAYER_LINEAR, .name = "c", .in = 600, .out = 3},   {.kind = CRW_LAYER_LOG_SOFTMAX},
-    };
-    static const struct net wide_net = {"wide", wide, ARRAY_SIZE(wide), {20, 1, 1}, 3};
     struct halver halver = {0};
     struct backend_reducer reducer = reducer_of(&halver);
     struct pair p;
@@ -659,6 +660,71 @@ static void divides_by_the_number_of_ranks(void **state)
     cpu_step(&p, BATCH);
     check_state(&p, 1e-4);
     end(&p);
+}
+
+/* Queues a step's batches of `n` samples, on the CPU too, whose gradients become the mean of the batches; waits. */
+static void make_gradients(struct pair *p, int n_batches, int n)
+{
+    struct backend_progress progress;
+    float *sums = test_calloc(p->cpu->n_parameters, sizeof(float));
+    for (int b = 0; b < n_batches; b++) {
+        assert_int_equal(crw_backend()->trainer_step(p->trainer, n, b + 1 == n_batches), 0);
+        cpu_batch(p, n);
+        crw_gradients_add(sums, p->cpu->gradients, p->cpu->n_parameters);
+    }
+    memcpy(p->cpu->gradients, sums, p->cpu->n_parameters * sizeof(float));
+    test_free(sums);
+    assert_int_equal(crw_backend()->trainer_wait(p->trainer, TIMEOUT_MS, &progress), 0);
+}
+
+/* As the caller does with the mean over the ranks. */
+static struct backend_progress put_scaled_gradients(struct pair *p, float scale)
+{
+    const struct backend *b = crw_backend();
+    struct backend_progress progress;
+    size_t count;
+    float *gradients = b->trainer_gradients(p->trainer, &count);
+    assert_int_equal(count, count_device_floats(p->cpu));
+    crw_gradients_scale(gradients, count, scale);
+    b->trainer_reduced(p->trainer);
+    assert_int_equal(b->trainer_wait(p->trainer, TIMEOUT_MS, &progress), 0);
+    return progress;
+}
+
+/* Gradients go to the host, in one bucket or several, and what the host makes of them is taken. A step that is dropped
+ * leaves nothing. No reducer is called. */
+static void takes_what_the_host_makes_of_gradients(void **state)
+{
+    static const struct net *const cases[] = {&nets[0], &wide_net};
+    const struct backend_reducer uncallable = {.n_ranks = 1};
+    for (int i = 0; i < 4; i++) {
+        const int n_batches = 1 + i / 2;
+        struct pair p;
+        begin(&p, cases[i % 2], &uncallable);
+        crw_backend()->trainer_destroy(p.trainer);
+        p.options.reduces_on_host = p.options.skip_not_finite = true;
+        p.options.accumulates = n_batches > 1;
+        p.trainer = new_trainer(&p);
+        assert_int_equal(crw_backend()->trainer_start(p.trainer, p.list, N_ITEMS, 0), 0);
+        p.cpu_scale = 0.5f / (float)n_batches;
+        for (int step = 0; step < 3; step++) {
+            make_gradients(&p, n_batches, BATCH - step);
+            const double norm = crw_gradients_norm(p.cpu->gradients, p.cpu->n_parameters) * p.cpu_scale;
+            const struct backend_progress progress = put_scaled_gradients(&p, 0.5f);
+            assert_true(progress.finite && fabs(progress.norm - norm) < 1e-4 * norm);
+            assert_int_equal(crw_backend()->trainer_end_step(p.trainer, true), 0);
+            cpu_take(&p);
+            p.steps++;
+        }
+        check_state(&p, 2e-4);
+        make_gradients(&p, n_batches, 2);
+        assert_false(put_scaled_gradients(&p, NAN).finite);
+        assert_int_equal(crw_backend()->trainer_end_step(p.trainer, false), 0);
+        assert_int_equal(crw_backend()->trainer_stage(p.trainer), 0);
+        assert_int_equal(crw_backend()->trainer_download(p.trainer, TIMEOUT_MS, p.steps), 0);
+        check_close("parameter", p.host->parameters, p.cpu->parameters, p.cpu->n_parameters, 2e-4);
+        end(&p);
+    }
 }
 
 /* A collective that never ends: the wait does, and the state is saved behind its back. Released, the garbage that it
@@ -848,6 +914,7 @@ int main(void)
         cmocka_unit_test(reduces_in_buckets),
         cmocka_unit_test(a_hanging_collective_costs_one_step),
         cmocka_unit_test(divides_by_the_number_of_ranks),
+        cmocka_unit_test(takes_what_the_host_makes_of_gradients),
         cmocka_unit_test(a_refused_collective_changes_nothing),
         cmocka_unit_test(refuses),
         cmocka_unit_test(follows_the_learning_rate),
