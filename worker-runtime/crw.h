@@ -31,7 +31,7 @@ enum crw_result {
     CRW_E_PEER,            /* a peer failed or the group is over: leave, the launcher starts a new one */
     CRW_E_TIMEOUT,         /* a deadline passed */
     CRW_E_STORE,           /* the worker store closed or answered nonsense */
-    CRW_E_DATA,            /* a data file is missing, truncated or of another kind */
+    CRW_E_DATA,            /* for data of the program, as a result of its own: no function here makes it */
     CRW_E_NOT_FOUND,       /* no snapshot there, no key there */
     CRW_E_MISMATCH,        /* a snapshot of another network or format */
     CRW_E_DAMAGED,         /* checksum or structure wrong */
@@ -335,22 +335,6 @@ CRW_EXPORT size_t crw_sampler_next(struct crw_sampler *s, uint32_t *indices, siz
 CRW_EXPORT uint64_t crw_sampler_consumed(const struct crw_sampler *s);
 /* Batches of batch_size left in this epoch for this rank. */
 CRW_EXPORT size_t crw_sampler_batches_left(const struct crw_sampler *s, size_t batch_size);
-
-/* ---- data files ---- */
-
-/* An IDX file of bytes (MNIST family), .gz or plain. */
-struct crw_idx {
-    uint32_t n_items;
-    int n_dims;       /* dimensions of one item: 0 for labels, 2 for images */
-    uint32_t dims[2]; /* rows, columns */
-    const uint8_t *data;
-    void *owner;
-};
-
-/* path, or path with ".gz" added or removed, whichever exists. CRW_E_DATA when missing, short, long or of
- * another element type; n_dims is what the caller expects of an item. */
-CRW_EXPORT int crw_idx_open(const char *path, int n_dims, struct crw_idx *ret);
-CRW_EXPORT void crw_idx_close(struct crw_idx *idx);
 
 /* ---- batches ---- */
 

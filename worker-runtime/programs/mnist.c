@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "worker-runtime/programs/idx_os.h"
 #include "worker-runtime/programs/programs.h"
 
 enum { ROWS = 28, COLUMNS = 28, PIXELS = ROWS * COLUMNS };
@@ -32,7 +33,7 @@ static const struct crw_layer layers[] = {
 
 /* Images and what is on them. */
 struct labelled {
-    struct crw_idx images, labels;
+    struct idx images, labels;
     int64_t *classes; /* the labels, as losses take them */
 };
 
@@ -54,22 +55,19 @@ static int mnist_fail(char *error, size_t n, const char *format, ...)
     return -1;
 }
 
-static int open_idx(const char *folder, const char *name, int n_dims, struct crw_idx *ret, char *error,
-                    size_t n)
+static int open_idx(const char *folder, const char *name, int n_dims, struct idx *ret, char *error, size_t n)
 {
     char path[PATH_MAX];
 
     if (snprintf(path, sizeof(path), "%s/%s", folder, name) >= (int)sizeof(path))
         return mnist_fail(error, n, "--data %s: the path is too long", folder);
-    if (crw_idx_open(path, n_dims, ret) != 0)
-        return mnist_fail(error, n, "%s", crw_error_message());
-    return 0;
+    return idx_open(path, n_dims, ret, error, n);
 }
 
 static int mnist_check(const char *folder, const struct labelled *part, const char *what, char *error,
                        size_t n)
 {
-    const struct crw_idx *images = &part->images, *labels = &part->labels;
+    const struct idx *images = &part->images, *labels = &part->labels;
 
     if (images->dims[0] != ROWS || images->dims[1] != COLUMNS)
         return mnist_fail(error, n, "the %s images in %s are %u x %u, expected 28 x 28", what, folder,
@@ -84,7 +82,7 @@ static int mnist_check(const char *folder, const struct labelled *part, const ch
 
 static int read_classes(const char *folder, struct labelled *part, const char *what, char *error, size_t n)
 {
-    const struct crw_idx *labels = &part->labels;
+    const struct idx *labels = &part->labels;
 
     part->classes = calloc(labels->n_items, sizeof(*part->classes));
     if (!part->classes)
@@ -129,8 +127,8 @@ static void close_mnist(void *data)
     struct mnist *m = data;
 
     for (int part = 0; part < 2; part++) {
-        crw_idx_close(&m->parts[part].images);
-        crw_idx_close(&m->parts[part].labels);
+        idx_close(&m->parts[part].images);
+        idx_close(&m->parts[part].labels);
         free(m->parts[part].classes);
     }
 }

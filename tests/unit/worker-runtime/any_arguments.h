@@ -90,6 +90,5 @@ struct crw_memory *draw_memory(struct draw *d);
 struct crw_snapshots *draw_snapshots(struct draw *d);
 struct crw_snapshot *draw_snapshot(struct draw *d);
 struct crw_rng *draw_rng(struct draw *d);
-struct crw_idx *draw_idx(struct draw *d);
 struct crw_work *draw_work(struct draw *d);
 struct crw_trainer *draw_trainer(struct draw *d);

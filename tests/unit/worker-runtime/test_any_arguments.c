@@ -560,13 +560,6 @@ struct crw_rng *draw_rng(struct draw *d)
     return is_null(d) ? NULL : &d->rng;
 }
 
-struct crw_idx *draw_idx(struct draw *d)
-{
-    static struct crw_idx idx;
-
-    return is_null(d) ? NULL : &idx;
-}
-
 struct crw_work *draw_work(struct draw *d)
 {
     struct crw_work *work = NULL;

@@ -362,7 +362,6 @@ static void make_sparse_file(void)
     X("sampler NULL", CRW_E_ARGUMENT, "sampler", load(false, true, 2, 0))                                    \
     X("floats that overflow", -ENOMEM, "cannot make a loader", load(true, true, SIZE_MAX / 4 + 2, 0))        \
     X("INT_MAX batches ahead", -ENOMEM, "cannot make a loader", load(true, true, 2, INT_MAX))                \
-    X("file NULL", CRW_E_ARGUMENT, "path", crw_idx_open(NULL, 0, OUT(struct crw_idx)))                       \
     X("folder NULL", CRW_E_ARGUMENT, "folder", crw_snapshots_create(NULL, 1, OUT(struct crw_snapshots *)))   \
     X("status without a place", 0, NOTHING, status_without_place())                                          \
     X("a tensor without name", CRW_E_ARGUMENT, "name", save(tensor(NULL, CRW_F32, 1, floats)))               \
