@@ -100,6 +100,9 @@ _CHUNK_BYTES = 64 << 20
 # A thread that is still blocked in a collective so long after the connections of its group were cut stays there.
 _STUCK_S = 2.0
 _STUCK_EXIT_CODE = 75
+# NCCL may revoke a communicator beside the program, which PyTorch takes for a failure (pytorch#197465).
+_IN_PROGRESS = "NCCL operation in progress"
+_REVOKE_S = 5.0
 
 Notice = collections.namedtuple("Notice", "kind generation rank detail")
 Notice.__doc__ = """One record of crun: kind 1 a peer failed, 2 the job is to stop, 3 the next generation."""
@@ -477,9 +480,27 @@ class _Group:
         self.members = [json.loads(text) for text in self._exchange("member", json.dumps(mine))]
         _close_all(self.cut_connections)  # no rank that is here writes to them
         self.ports = {port for member in self.members for port in member["ports"]}
-        dist._reconfigure(self.notices.generation + 1, [member["handle"] for member in self.members],
-                          timeout=_RECONFIGURE).wait()
+        self._connect()
         self.check()  # a notice that came before all connections were there has not cut them: nothing would end a wait on them
+
+    def _connect(self):
+        """Makes the connections of the group. PyTorch may refuse while NCCL still revokes those of the generation before: then again, and
+        after _REVOKE_S a new process takes this one's place."""
+        until = time.monotonic() + _REVOKE_S
+        while True:
+            try:
+                dist._reconfigure(self.notices.generation + 1, [member["handle"] for member in self.members],
+                                  timeout=_RECONFIGURE).wait()
+                return
+            except RuntimeError as error:
+                if _IN_PROGRESS not in str(error):
+                    raise
+            if self.notices.wait(lambda: self.notices.failed_rank is not None, _SLICE_S):
+                raise PeerFailed("another worker failed while the group was formed", self.notices.failed_rank)
+            if time.monotonic() > until:
+                os.write(2, f"crun_launch.worker: rank {os.environ['RANK']}: NCCL still revokes the communicator of the generation before, "
+                            f"{_REVOKE_S:.0f} s after all ranks met; this process ends, to be replaced\n".encode())
+                os._exit(_STUCK_EXIT_CODE)
 
     def check(self):
         """Raises PeerFailed unless all collectives that have ended so far did so with the data of all ranks."""

@@ -432,6 +432,41 @@ except (BrokenPipeError, ConnectionResetError):
 """)
 
 
+@pytest.mark.parametrize("what, code", [("soon", 0), ("peer", 0), ("other", 0), ("never", 75)])
+def test_a_revoke_in_progress(run_meeting, what, code):
+    """nccl2 takes ncclInProgress of ncclCommRevoke for a failure: the rank tries again, unless a peer fails meanwhile, and is
+    replaced when NCCL does not come to an end. Another error stays what it is."""
+    p = run_meeting("""
+import threading
+what, tries = os.environ["WHAT"], []
+def reconfigure(uuid, handles, timeout):
+    tries.append((uuid, handles))
+    if what == "other":
+        raise RuntimeError("NCCL Abort failed: unhandled system error")
+    if what == "peer":
+        notify(1, 3, 1, -9, then=lambda: n.failed_rank is not None)
+    if what != "soon" or len(tries) < 3:
+        raise RuntimeError("NCCL Revoke failed: NCCL operation in progress")
+    return Work()
+worker.dist._reconfigure = reconfigure
+worker._REVOKE_S = 0.3
+if what == "peer":
+    refused(group.meet, "another worker failed while the group was formed")
+elif what == "other":
+    try:
+        group.meet()
+    except RuntimeError as e:
+        assert "unhandled system error" in str(e) and not isinstance(e, worker.PeerFailed)
+    threading.Timer(0.5, lambda: notify(1, 3, 1, -9)).start()
+    assert group.is_peer_failure(RuntimeError("NCCL Revoke failed: NCCL operation in progress"))  # of a collective
+else:
+    group.meet()
+    assert events == ["connected"] and not group.is_cut
+assert tries == [(4, ["handle", "handle"])] * (3 if what == "soon" else 1), tries
+""", code=code, WHAT=what)
+    assert ("rank 0: NCCL still revokes the communicator of the generation before, 0 s after all ranks met" in p.stderr) == (code == 75), p.stderr
+
+
 @pytest.mark.parametrize("what, code", [("blocked", 75), ("computing", 0), ("elsewhere", 0), ("left", 0)])
 def test_a_collective_that_nothing_completes(run_meeting, what, code, tmp_path):
     """The process ends when its thread stays blocked in a collective after the cut, and for no other reason."""
