@@ -323,9 +323,11 @@ float *kernel_zeros(size_t count)
 
 struct cuda_queue kernel_queue(enum cuda_precision precision)
 {
-    if (!k.workspace)
-        assert_int_equal(cudaMalloc((void **)&k.workspace, CUDA_WORKSPACE_FLOATS * sizeof(float)),
-                         cudaSuccess);
+    const size_t n_bytes = CUDA_WORKSPACE_FLOATS * sizeof(float);
+    if (!k.workspace) {
+        assert_int_equal(cudaMalloc((void **)&k.workspace, n_bytes), cudaSuccess);
+        assert_int_equal(cudaMemsetAsync(k.workspace, 0xff, n_bytes, NULL), cudaSuccess);
+    }
     return (struct cuda_queue){.workspace = k.workspace, .precision = precision};
 }
 
