@@ -20,8 +20,8 @@ static void *open_wheel(const char *prefix, const char *wheel)
     char pattern[PATH_MAX];
     glob_t found;
     void *library = NULL;
-    int n = snprintf(pattern, sizeof(pattern), "%s/lib*/python3*/*-packages/%s", prefix, wheel);
-    if (n < 0 || (size_t)n >= sizeof(pattern) || glob(pattern, 0, NULL, &found) != 0)
+    int n = snprintf(pattern, sizeof(pattern), "%s/{lib*,local/lib}/python3*/*-packages/%s", prefix, wheel);
+    if (n < 0 || (size_t)n >= sizeof(pattern) || glob(pattern, GLOB_BRACE, NULL, &found) != 0)
         return NULL;
     for (size_t i = 0; !library && i < found.gl_pathc; i++)
         library = open_file(found.gl_pathv[i]);
@@ -29,7 +29,7 @@ static void *open_wheel(const char *prefix, const char *wheel)
     return library;
 }
 
-/* prefix: of a Python, or NULL. */
+/* prefix: of a Python, or NULL. Below /usr, Debian's pip has its packages in /usr/local. */
 static void *open_below(const struct library_place *place, const char *prefix)
 {
     void *library = NULL;

@@ -198,6 +198,9 @@ static void finds_the_library_of_a_wheel(void)
     (void)snprintf(command, sizeof(command), "%s/bin", prefix);
     (void)setenv("PATH", command, 1);
     expect(library_open(&place, NULL) == library, "so is the first Python on PATH");
+    (void)snprintf(command, sizeof(command), "PATH=/usr/bin:/bin; mkdir %s/local && mv %s/lib %s/local",
+                   prefix, prefix, prefix);
+    expect(system(command) == 0 && library_open(&place, NULL), "and what Debian's pip installs for it");
     (void)setenv("PATH", "/usr/bin:/bin", 1);
     expect(!library_open(&place, "/nonexistent.so"), "a path is not replaced by another");
     (void)snprintf(command, sizeof(command), "rm -r %s", prefix);
