@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "launcher/cli/options.h"
-#include "launcher/util/strbuf.h"
+#include "base/strbuf.h"
 #include "base/err.h"
 
 static const char head[] = "# Completion of crun(1) for %s. Made from its table of options: do not edit.\n\n";

@@ -12,7 +12,7 @@
 #include "launcher/cli/job_impl.h"
 #include "launcher/cli/line_rules.h"
 #include "launcher/util/signal_name.h"
-#include "launcher/util/strbuf.h"
+#include "base/strbuf.h"
 #include "proto/address.h"
 #include "base/cleanup.h"
 #include "base/err.h"

@@ -3,7 +3,7 @@
 /* Shared by the files that implement job.h. */
 
 #include "launcher/cli/job.h"
-#include "launcher/util/strbuf.h"
+#include "base/strbuf.h"
 
 enum conf_backend { CONF_C10D, CONF_STATIC };
 

@@ -20,7 +20,7 @@
 #include <string.h>
 
 #include "launcher/util/envp.h"
-#include "launcher/util/strbuf.h"
+#include "base/strbuf.h"
 #include "base/err.h"
 
 enum { NAME_SIZE = OPTION_NAME_SIZE };

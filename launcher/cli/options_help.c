@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "launcher/cli/options.h"
-#include "launcher/util/strbuf.h"
+#include "base/strbuf.h"
 #include "base/err.h"
 
 enum { HELP_COLUMN = 30, HELP_WIDTH_MIN = 60, HELP_WIDTH_MAX = 110 };

@@ -8,7 +8,7 @@
 #include "base/utf8.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/status_text.h"
-#include "launcher/util/strbuf.h"
+#include "base/strbuf.h"
 #include "rendezvous/session/session_message.h"
 
 /* The run that a line belongs to: the last one of that job, host and identity that has not ended. */

@@ -6,7 +6,7 @@
 
 #include "base/utf8.h"
 #include "launcher/report/events.h"
-#include "launcher/util/strbuf.h"
+#include "base/strbuf.h"
 #include "rendezvous/session/session_message.h"
 
 char *job_stacks_to_json(const char *job, const char *folder, const char *lines)

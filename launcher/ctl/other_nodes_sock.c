@@ -13,7 +13,7 @@
 #include "launcher/ctl/query_answer_json.h"
 #include "launcher/ctl/job_survey_os.h"
 #include "launcher/host/job_secret_os.h"
-#include "launcher/util/strbuf.h"
+#include "base/strbuf.h"
 #include "proto/certificate_files_os.h"
 #include "proto/tls_openssl.h"
 

@@ -8,7 +8,7 @@
 #include "base/utf8.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/util/signal_name.h"
-#include "launcher/util/strbuf.h"
+#include "base/strbuf.h"
 #include "rendezvous/session/session_message.h"
 
 enum { LINE_SIZE = 1024 };

@@ -14,7 +14,7 @@
 #include "base/err.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/status_text.h"
-#include "launcher/util/strbuf.h"
+#include "base/strbuf.h"
 #include "rendezvous/session/session_message.h"
 
 enum { LINE_SIZE = 1024, CELL_SIZE = 24, PAGE = 10, LINES_MIN = 6 };

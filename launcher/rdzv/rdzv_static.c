@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "launcher/rdzv/rdzv_static_json.h"
-#include "launcher/util/strbuf.h"
+#include "base/strbuf.h"
 
 static const char count_key[] = "init/"; /* a key of the store itself: without "/" and prefix */
 

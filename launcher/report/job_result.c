@@ -5,7 +5,7 @@
 
 #include "launcher/report/report.h"
 #include "launcher/util/signal_name.h"
-#include "launcher/util/strbuf.h"
+#include "base/strbuf.h"
 
 static const char rule[] = "============================================================";
 static const char thin_rule[] = "------------------------------------------------------------";

@@ -8,7 +8,7 @@
 
 #include "launcher/supervise/worker_group.h"
 #include "launcher/util/signal_name.h"
-#include "launcher/util/strbuf.h"
+#include "base/strbuf.h"
 #include "base/cleanup.h"
 
 enum {

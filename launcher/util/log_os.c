@@ -2,7 +2,7 @@
 
 #include "base/utf8.h"
 #include "base/cleanup.h"
-#include "launcher/util/strbuf.h"
+#include "base/strbuf.h"
 
 #include <errno.h>
 #include <pthread.h>

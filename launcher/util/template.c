@@ -3,7 +3,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "launcher/util/strbuf.h"
+#include "base/strbuf.h"
 
 static size_t identifier_size(const char *s)
 {

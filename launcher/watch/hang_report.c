@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "launcher/util/strbuf.h"
+#include "base/strbuf.h"
 
 enum {
     WAITS_MAX = 8,

@@ -1,4 +1,4 @@
-#include "launcher/util/strbuf.h"
+#include "base/strbuf.h"
 
 #include <stdio.h>
 #include <stdlib.h>
