@@ -22,7 +22,6 @@
 #include "launcher/agent/agent_uv.h"
 #include "launcher/agent/foreign_agent_uv.h"
 #include "launcher/util/envp.h"
-#include "launcher/cli/completions.h"
 #include "launcher/cli/job.h"
 #include "launcher/host/gpu_count_os.h"
 #include "launcher/host/gpu_sysfs_os.h"
@@ -537,7 +536,8 @@ int main(int argc, char **argv)
         return print_stdout(help);
     }
     case OPTIONS_E_COMPLETION: {
-        _cleanup_free_ char *script = completions_script(options.value[OPTION_PRINT_COMPLETION].text);
+        _cleanup_free_ char *script =
+            option_table_completion(&crun_option_table, options.value[OPTION_PRINT_COMPLETION].text);
         return print_stdout(script);
     }
     case OPTIONS_E_VERSION:

@@ -130,7 +130,7 @@ static const struct conf_key *find_conf_key(const char *key, size_t n)
 static const char *nearest_conf_key(const char *key, size_t n)
 {
     for (size_t i = 0; i < ARRAY_SIZE(conf_keys); i++)
-        if (n > 3 && options_edit_distance(key, n, conf_keys[i].name) <= 2)
+        if (n > 3 && option_edit_distance(key, n, conf_keys[i].name) <= 2)
             return conf_keys[i].name;
     return NULL;
 }

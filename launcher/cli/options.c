@@ -20,14 +20,10 @@
 #include <string.h>
 
 #include "launcher/util/envp.h"
-#include "base/strbuf.h"
 #include "base/err.h"
+#include "base/strbuf.h"
 
 enum { NAME_SIZE = OPTION_NAME_SIZE };
-
-enum { PREFIX_MIN = 6 }; /* a shorter word with a slip in it is the beginning of too many options */
-
-const char options_usage[] = "usage: crun [options] program [argument ...]\n";
 
 struct parser {
     struct options *options;
@@ -131,16 +127,6 @@ bool options_seconds(const char *text, double *ret)
     return true;
 }
 
-static bool is_choice(const char *choices, const char *value)
-{
-    size_t n = strlen(value);
-
-    for (const char *c = choices; n && *c; c += strcspn(c, " "), c += *c == ' ')
-        if (strcspn(c, " ") == n && strncmp(c, value, n) == 0)
-            return true;
-    return false;
-}
-
 /* Converts text for the option. NULL, or what is wrong with it. */
 static const char *value_set(struct option_value *value, enum option_id id, const char *text)
 {
@@ -163,7 +149,7 @@ static int take_option_value(struct parser *p, enum option_id id, const char *te
     const char *wrong = value_set(&value, id, text);
     if (wrong)
         return fail_for_option(p, id, wrong, text);
-    if (spec->choices && !is_choice(spec->choices, text)) {
+    if (spec->choices && option_choice(spec->choices, text, strlen(text)) < 0) {
         char names[3 * NAME_SIZE];
         return options_fail(p->error, OPTIONS_E_USAGE, "argument %s: invalid choice: '%s' (choose from: %s)",
                             all_spellings(id, names), text, spec->choices);
@@ -263,47 +249,6 @@ static bool looks_like_option(const char *word)
 
 /* ---- did you mean ---- */
 
-int options_edit_distance(const char *a, size_t n_a, const char *b)
-{
-    int row[NAME_SIZE];
-    size_t n_b = strlen(b);
-
-    if (n_a >= NAME_SIZE || n_b >= NAME_SIZE)
-        return NAME_SIZE;
-    for (size_t j = 0; j <= n_b; j++)
-        row[j] = (int)j;
-    for (size_t i = 1; i <= n_a; i++) {
-        int diagonal = row[0];
-
-        row[0] = (int)i;
-        for (size_t j = 1; j <= n_b; j++) {
-            bool same = a[i - 1] == b[j - 1] || (a[i - 1] == '_' && b[j - 1] == '-');
-            int best = diagonal + !same;
-
-            diagonal = row[j];
-            if (row[j] + 1 < best)
-                best = row[j] + 1;
-            if (row[j - 1] + 1 < best)
-                best = row[j - 1] + 1;
-            row[j] = best;
-        }
-    }
-    return row[n_b];
-}
-
-/* How far a word is from an option's name, or from as much of that as the word is long: prefixes are
- * options, too. */
-static int distance_to(const char *word, size_t n, char name[NAME_SIZE])
-{
-    int whole = options_edit_distance(word, n, name);
-
-    if (strlen(name) <= n)
-        return whole;
-    name[n] = '\0';
-    int part = n < PREFIX_MIN ? NAME_SIZE : options_edit_distance(word, n, name);
-    return part < whole ? part : whole;
-}
-
 /* Options of other launchers, of which no spelling is near. */
 static enum option_id counterpart_of(const char *word, size_t n)
 {
@@ -331,31 +276,19 @@ static enum option_id counterpart_of(const char *word, size_t n)
     return OPTION_COUNT;
 }
 
-/* The option nearest to a word "--something[=...]", or OPTION_COUNT when none is near. */
-static enum option_id nearest_option(const char *word)
+/* A counterpart, or the nearest option; OPTION_COUNT when none is near. */
+static enum option_id option_meant(const char *word)
 {
-    size_t n = strcspn(word, "=");
-    enum option_id best = counterpart_of(word, n);
-    int best_distance =
-        best < OPTION_COUNT ? 0 : 3; /* one more than what still looks like a slip of the finger */
+    enum option_id id = counterpart_of(word, strcspn(word, "="));
+    const struct option_spec *nearest = id == OPTION_COUNT ? option_nearest(&crun_option_table, word) : NULL;
 
-    for (enum option_id id = 0; id < OPTION_COUNT; id++) {
-        char name[NAME_SIZE];
-
-        spell_option(&options_table[id], '-', name);
-        int distance = distance_to(word, n, name);
-        if (distance < best_distance && 3 * distance <= (int)n) {
-            best = id;
-            best_distance = distance;
-        }
-    }
-    return best;
+    return nearest ? (enum option_id)(nearest - options_table) : id;
 }
 
 static int unknown_option(struct parser *p, const char *word)
 {
     if (!buf_size(&p->unknown.buf))
-        p->hint = nearest_option(word);
+        p->hint = option_meant(word);
     strbuf_add(&p->unknown, "%s%s", buf_size(&p->unknown.buf) ? " " : "", word);
     return 0;
 }

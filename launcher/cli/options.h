@@ -9,15 +9,8 @@
  */
 
 #include <stdbool.h>
-#include <stddef.h>
 
-enum option_kind {
-    OPTION_FLAG,
-    OPTION_TEXT,
-    OPTION_INT,
-    OPTION_SECONDS, /* a floating point number */
-    OPTION_KIND_COUNT
-};
+#include "base/options.h"
 
 enum option_id {
     OPTION_NNODES,
@@ -86,22 +79,8 @@ enum option_id {
     OPTION_COUNT
 };
 
-struct option_spec {
-    const char *name; /* long spelling with dashes; underscores are accepted as well */
-    char letter;      /* short spelling, or 0 */
-    enum option_kind kind;
-    bool optional_value; /* OPTION_FLAG: "--name=TEXT" gives a text as well */
-    bool no_pet;         /* takes no default from PET_<NAME> */
-    bool ours;    /* not torchrun's: must be spelled out, so that no torchrun prefix becomes ambiguous */
-    bool repeats; /* OPTION_TEXT: may be given several times; see options.repeated */
-    bool has_no_effect;      /* parsed for compatibility alone; --help lists it last */
-    const char *fallback;    /* default as text; NULL: none */
-    const char *placeholder; /* what --help calls the value */
-    const char *choices;     /* space separated, or NULL; a PET default is not checked against them */
-    const char *help;
-};
-
 extern const struct option_spec options_table[OPTION_COUNT];
+extern const struct option_table crun_option_table;
 
 /* One option's value. `set`: on the command line or in PET_<NAME>; else the rest is the default. */
 struct option_value {
@@ -123,24 +102,14 @@ struct options {
     char *const *program_args; /* NULL-terminated tail of the words given to options_parse() */
 };
 
-enum {
-    OPTIONS_E_HELP = 1,   /* --help was asked for */
-    OPTIONS_E_VERSION,    /* --version was asked for */
-    OPTIONS_E_COMPLETION, /* --print-completion was asked for; its value is the shell */
-    OPTIONS_E_USAGE,      /* not a command line: exit code 2 */
-    OPTIONS_E_PET,        /* a PET_ flag is not a number: exit code 1, as in torchrun */
-};
-
 #define OPTIONS_ERROR_SIZE 1024
 
 /*
- * words: argv without the program's own name, NULL-terminated. On OPTIONS_E_USAGE and OPTIONS_E_PET
+ * words: argv without the program's own name, NULL-terminated. 0, or a result of base/options.h. On OPTIONS_E_USAGE and OPTIONS_E_PET
  * error holds one sentence. ret_options points into words and environment.
  */
 int options_parse(char *const *words, char *const *environment, struct options *ret_options,
                   char error[OPTIONS_ERROR_SIZE]);
-
-enum { OPTION_NAME_SIZE = 64 };
 
 /* PET_<NAME>. */
 void option_spell_pet(enum option_id id, char ret[OPTION_NAME_SIZE]);
@@ -150,10 +119,6 @@ char *options_help(int width);
 
 /* The usage line alone. */
 extern const char options_usage[];
-
-/* Edits (insert, delete, replace) between the first n characters of word and name, for "did you mean"; "_" and "-" are
- * equal. Large when one of them is too long to compare. */
-int options_edit_distance(const char *word, size_t n, const char *name);
 
 /* White space that Python's str.strip() removes from ASCII text; int() and float() accept less. */
 static inline bool options_is_space(char c)

@@ -1,19 +1,16 @@
 /*
- * In all three scripts options end at the program: for its arguments the shell completes as for any
- * command. Values are offered where an option has a fixed choice of words (its choices, or the words in small
+ * Completions for four shells. With ends_at_word options end at the first other word, the program: for its arguments the shell
+ * completes as for any command. Values are offered where an option has a fixed choice of words (its choices, or the words in small
  * letters of its placeholder), or wants a file or a folder.
  */
 
-#include "launcher/cli/completions.h"
-
-#include <stdbool.h>
 #include <string.h>
 
-#include "launcher/cli/options.h"
-#include "base/strbuf.h"
 #include "base/err.h"
+#include "base/options.h"
+#include "base/strbuf.h"
 
-static const char head[] = "# Completion of crun(1) for %s. Made from its table of options: do not edit.\n\n";
+static const char head[] = "# Completion of %s for %s. Made from its table of options: do not edit.\n\n";
 
 static bool is_in_small_letters(const char *word, size_t n)
 {
@@ -32,7 +29,7 @@ static void add_values(struct strbuf *out, const struct option_spec *spec)
 
     while (*from) {
         size_t n = strcspn(from, " |");
-        if (is_in_small_letters(from, n)) {
+        if (n > 0 && (spec->choices || is_in_small_letters(from, n))) {
             strbuf_add(out, "%s%.*s", is_first ? "" : " ", (int)n, from);
             is_first = false;
         }
@@ -77,12 +74,11 @@ static void add_quoted(struct strbuf *out, const char *text, const char *special
 /* ---- bash ---- */
 
 /* Names of the options that take a value, or of all, in one spelling. */
-static void add_names(struct strbuf *out, char dash, bool with_value_only)
+static void add_names(struct strbuf *out, const struct option_table *t, char dash, bool with_value_only)
 {
     bool is_first = true;
 
-    for (enum option_id id = 0; id < OPTION_COUNT; id++) {
-        const struct option_spec *spec = &options_table[id];
+    for (const struct option_spec *spec = option_next(t, NULL); spec; spec = option_next(t, spec)) {
         if (with_value_only && spec->kind == OPTION_FLAG)
             continue;
         strbuf_add(out, "%s", is_first ? "" : " ");
@@ -91,20 +87,21 @@ static void add_names(struct strbuf *out, char dash, bool with_value_only)
     }
 }
 
-static void add_letters(struct strbuf *out, bool with_value_only, const char *before)
+static void add_letters(struct strbuf *out, const struct option_table *t, bool with_value_only,
+                        const char *before)
 {
-    for (enum option_id id = 0; id < OPTION_COUNT; id++)
-        if (options_table[id].letter && (!with_value_only || options_table[id].kind != OPTION_FLAG))
-            strbuf_add(out, "%s%c", before, options_table[id].letter);
+    for (const struct option_spec *spec = option_next(t, NULL); spec; spec = option_next(t, spec))
+        if (spec->letter && (!with_value_only || spec->kind != OPTION_FLAG))
+            strbuf_add(out, "%s%c", before, spec->letter);
 }
 
-static void add_bash_values(struct strbuf *out)
+static void add_bash_values(struct strbuf *out, const struct option_table *t)
 {
     strbuf_add(
         out,
-        "# What may stand behind an option: words, or a kind of file.\n_crun_values()\n{\n    case $1 in\n");
-    for (enum option_id id = 0; id < OPTION_COUNT; id++) {
-        const struct option_spec *spec = &options_table[id];
+        "# What may stand behind an option: words, or a kind of file.\n_%.*s_values()\n{\n    case $1 in\n",
+        (int)strcspn(t->commands, " "), t->commands);
+    for (const struct option_spec *spec = option_next(t, NULL); spec; spec = option_next(t, spec)) {
         bool is_folder = wants(spec, "DIR"), is_file = wants(spec, "FILE");
         if (!has_values(spec) && !is_folder && !is_file)
             continue;
@@ -120,7 +117,7 @@ static void add_bash_values(struct strbuf *out)
     strbuf_add(out, "    esac\n}\n\n");
 }
 
-/* bash splits words at "=", unless COMP_WORDBREAKS was changed; both cases are handled. */
+/* bash splits words at "=", unless COMP_WORDBREAKS was changed; both cases are handled. The first %s: what another word does. */
 static const char bash_walk[] =
     "    local word name=\"\" prefix=\"\" i=1\n"
     "    COMPREPLY=()\n"
@@ -138,45 +135,53 @@ static const char bash_walk[] =
     "            fi ;;\n"
     "        -*[$letters_with_value]) name=letter i=$((i + 1)) ;;\n"
     "        -*) ;;\n"
-    "        *) return ;; # the program: the rest is its own, files are offered\n"
+    "        *) %s\n"
     "        esac\n"
     "        [ \"$i\" -lt \"$COMP_CWORD\" ] && name=\"\"\n"
     "        i=$((i + 1))\n"
     "    done\n"
     "    local cur=${COMP_WORDS[COMP_CWORD]}\n"
     "    if [ -z \"$name\" ] && [[ $cur == --*=* ]]; then\n"
-    "        prefix=${cur%%=*} cur=${cur#*=}\n"
+    "        prefix=${cur%%%%=*} cur=${cur#*=}\n"
     "        name=${prefix//_/-} prefix=$prefix=\n"
     "    fi\n"
     "    [ -n \"$name\" ] && [ \"$cur\" = \"=\" ] && cur=\"\"\n"
     "    if [ -n \"$name\" ]; then\n"
-    "        mapfile -t COMPREPLY < <(_crun_values \"$name\" \"$cur\")\n"
+    "        mapfile -t COMPREPLY < <(_%.*s_values \"$name\" \"$cur\")\n"
     "        COMPREPLY=(\"${COMPREPLY[@]/#/$prefix}\")\n"
     "    elif [[ $cur == -*_* ]]; then\n"
     "        mapfile -t COMPREPLY < <(compgen -W \"$underscored\" -- \"$cur\")\n"
     "    elif [[ $cur == -* ]]; then\n"
     "        mapfile -t COMPREPLY < <(compgen -W \"$dashed\" -- \"$cur\")\n"
+    "%s"
     "    fi\n"
-    "}\n\n"
-    "complete -o default -o bashdefault -F _crun crun crun-launch\n";
+    "}\n\n";
 
-char *completions_bash(void)
+static const char bash_words[] =
+    "    else\n"
+    "        mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$cur\")\n";
+
+static void make_bash(struct strbuf *out, const struct option_table *t)
 {
-    struct strbuf out = {0};
+    int n = (int)strcspn(t->commands, " ");
 
-    strbuf_add(&out, head, "bash");
-    add_bash_values(&out);
-    strbuf_add(&out, "_crun()\n{\n    local with_value='");
-    add_names(&out, '-', true);
-    strbuf_add(&out, "'\n    local letters_with_value='");
-    add_letters(&out, true, "");
-    strbuf_add(&out, "'\n    local dashed='");
-    add_names(&out, '-', false);
-    add_letters(&out, false, " -");
-    strbuf_add(&out, "'\n    local underscored='");
-    add_names(&out, '_', false);
-    strbuf_add(&out, "'\n%s", bash_walk);
-    return strbuf_steal(&out);
+    add_bash_values(out, t);
+    strbuf_add(out, "_%.*s()\n{\n    local with_value='", n, t->commands);
+    add_names(out, t, '-', true);
+    strbuf_add(out, "'\n    local letters_with_value='");
+    add_letters(out, t, true, "");
+    strbuf_add(out, "'\n    local dashed='");
+    add_names(out, t, '-', false);
+    add_letters(out, t, false, " -");
+    strbuf_add(out, "'\n    local underscored='");
+    add_names(out, t, '_', false);
+    if (t->words)
+        strbuf_add(out, "'\n    local words='%s", t->words);
+    strbuf_add(out, "'\n");
+    strbuf_add(out, bash_walk,
+               t->ends_at_word ? "return ;; # the program: the rest is its own, files are offered" : ";;", n,
+               t->commands, t->words ? bash_words : "");
+    strbuf_add(out, "complete -o default -o bashdefault -F _%.*s %s\n", n, t->commands, t->commands);
 }
 
 /* ---- zsh ---- */
@@ -216,17 +221,15 @@ static void add_zsh_option(struct strbuf *out, const struct option_spec *spec)
     strbuf_add(out, "' \\\n");
 }
 
-char *completions_zsh(void)
+static void make_zsh(struct strbuf *out, const struct option_table *t)
 {
-    struct strbuf out = {0};
-
-    strbuf_add(&out, "#compdef crun crun-launch\n");
-    strbuf_add(&out, head, "zsh");
-    strbuf_add(&out, "_arguments -s -S : \\\n");
-    for (enum option_id id = 0; id < OPTION_COUNT; id++)
-        add_zsh_option(&out, &options_table[id]);
-    strbuf_add(&out, "    '(-):program:_files' \\\n    '*::argument:_default'\n");
-    return strbuf_steal(&out);
+    strbuf_add(out, "_arguments -s -S : \\\n");
+    for (const struct option_spec *spec = option_next(t, NULL); spec; spec = option_next(t, spec))
+        add_zsh_option(out, spec);
+    if (t->ends_at_word)
+        strbuf_add(out, "    '(-):program:_files' \\\n    '*::argument:_default'\n");
+    else
+        strbuf_add(out, "    '*:word:(%s)'\n", t->words ? t->words : "");
 }
 
 /* ---- tcsh ---- */
@@ -248,32 +251,31 @@ static void add_tcsh_values(struct strbuf *out, const struct option_spec *spec)
     strbuf_add(out, ")/' \\\n");
 }
 
-static void add_tcsh_command(struct strbuf *out, const char *command)
+static void add_tcsh_command(struct strbuf *out, const struct option_table *t, const char *command, int n)
 {
-    strbuf_add(out, "complete %s \\\n", command);
-    for (enum option_id id = 0; id < OPTION_COUNT; id++)
-        if (has_values(&options_table[id]) || wants(&options_table[id], "DIR") ||
-            wants(&options_table[id], "FILE"))
-            add_tcsh_values(out, &options_table[id]);
+    strbuf_add(out, "complete %.*s \\\n", n, command);
+    for (const struct option_spec *spec = option_next(t, NULL); spec; spec = option_next(t, spec))
+        if (has_values(spec) || wants(spec, "DIR") || wants(spec, "FILE"))
+            add_tcsh_values(out, spec);
     strbuf_add(out, "  'c/--/(");
-    for (enum option_id id = 0; id < OPTION_COUNT; id++)
-        strbuf_add(out, "%s%s", id ? " " : "", options_table[id].name);
-    strbuf_add(out, ")/' \\\n  'n/*/f/'\n");
+    for (const struct option_spec *spec = option_next(t, NULL); spec; spec = option_next(t, spec))
+        strbuf_add(out, "%s%s", spec == t->specs ? "" : " ", spec->name);
+    strbuf_add(out, ")/' \\\n");
+    if (t->words)
+        strbuf_add(out, "  'n/*/(%s)/'\n", t->words);
+    else
+        strbuf_add(out, "  'n/*/f/'\n");
 }
 
-char *completions_tcsh(void)
+static void make_tcsh(struct strbuf *out, const struct option_table *t)
 {
-    struct strbuf out = {0};
-
-    strbuf_add(&out, head, "tcsh");
-    add_tcsh_command(&out, "crun");
-    add_tcsh_command(&out, "crun-launch");
-    return strbuf_steal(&out);
+    for (const char *c = t->commands; *c; c += strcspn(c, " "), c += *c == ' ')
+        add_tcsh_command(out, t, c, (int)strcspn(c, " "));
 }
 
 /* ---- fish ---- */
 
-static void add_fish_walk(struct strbuf *out)
+static void add_fish_walk(struct strbuf *out, const struct option_table *t)
 {
     strbuf_add(out,
                "# Whether the program is still to come: behind it everything is the program's.\n"
@@ -289,12 +291,12 @@ static void add_fish_walk(struct strbuf *out)
                "            case --\n"
                "                return 1\n"
                "            case ");
-    add_names(out, '-', true);
+    add_names(out, t, '-', true);
     strbuf_add(out, " ");
-    add_names(out, '_', true);
-    for (enum option_id id = 0; id < OPTION_COUNT; id++)
-        if (options_table[id].letter && options_table[id].kind != OPTION_FLAG)
-            strbuf_add(out, " '-*%c'", options_table[id].letter);
+    add_names(out, t, '_', true);
+    for (const struct option_spec *spec = option_next(t, NULL); spec; spec = option_next(t, spec))
+        if (spec->letter && spec->kind != OPTION_FLAG)
+            strbuf_add(out, " '-*%c'", spec->letter);
     strbuf_add(out,
                "\n"
                "                set is_value 1\n"
@@ -307,9 +309,18 @@ static void add_fish_walk(struct strbuf *out)
                "end\n\n");
 }
 
-static void add_fish_option(struct strbuf *out, const struct option_spec *spec)
+static void add_fish_command(struct strbuf *out, const struct option_table *t)
 {
-    strbuf_add(out, "complete -c crun -c crun-launch -n __crun_before_program");
+    strbuf_add(out, "complete");
+    for (const char *c = t->commands; *c; c += strcspn(c, " "), c += *c == ' ')
+        strbuf_add(out, " -c %.*s", (int)strcspn(c, " "), c);
+    if (t->ends_at_word)
+        strbuf_add(out, " -n __crun_before_program");
+}
+
+static void add_fish_option(struct strbuf *out, const struct option_table *t, const struct option_spec *spec)
+{
+    add_fish_command(out, t);
     if (spec->letter)
         strbuf_add(out, " -s %c", spec->letter);
     strbuf_add(out, " -l %s", spec->name);
@@ -327,31 +338,35 @@ static void add_fish_option(struct strbuf *out, const struct option_spec *spec)
     strbuf_add(out, "'\n");
 }
 
-char *completions_fish(void)
+static void make_fish(struct strbuf *out, const struct option_table *t)
 {
-    struct strbuf out = {0};
-
-    strbuf_add(&out, head, "fish");
-    add_fish_walk(&out);
-    for (enum option_id id = 0; id < OPTION_COUNT; id++)
-        add_fish_option(&out, &options_table[id]);
-    return strbuf_steal(&out);
+    if (t->ends_at_word)
+        add_fish_walk(out, t);
+    for (const struct option_spec *spec = option_next(t, NULL); spec; spec = option_next(t, spec))
+        add_fish_option(out, t, spec);
+    if (!t->words)
+        return;
+    add_fish_command(out, t);
+    strbuf_add(out, " -f -a '%s'\n", t->words);
 }
 
 /* ---- all ---- */
 
-char *completions_script(const char *shell)
+char *option_table_completion(const struct option_table *t, const char *shell)
 {
     static const struct {
         const char *shell;
-        char *(*make)(void);
-    } scripts[] = {{"bash", completions_bash},
-                   {"zsh", completions_zsh},
-                   {"tcsh", completions_tcsh},
-                   {"fish", completions_fish}};
+        void (*make)(struct strbuf *out, const struct option_table *t);
+    } scripts[] = {{"bash", make_bash}, {"zsh", make_zsh}, {"tcsh", make_tcsh}, {"fish", make_fish}};
+    struct strbuf out = {0};
 
     for (size_t i = 0; i < ARRAY_SIZE(scripts); i++)
-        if (strcmp(scripts[i].shell, shell) == 0)
-            return scripts[i].make();
+        if (strcmp(scripts[i].shell, shell) == 0) {
+            if (scripts[i].make == make_zsh)
+                strbuf_add(&out, "#compdef %s\n", t->commands);
+            strbuf_add(&out, head, t->page, shell);
+            scripts[i].make(&out, t);
+            return strbuf_steal(&out);
+        }
     return NULL;
 }
