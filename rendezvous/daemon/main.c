@@ -20,6 +20,7 @@
 #include "base/decimal.h"
 #include "base/err.h"
 #include "rendezvous/daemon/credentials_uv.h"
+#include "base/option_answer_os.h"
 #include "rendezvous/daemon/daemon_options.h"
 #include "rendezvous/daemon/daemon_sandbox_os.h"
 #include "rendezvous/daemon/etcd_login_os.h"
@@ -30,7 +31,7 @@
 #include "rendezvous/server/server_uv.h"
 #include "rendezvous/store/store_stats.h"
 
-enum { EXIT_USAGE = 2, N_SIGNALS = 3, FIRST_INHERITED_FD = 3 };
+enum { N_SIGNALS = 3, FIRST_INHERITED_FD = 3 };
 
 /* Below this, a few thousand clients that connect together have to retry. */
 enum { BACKLOG_WARNING = 1024 };
@@ -39,7 +40,6 @@ struct daemon {
     struct daemon_options options;
     uv_loop_t loop;
     struct server *server;
-    struct server_rounds rounds;
     char address[sizeof(((struct daemon_address *)NULL)->host) +
                  16]; /* the first that is listened on; "": none */
     struct etcd_login login;
@@ -137,7 +137,7 @@ static void stop_daemon(struct daemon *d, const char *why)
     int r = sd_notify_send("STOPPING=1");
     if (r < 0)
         log_failure("cannot notify", "the service manager", r);
-    server_drain(d->server, (unsigned)d->options.numbers[DAEMON_DRAIN_MS], on_server_stopped, d);
+    server_drain(d->server, d->options.drain_ms, on_server_stopped, d);
 }
 
 /* The other end of --announce-fd is closed: its process has ended, or needs crund no more. */
@@ -386,18 +386,17 @@ static int open_daemon(void *data)
 
 static int create_daemon_server(struct daemon *d)
 {
-    struct server_limits limits = daemon_options_limits(&d->options);
     struct server_security security = credentials_security(&d->credentials);
-    struct server_config config = {.limits = &limits,
-                                   .rounds = &d->rounds,
+    struct server_config config = {.limits = &d->options.limits,
+                                   .rounds = &d->options.rounds,
                                    .security = credentials_are_wanted(&d->options) ? &security : NULL,
                                    .log = print_log_line,
                                    .stats = d->options.metrics_addr ? &d->stats : NULL};
 
-    d->rounds = daemon_options_rounds(&d->options);
-    d->rounds.log = print_log_line;
-    d->rounds.debug = d->options.debug ? print_log_line : NULL;
-    d->rounds.etcd = d->options.etcd;
+    d->options.rounds.state = d->options.state;
+    d->options.rounds.log = print_log_line;
+    d->options.rounds.debug = d->options.debug ? print_log_line : NULL;
+    d->options.rounds.etcd = d->options.etcd;
     return server_create(&d->server, &d->loop, &config);
 }
 
@@ -448,31 +447,14 @@ static int run_daemon(struct daemon *d)
     return r < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
-/* Whether what was printed could be written. */
-static int end_output(void)
-{
-    if (fflush(stdout) == 0 && !ferror(stdout))
-        return EXIT_SUCCESS;
-    (void)fprintf(stderr, "crund: cannot write to standard output: %s\n", strerror(errno));
-    return EXIT_FAILURE;
-}
-
 int main(int argc, char *argv[])
 {
     static struct daemon daemon;
     char error[512];
 
-    switch (daemon_options_parse(&daemon.options, argc, argv, error, sizeof(error))) {
-    case DAEMON_E_HELP:
-        daemon_options_help(stdout);
-        return end_output();
-    case DAEMON_E_VERSION:
-        (void)printf("crund %s\n", CRUN_VERSION);
-        return end_output();
-    case DAEMON_E_USAGE:
-        (void)fprintf(stderr, "crund: %s\nTry crund --help.\n", error);
-        return EXIT_USAGE;
-    }
+    int r = daemon_options_parse(&daemon.options, argv, error, sizeof(error));
+    if (r)
+        return option_answer(&daemon_option_table, r, error, CRUN_VERSION);
     (void)signal(SIGPIPE, SIG_IGN); /* a client that left is a result of write() */
     (void)signal(SIGXFSZ, SIG_IGN); /* at the limit of file size a save fails, and the jobs go on */
     raise_fd_limit();

@@ -59,7 +59,6 @@ EXCEPTIONS = {
     "launcher/rdzv/rdzv_static.c": {"launcher/rdzv/rdzv_static_json.h": "values of the static rendezvous are JSON"},
     "proto/address.c": {"arpa/inet.h": "inet_pton() checks an address", "netinet/in.h": "the layout of socket addresses"},
     "proto/address.h": {"sys/socket.h": "the layout of socket addresses"},
-    "rendezvous/daemon/daemon_options.c": {"getopt.h": "parses argv"},
     "rendezvous/server/fence.c": {"netinet/in.h": "the layout of socket addresses"},
     "rendezvous/store/store_table.c": {"sys/mman.h": "gives the pages of a large array back in parts"},
     "rendezvous/store/outbox.h": {"sys/uio.h": "struct iovec"},

@@ -25,7 +25,7 @@ static int parse(const char *a, const char *b, const char *c)
         argv[argc++] = strcpy(words[i], given[i]);
     }
     error[0] = '\0';
-    return daemon_options_parse(&options, argc, argv, error, sizeof(error));
+    return daemon_options_parse(&options, argv, error, sizeof(error));
 }
 
 static void test_defaults_are_the_library_s(void **state)
@@ -34,7 +34,7 @@ static void test_defaults_are_the_library_s(void **state)
     struct server_limits ours;
 
     assert_int_equal(parse(NULL, NULL, NULL), 0);
-    ours = daemon_options_limits(&options);
+    ours = options.limits;
     assert_true(ours.wire.key_max == library.wire.key_max && ours.wire.value_max == library.wire.value_max);
     assert_true(ours.wire.keys_max == library.wire.keys_max &&
                 ours.wire.message_max == library.wire.message_max);
@@ -88,39 +88,48 @@ static void test_wrong_addresses(void **state)
         "[::1", "[::1]x",         "[::1]:",     "1.2.3:4",     "300.1.1.1:1"};
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-        assert_int_equal(parse("--listen", cases[i], NULL), DAEMON_E_USAGE);
+        assert_int_equal(parse("--listen", cases[i], NULL), OPTIONS_E_USAGE);
         assert_non_null(strstr(error, cases[i]));
     }
+}
+
+#define AT(member) offsetof(struct daemon_options, member), sizeof(((struct daemon_options *)0)->member)
+
+static uint64_t number_at(size_t offset, size_t size)
+{
+    const void *member = (const char *)&options + offset;
+
+    return size == sizeof(uint32_t) ? *(const uint32_t *)member : *(const uint64_t *)member;
 }
 
 static void test_numbers(void **state)
 {
     static const struct {
         const char *option, *text;
-        enum daemon_number which;
+        size_t offset, size;
         uint64_t value;
     } cases[] = {
-        {"--max-keys", "0", DAEMON_MAX_KEYS, 0},
-        {"--max-bytes", "100000", DAEMON_MAX_BYTES, 100000},
-        {"--max-bytes", "64K", DAEMON_MAX_BYTES, 65536},
-        {"--max-job-bytes", "2M", DAEMON_MAX_JOB_BYTES, 2097152},
-        {"--max-bytes", "3G", DAEMON_MAX_BYTES, UINT64_C(3) << 30},
-        {"--max-message", "16M", DAEMON_MAX_MESSAGE, 16 << 20},
-        {"--handshake-timeout", "0.25", DAEMON_HANDSHAKE_MS, 250},
-        {"--drain-timeout", "0", DAEMON_DRAIN_MS, 0},
-        {"--message-timeout", "7s", DAEMON_MESSAGE_MS, 7000},
-        {"--max-jobs", "3", DAEMON_MAX_JOBS, 3},
-        {"--max-nodes", "16384", DAEMON_MAX_NODES, 16384},
-        {"--max-agents", "5", DAEMON_MAX_AGENTS, 5},
-        {"--grace", "0.5", DAEMON_GRACE_MS, 500},
-        {"--grace", "1.0004", DAEMON_GRACE_MS, 1000},
-        {"--grace", "1.99951s", DAEMON_GRACE_MS, 2000},
-        {"--grace", "2147483", DAEMON_GRACE_MS, 2147483000},
+        {"--max-keys", "0", AT(limits.store.keys_max), 0},
+        {"--max-bytes", "100000", AT(limits.store.bytes_max), 100000},
+        {"--max-bytes", "64K", AT(limits.store.bytes_max), 65536},
+        {"--max-job-bytes", "2M", AT(limits.job_store.bytes_max), 2097152},
+        {"--max-bytes", "3G", AT(limits.store.bytes_max), UINT64_C(3) << 30},
+        {"--max-message", "16M", AT(limits.wire.message_max), 16 << 20},
+        {"--handshake-timeout", "0.25", AT(limits.handshake_ms), 250},
+        {"--drain-timeout", "0", AT(drain_ms), 0},
+        {"--message-timeout", "7s", AT(limits.frame_ms), 7000},
+        {"--max-jobs", "3", AT(rounds.max_jobs), 3},
+        {"--max-nodes", "16384", AT(rounds.max_nodes), 16384},
+        {"--max-agents", "5", AT(rounds.max_agents), 5},
+        {"--grace", "0.5", AT(rounds.grace_ms), 500},
+        {"--grace", "1.0004", AT(rounds.grace_ms), 1000},
+        {"--grace", "1.99951s", AT(rounds.grace_ms), 2000},
+        {"--grace", "2147483", AT(rounds.grace_ms), 2147483000},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         assert_int_equal(parse(cases[i].option, cases[i].text, NULL), 0);
-        assert_true(options.numbers[cases[i].which] == cases[i].value);
+        assert_true(number_at(cases[i].offset, cases[i].size) == cases[i].value);
     }
 }
 
@@ -154,20 +163,20 @@ static void test_wrong_numbers(void **state)
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-        assert_int_equal(parse(cases[i][0], cases[i][1], NULL), DAEMON_E_USAGE);
+        assert_int_equal(parse(cases[i][0], cases[i][1], NULL), OPTIONS_E_USAGE);
         assert_non_null(strstr(error, cases[i][0]));
     }
 }
 
 static void test_other_words(void **state)
 {
-    assert_int_equal(parse("--help", NULL, NULL), DAEMON_E_HELP);
-    assert_int_equal(parse("--version", NULL, NULL), DAEMON_E_VERSION);
-    assert_int_equal(parse("--nonsense", NULL, NULL), DAEMON_E_USAGE);
+    assert_int_equal(parse("--help", NULL, NULL), OPTIONS_E_HELP);
+    assert_int_equal(parse("--version", NULL, NULL), OPTIONS_E_VERSION);
+    assert_int_equal(parse("--nonsense", NULL, NULL), OPTIONS_E_USAGE);
     assert_non_null(strstr(error, "--nonsense"));
-    assert_int_equal(parse("--max-keys", NULL, NULL), DAEMON_E_USAGE);
-    assert_int_equal(parse("-x", NULL, NULL), DAEMON_E_USAGE);
-    assert_int_equal(parse("file", NULL, NULL), DAEMON_E_USAGE);
+    assert_int_equal(parse("--max-keys", NULL, NULL), OPTIONS_E_USAGE);
+    assert_int_equal(parse("-x", NULL, NULL), OPTIONS_E_USAGE);
+    assert_int_equal(parse("file", NULL, NULL), OPTIONS_E_USAGE);
     assert_non_null(strstr(error, "file"));
 }
 
@@ -191,7 +200,7 @@ static void test_certificates(void **state)
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
         const char *const *w = rows[i].words;
 
-        assert_int_equal(parse(w[0], w[1], w[2]), rows[i].fault ? DAEMON_E_USAGE : 0);
+        assert_int_equal(parse(w[0], w[1], w[2]), rows[i].fault ? OPTIONS_E_USAGE : 0);
         if (rows[i].fault)
             assert_non_null(strstr(error, rows[i].fault));
         else
@@ -232,7 +241,7 @@ static void test_etcd(void **state)
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
         const char *const *w = rows[i].words;
 
-        if (parse(w[0], w[1], w[2]) != (rows[i].fault ? DAEMON_E_USAGE : 0))
+        if (parse(w[0], w[1], w[2]) != (rows[i].fault ? OPTIONS_E_USAGE : 0))
             fail_msg("%s: %s", w[0], error);
         if (rows[i].fault && !strstr(error, rows[i].fault))
             fail_msg("%s: \"%s\" does not name %s", w[0], error, rows[i].fault);
@@ -242,11 +251,11 @@ static void test_etcd(void **state)
 /* In a unit of systemd, too: its options are these. */
 static void test_options_that_are_gone(void **state)
 {
-    assert_int_equal(parse("--store-replicas=2", NULL, NULL), DAEMON_E_USAGE);
+    assert_int_equal(parse("--store-replicas=2", NULL, NULL), OPTIONS_E_USAGE);
     assert_string_equal(error,
                         "--store-replicas is gone: leave it out; a job restarts once, within --max-restarts, "
                         "when the crund with its keys ends");
-    assert_int_equal(parse("--store-replicas", "1", NULL), DAEMON_E_USAGE);
+    assert_int_equal(parse("--store-replicas", "1", NULL), OPTIONS_E_USAGE);
     assert_non_null(strstr(error, "is gone"));
 }
 
