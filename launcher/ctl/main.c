@@ -31,28 +31,21 @@
 #include "launcher/util/control_path.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/option_answer_os.h"
 
 enum { SAMPLE_MS = 200, HISTORY_LINE_MAX = 64 << 10 };
 
 extern char **environ;
 
 struct crunctl {
-    const char *job; /* the name of a job or how it begins; NULL: all */
+    int (*run)(const struct crunctl *o); /* the command; NULL: none is given */
+    const char *job;                     /* the name of a job or how it begins; NULL: all */
     const char *socket, *endpoint, *secret_file;
     struct certificate_paths certificates;
-    bool is_json, is_once, wants_all, wants_help, wants_version;
+    bool is_json, is_once, wants_all;
 };
 
-static const char usage[] =
-    "usage: crunctl [--json] [--socket PATH] status|top|stacks [JOB]\n"
-    "       crunctl [--json] [--all] history [JOB]\n"
-    "       crunctl [--json] [--secret-file FILE] --endpoint HOST[:PORT]|PATH[,...]\n"
-    "               status|top|history [JOB]\n"
-    "       crunctl [--json] [--secret-file FILE] --endpoint HOST[:PORT]|PATH[,...]\n"
-    "               stacks JOB\n"
-    "       crunctl [--json] --tls-cert FILE --tls-key FILE --tls-ca FILE\n"
-    "               --endpoint HOST[:PORT][,...] status|top|history JOB\n"
-    "       crunctl [--secret-file FILE] secret new\n";
+static int fail_usage(const char *why);
 
 static int print_json(const struct job_survey *list)
 {
@@ -286,10 +279,8 @@ static int run_secret(const struct crunctl *o)
 {
     char path[CONTROL_PATH_SIZE];
 
-    if (!o->job || strcmp(o->job, "new") != 0) {
-        (void)fprintf(stderr, "%scrunctl: error: secret new is the only command about secrets\n", usage);
-        return 2;
-    }
+    if (!o->job || strcmp(o->job, "new") != 0)
+        return fail_usage("secret new is the only command about secrets");
     int r = new_secret_write(environ, o->secret_file, path);
     if (r == -EEXIST)
         (void)fprintf(stderr, "crunctl: %s exists; remove it first, and every copy of it on other nodes\n",
@@ -308,10 +299,8 @@ static int run_stacks(const struct crunctl *o)
 
     if (!o->endpoint)
         return stacks_command(environ, o->socket, o->job, o->is_json);
-    if (!o->job) {
-        (void)fprintf(stderr, "%scrunctl: error: stacks with --endpoint needs the name of a job\n", usage);
-        return 2;
-    }
+    if (!o->job)
+        return fail_usage("stacks with --endpoint needs the name of a job");
     int code = stacks_of_endpoint(&request, o->is_json);
     survey_secret_finish(&secret);
     return code;
@@ -319,144 +308,92 @@ static int run_stacks(const struct crunctl *o)
 
 /* ---- command line ---- */
 
-static const struct command {
-    const char *name;
-    int (*run)(const struct crunctl *o);
-} commands[] = {{"status", run_status},
-                {"top", run_top},
-                {"history", run_history},
-                {"stacks", run_stacks},
-                {"secret", run_secret}};
+#define COMMANDS "status top history stacks secret"
 
-static int fail_usage(const char *what, const char *word)
-{
-    (void)fprintf(stderr, "%scrunctl: error: %s%s\n", usage, what, word);
-    return 2;
-}
+static int (*const commands[])(const struct crunctl *o) = {run_status, run_top, run_history, run_stacks,
+                                                           run_secret};
 
-static int print_help(void)
+/* A command, then a job. */
+static int take_word(void *to, const char *word, char *error, size_t n)
 {
-    return printf(
-               "%s\n"
-               "Shows jobs of crun.\n\n"
-               "  status [JOB]   nodes and workers, as they are now\n"
-               "  top [JOB]      the same with CPU and memory, redrawn each second; q ends it\n"
-               "  secret new     make a secret for jobs of several nodes\n"
-               "  history [JOB]  generations, how long they lasted and why they ended; also of\n"
-               "                 jobs that have ended\n"
-               "  stacks [JOB]   has the stacks of the workers taken, and shows where they are\n\n"
-               "  --json         one JSON object for each job, in a line\n"
-               "  --once         top: once, also on a terminal\n"
-               "  --all          history: all runs, and not the last one alone\n"
-               "  --socket PATH  ask this socket alone\n"
-               "  --endpoint HOST[:PORT]|PATH[,...]\n"
-               "                 ask this rendezvous: TCP with a secret, or a unix socket of\n"
-               "                 crund; of several the first one that answers and leads\n"
-               "  --secret-file FILE\n"
-               "                 the secret of the job, or of crund's administrator\n"
-               "  --tls-cert FILE, --tls-key FILE, --tls-ca FILE\n"
-               "                 certificates as of crun, in place of the secret\n"
-               "  --help, --version\n",
-               usage) < 0;
-}
+    struct crunctl *o = to;
+    int command = option_choice(COMMANDS, word, strlen(word));
 
-static const struct command *find_command(const char *name)
-{
-    for (size_t i = 0; i < ARRAY_SIZE(commands); i++)
-        if (strcmp(commands[i].name, name) == 0)
-            return &commands[i];
-    return NULL;
-}
-
-/* A command, then a job. 0 or 2. */
-static int take_word(const char *word, const struct command **command, struct crunctl *o)
-{
-    if (*word == '-')
-        return fail_usage("there is no option ", word);
-    if (*command && o->job)
-        return fail_usage("one job at most: ", word);
-    if (*command)
+    if (o->job)
+        (void)snprintf(error, n, "one job at most: %s", word);
+    else if (!o->run && command < 0)
+        (void)snprintf(error, n, "there is no command %s; there are " COMMANDS, word);
+    else if (o->run)
         o->job = word;
     else
-        *command = find_command(word);
-    return *command ? 0 : fail_usage("there is no command ", word);
+        o->run = commands[command];
+    return *error ? OPTIONS_E_USAGE : 0;
 }
 
-/* Where the value of an option of n bytes goes; NULL: there is no such option. */
-static const char **find_value(const char *option, size_t n, struct crunctl *o)
+#define AT(member) OPTION_AT(struct crunctl, member)
+
+static const struct option_spec specs[] = {
+    {"json", OPTION_FLAG, AT(is_json), .help = "one JSON object for each job, in a line"},
+    {"once", OPTION_FLAG, AT(is_once), .help = "top: once, also on a terminal"},
+    {"all", OPTION_FLAG, AT(wants_all), .help = "history: all runs, and not the last one alone"},
+    {"socket", OPTION_TEXT, AT(socket), .placeholder = "PATH", .help = "ask this socket alone"},
+    {"endpoint", OPTION_TEXT, AT(endpoint), .placeholder = "HOST[:PORT]|PATH[,...]",
+     .help =
+         "ask this rendezvous: TCP with a secret, or a unix socket of crund; of several the first one that answers "
+         "and leads"},
+    {"secret-file", OPTION_TEXT, AT(secret_file), .placeholder = "FILE",
+     .help = "the secret of the job, or of crund's administrator"},
+    {"tls-cert", OPTION_TEXT, AT(certificates.cert), .placeholder = "FILE",
+     .help = "certificate as of crun, in place of the secret; with --tls-key and --tls-ca"},
+    {"tls-key", OPTION_TEXT, AT(certificates.key), .placeholder = "FILE", .help = "its private key"},
+    {"tls-ca", OPTION_TEXT, AT(certificates.ca), .placeholder = "FILE",
+     .help = "CAs that have signed the certificate of the rendezvous"},
+    OPTION_ROWS_OF_ALL,
+};
+
+static const struct option_word word_rows[] = {
+    {"  status [JOB]", "nodes and workers, as they are now"},
+    {"  top [JOB]", "the same with CPU and memory, redrawn each second; q ends it"},
+    {"  history [JOB]", "generations, how long they lasted and why they ended; also of jobs that have ended"},
+    {"  stacks [JOB]", "has the stacks of the workers taken, and shows where they are"},
+    {"  secret new", "make a secret for jobs of several nodes"},
+    {0},
+};
+
+static const struct option_table table = {
+    .commands = "crunctl",
+    .page = "crunctl(1)",
+    .specs = specs,
+    .n = ARRAY_SIZE(specs),
+    .words = COMMANDS,
+    .take_word = take_word,
+    .usage =
+        "usage: crunctl [options] status|top|history|stacks [JOB]\n"
+        "       crunctl [--secret-file FILE] secret new\n",
+    .about = "Shows jobs of crun: those of this node, or with --endpoint those of a rendezvous.",
+    .word_rows = word_rows,
+    .ending = "See crunctl(1).",
+};
+
+static int fail_usage(const char *why)
 {
-    const struct {
-        const char *name;
-        const char **to;
-    } values[] = {{"--socket", &o->socket},
-                  {"--endpoint", &o->endpoint},
-                  {"--secret-file", &o->secret_file},
-                  {"--tls-cert", &o->certificates.cert},
-                  {"--tls-key", &o->certificates.key},
-                  {"--tls-ca", &o->certificates.ca}};
-
-    for (size_t i = 0; i < ARRAY_SIZE(values); i++)
-        if (strlen(values[i].name) == n && strncmp(values[i].name, option, n) == 0)
-            return values[i].to;
-    return NULL;
-}
-
-static bool *find_flag(const char *option, struct crunctl *o)
-{
-    const struct {
-        const char *name;
-        bool *to;
-    } flags[] = {{"--json", &o->is_json},    {"--once", &o->is_once}, {"--all", &o->wants_all},
-                 {"--help", &o->wants_help}, {"-h", &o->wants_help},  {"--version", &o->wants_version}};
-
-    for (size_t i = 0; i < ARRAY_SIZE(flags); i++)
-        if (strcmp(flags[i].name, option) == 0)
-            return flags[i].to;
-    return NULL;
-}
-
-/* Options as --NAME VALUE and --NAME=VALUE; the rest is a command and a job. 0 or 2. */
-static int take_arguments(char **argv, const struct command **command, struct crunctl *o)
-{
-    int r = 0;
-
-    for (; r == 0 && *argv; argv++) {
-        size_t n = strcspn(*argv, "=");
-        const char **value = find_value(*argv, n, o);
-        bool *flag = find_flag(*argv, o);
-
-        if (flag)
-            *flag = true;
-        else if (!value)
-            r = take_word(*argv, command, o);
-        else if ((*argv)[n] == '=')
-            *value = *argv + n + 1;
-        else if (!argv[1])
-            r = fail_usage("a value is missing behind ", *argv);
-        else
-            *value = *++argv;
-    }
-    return r;
+    return option_answer(&table, OPTIONS_E_USAGE, why, NULL);
 }
 
 int main(int argc, char **argv)
 {
-    const struct command *command = NULL;
     struct crunctl o = {0};
+    char error[512];
 
-    int r = argc > 0 ? take_arguments(argv + 1, &command, &o) : 0;
+    int r = option_table_parse(&table, argv, &o, error, sizeof(error));
     if (r)
-        return r;
-    if (o.wants_help)
-        return print_end(print_help());
-    if (o.wants_version)
-        return print_text("crunctl " CRUN_VERSION "\n");
+        return option_answer(&table, r, error, CRUN_VERSION);
     (void)signal(SIGPIPE, SIG_IGN); /* cannot fail */
-    if (!command)
-        return fail_usage("a command is missing", "");
+    if (!o.run)
+        return fail_usage("a command is missing; there are " COMMANDS);
     if (!o.certificates.cert != !o.certificates.key || !o.certificates.cert != !o.certificates.ca)
-        return fail_usage("--tls-cert, --tls-key and --tls-ca: all three are needed", "");
-    r = print_end(command->run(&o));
+        return fail_usage("--tls-cert, --tls-key and --tls-ca: all three are needed");
+    r = print_end(o.run(&o));
     if (bounded_is_hung())
         _exit(r); /* a GPU driver does not answer, and a thread waits for it */
     return r;

@@ -9,7 +9,7 @@
 
 static int fail_to_print(const char *why)
 {
-    (void)fprintf(stderr, "crunctl: cannot write: %s\n", why);
+    (void)fprintf(stderr, "crunctl: cannot write to standard output: %s\n", why);
     return 1;
 }
 

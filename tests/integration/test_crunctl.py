@@ -506,7 +506,7 @@ def test_full_disk_is_reported(folders):
         for words in (["status"], ["--json", "status"], ["top"], ["--json", "top"], ["stacks"], ["--json", "stacks"], ["--help"], ["--version"]):
             with open("/dev/full", "w") as full:
                 p = subprocess.run([CRUNCTL, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, env={**os.environ, **folders})
-            assert p.returncode == 1 and p.stderr == "crunctl: cannot write: No space left on device\n", (words, p)
+            assert p.returncode == 1 and p.stderr == "crunctl: cannot write to standard output: No space left on device\n", (words, p)
     finally:
         process.kill()
         process.communicate()
@@ -683,11 +683,6 @@ def test_other_nodes_with_a_secret(folders, tmp_path):
     end_jobs(a, b)
 
 
-def test_help_fits_a_terminal():
-    p = ask({}, "--help")
-    assert p.returncode == 0 and max(map(len, p.stdout.splitlines())) <= 80
-
-
 def test_options_with_an_equals_sign(folders, tmp_path):
     """As of all other programs: --NAME=VALUE is --NAME VALUE."""
     path = f"{folders['XDG_RUNTIME_DIR']}/crund.sock"
@@ -698,7 +693,7 @@ def test_options_with_an_equals_sign(folders, tmp_path):
             assert p.returncode == 3 and f"the rendezvous {path} has no job 'no'" in p.stderr, p
     assert "No such file" in ask(folders, f"--socket={tmp_path}/none", "status").stderr
     for options, words in (([f"--tls-cert={secret}"], "all three are needed"), (["--endpoint"], "a value is missing behind --endpoint"),
-                           (["--json=1"], "no option --json=1"), (["--endpoints=x"], "no option --endpoints=x")):
+                           (["--json=1"], "--json=1: the option takes no value"), (["--endpoints=x"], "unknown option '--endpoints=x'")):
         p = ask(folders, "status", *options)
         assert p.returncode == 2 and words in p.stderr, p
 
