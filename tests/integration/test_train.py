@@ -164,7 +164,7 @@ USAGE_ERRORS = [
     (["--epochs", "1x"], ["--epochs 1x"]),
     (["--batch-size", "99999999999999999999"], ["--batch-size"]),
     (["--lr", "nan"], ["--lr nan", "positive"]),
-    (["--lr"], ["--lr", "needs a value"]),
+    (["--lr"], ["--lr", "value is missing"]),
     (["--backend", "tpu"], ["--backend tpu", "auto, cpu or cuda"]),
     (["--optimizer", "adam"], ["--optimizer adam", "sgd, adamw or adadelta"]),
     (["--precision", "fp16"], ["--precision fp16", "fp32, bf16 or tf32"]),
@@ -202,15 +202,10 @@ def test_usage_error_under_crun_is_said_once(args, words):
     assert p.returncode == 1 and len(said) == 1 and all(w in said[0] for w in words), p.stderr
 
 
-def test_help_fits_a_terminal():
-    p = jobs.run([jobs.train(), "--help"])
-    assert p.returncode == 0 and "--snapshot-dir DIR" in p.stdout and max(map(len, p.stdout.splitlines())) <= 80
-
-
 def test_output_that_cannot_be_written():
     with open("/dev/full", "w") as full:
         p = subprocess.run([jobs.train(), "--help"], stdout=full, stderr=subprocess.PIPE, text=True)
-    assert_one_sentence(p, 1, "could not be written")
+    assert_one_sentence(p, 1, "cannot write to standard output")
 
 
 def test_limit_of_file_size():

@@ -305,14 +305,9 @@ int main(int argc, char **argv)
     struct perf_options options;
     struct crw_env env;
 
-    switch (perf_options_parse(argc, argv, &options)) {
-    case PERF_DONE:
-        return 0;
-    case PERF_USAGE:
-        return 2;
-    case PERF_RUN:
-        break;
-    }
+    int code = perf_options_parse(argv, &options);
+    if (code >= 0)
+        return code;
     if (options.n_ranks > 0 && crw_env_read(&env) == 0 && env.launched) {
         fprintf(stderr,
                 "crw-perf: --ranks starts ranks, but RANK is set and this is one already; leave out one of "

@@ -26,10 +26,8 @@ struct perf_options {
     bool private_memory; /* buffers that the ranks do not share */
 };
 
-enum perf_options_result { PERF_RUN, PERF_DONE, PERF_USAGE };
-
-/* Prints help, version and complaints itself. */
-enum perf_options_result perf_options_parse(int argc, char **argv, struct perf_options *ret);
+/* -1, or the exit code after help, version or a complaint, which it prints itself. */
+int perf_options_parse(char *const argv[], struct perf_options *ret);
 
 /* ---- collectives ---- */
 

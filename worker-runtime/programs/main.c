@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdio.h>
 
+#include "base/option_answer_os.h"
 #include "worker-runtime/crw.h"
 #include "worker-runtime/programs/options.h"
 #include "worker-runtime/programs/programs.h"
@@ -53,16 +54,11 @@ int main(int argc, char **argv)
         (void)crw_error_record(NULL); /* best effort: the sentence is on stderr already */
         return TRAIN_FAILED;
     }
-    if (train_options_parse(argc, argv, &options, error, sizeof(error)) < 0)
+    result = train_options_parse(argv, &options, error, sizeof(error));
+    if (result == OPTIONS_E_USAGE)
         return usage_error(&env, error);
-    if (options.help) {
-        fputs(train_options_help, stdout);
-        return finish_output(TRAIN_DONE);
-    }
-    if (options.version) {
-        printf("train (crun) %s\n", crw_version());
-        return finish_output(TRAIN_DONE);
-    }
+    if (result)
+        return option_answer(&train_option_table, result, NULL, crw_version());
     result = crw_group_create(&env, &group);
     if (result == 0)
         result = crw_stop_enable(); /* not before: until there is a group, SIGTERM ends the process */

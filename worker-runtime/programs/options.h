@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/options.h"
 #include "worker-runtime/crw.h"
 #include "worker-runtime/programs/fault.h"
 #include "worker-runtime/programs/schedule.h"
@@ -53,15 +54,12 @@ struct train_options {
     uint64_t log_every; /* a line every so many steps; 0: none */
 
     struct fault fault;
-    bool help, version;
 };
 
-/*
- * 0, or -1 with one sentence in error[0..n). The strings of ret point into argv.
- */
-int train_options_parse(int argc, char **argv, struct train_options *ret, char *error, size_t n);
+/* 0, or a result of base/options.h; error[0..n) has one sentence after OPTIONS_E_USAGE. The strings of ret point into argv. */
+int train_options_parse(char *const argv[], struct train_options *ret, char *error, size_t n);
 
-extern const char train_options_help[];
+extern const struct option_table train_option_table;
 
 /* As on the command line. */
 extern const char *const program_names[TRAIN_PROGRAM_COUNT];

@@ -97,7 +97,7 @@ int main(int argc, char **argv)
     struct crw_env env;
     char error[512];
 
-    if (train_options_parse(argc, argv, &options, error, sizeof(error)) < 0) {
+    if (train_options_parse(argv, &options, error, sizeof(error)) != 0) {
         fprintf(stderr, "count-samples: %s\n", error);
         return TRAIN_USAGE;
     }
