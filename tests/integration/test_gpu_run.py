@@ -1,9 +1,10 @@
-"""tests/gpu/run itself, on emulated GPUs with a fake NCCL: its parts run, its report comes back whatever happens."""
+"""tests/gpu/run itself, on an emulated card with a fake NCCL and on drivers that cannot be used: the gate, the parts, the reasons; its
+report comes back whatever happens."""
 
+import importlib
 import json
 import lzma
 import os
-import re
 import signal
 import struct
 import subprocess
@@ -14,82 +15,178 @@ import zipfile
 
 import pytest
 
+import gpu_calls
 import jobs
 import strict
-import torch_in_place
 
-RUN = jobs.ROOT / "tests/gpu/run"
-
-
-def plugin_folder():
-    return jobs.build_folder() / "tests" / "fakes" / "cuda_host" / "plugin"
+RUN = gpu_calls.RUN
+SHORT_S = 90
+PARTS = ("kernels", "curves", "mnist", "launcher", "memory", "nccl-2")  # of the call, those that end within that time
+needs_emulation = pytest.mark.skipif(bool(gpu_calls.why_not_emulated()), reason=str(gpu_calls.why_not_emulated()))
 
 
-needs_emulation = pytest.mark.skipif(not (plugin_folder() / "libcrw-cuda.so").exists(),
-                                     reason="the emulation of CUDA needs a C++ compiler that fits the C compiler")
+def module(name):
+    """Of tests/gpu, which is no package."""
+    sys.path.insert(0, str(RUN.parent))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(RUN.parent))
 
 
 def run(part, folder, reports, *args, **environment):
     p = subprocess.run([RUN, part, folder, reports, *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                       timeout=500, env={**os.environ, **environment})
-    files = sorted(f.name for f in reports.iterdir())
-    assert files == [f"{part}-logs.tar.gz", f"{part}.json", f"{part}.md"], p.stdout  # at most 8 plain names come back
+                       timeout=120, env={**os.environ, **environment})
     report = json.loads((reports / f"{part}.json").read_text())
-    assert {"gpus", "nccl", "nccl_version", "topology"} <= set(report["machine"])
+    assert {"gpus", "nccl", "nccl_version"} <= set(report["machine"])
     assert (reports / f"{part}.md").read_text().count("\n| ") == len(report["results"]) + 2
     return p, report
 
 
-@pytest.fixture
-def folder(tmp_path):
-    """As `run prepare` makes it, with the emulated plugin in the place of the real one."""
-    made = tmp_path / "folder"
-    made.mkdir()
-    for name, program in (("crun", jobs.crun()), ("train", jobs.train()), ("libcrw-cuda.so", plugin_folder() / "libcrw-cuda.so"),
-                          ("libnccl.so.2", plugin_folder() / "libfake-nccl.so")):
-        (made / name).symlink_to(program)
-    return made
-
+# ------------------------------------------------------------------ the call
 
 @needs_emulation
-@pytest.mark.parametrize("part, n_results", [("ranks", 9), ("kill", 8), ("mnist", 5)])
-def test_part(tmp_path, folder, part, n_results):
-    subprocess.run([plugin_folder() / "fake-nccl-memory", tmp_path / "nccl"], check=True)
-    p, report = run(part, folder, tmp_path / "reports", FAKE_NCCL_FILE=str(tmp_path / "nccl"), GPU_TEST_PROGRAM="classifier",
-                    GPU_TEST_RANKS="2", GPU_TEST_RECOVERY_S="60", GPU_TEST_STEP="50",
-                    ASAN_OPTIONS=os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0")
-    assert p.returncode == 0, p.stdout
-    assert len(report["results"]) == n_results, p.stdout
-    assert report["machine"]["nccl_version"] == 23007 or part == "mnist"
+def test_the_call_on_an_emulated_card(tmp_path):
+    """What travels, what comes back, and the short parts, under the limits of the machine with the GPU."""
+    if jobs.is_sanitized():
+        pytest.skip("a sanitizer has to be the first library that is loaded")
+    tree = tmp_path / "tree"
+    gpu_calls.copy_tree(tree)
+    assert "bits of 4 of 4 kernel programs" in gpu_calls.prepare(tree, "--emulated")
+    assert gpu_calls.tree_bytes(tree) <= gpu_calls.LIMIT_BYTES
+    code, output, seconds = gpu_calls.call(tree, "first-quarter", tmp_path / "reports", gpu_calls.emulated_card(tmp_path / "scratch"),
+                                           *PARTS, limit_s=SHORT_S)
+    report = json.loads((tmp_path / "reports/first-quarter.json").read_text())
+    results = {r["name"]: r for r in report["results"]}
+    assert code == 0, output
+    assert list(report["parts"]) == ["gate", *PARTS] and not report["fallen"], output
+    assert gpu_calls.first_line(tmp_path / "reports", "first-quarter").startswith("# first-quarter on Emulated card: ")
+    assert all(results[f"kernels: kernel_{k}"]["crcs_compared"] > 0 for k in ("loss", "norm", "products", "step"))
+    assert results["mnist: loss as on the CPU"]["relative_distance"] < 1e-3
+    assert results["launcher: crunctl top --json shows the GPU"]["gpus"][0]["index"] == 0
+    assert results["launcher: kill -9 of crun: the card's memory is free"]["during_mib"] == 100
+    assert results["nccl-2: 2 ranks kill-early step 31: only the step in flight is lost"]["ok"]
+    assert (tmp_path / "reports/dmon.log").read_text().count("\n") > 2
+
+
+@pytest.fixture
+def programs(tmp_path):
+    """The real ones that the gate needs, in a tree as prepare leaves it but for the archive."""
+    strict.skip_if(gpu_calls.why_no_plugin())
+    tree = tmp_path / "tree"
+    packed = tree / gpu_calls.PLACE
+    packed.mkdir(parents=True)
+    for name in module("gpu_prepare").SCRIPTS:
+        (packed / name).symlink_to(RUN.parent / name)
+    for name, program in (("train", jobs.train()), ("device_check", jobs.build_folder() / "tests/gpu/device_check"),
+                          ("libcrw-cuda.so", jobs.build_folder() / "worker-runtime/libcrw-cuda.so")):
+        (packed / name).symlink_to(program)
+    return tree
+
+
+@pytest.mark.parametrize("kind", list(gpu_calls.DRIVERS))
+def test_a_driver_that_cannot_be_used(tmp_path, programs, kind):
+    """The call ends at the gate. In the full length, with what prepare packs: tests/soak gpu-rehearsal."""
+    code, output, seconds = gpu_calls.call(programs, "first-quarter", tmp_path / "reports",
+                                           {**gpu_calls.broken_driver(tmp_path / "scratch", kind), "GPU_TEST_GATE_S": "4"}, limit_s=60)
+    line = gpu_calls.first_line(tmp_path / "reports", "first-quarter")
+    assert code == 1 and seconds < gpu_calls.GATE_S
+    assert line.startswith("# first-quarter FAILED: ended at the gate: dropped steps: ") and gpu_calls.DRIVERS[kind] in line
+    assert gpu_calls.DRIVERS[kind] in output
+    results = json.loads((tmp_path / "reports/first-quarter.json").read_text())["results"]
+    assert [r["name"] for r in results] == ["gate: dropped steps", "gate: toy"] or kind == "hung", output
 
 
 def test_nothing_works(tmp_path):
-    """Without programs every line says why; the report is whole."""
+    """Without programs the call ends at the gate, and a line of each part has its reason."""
     (tmp_path / "empty").mkdir()
-    p, report = run("first-hour", tmp_path / "empty", tmp_path / "reports", "--from", "kernels")
+    p, report = run("first-quarter", tmp_path / "empty", tmp_path / "reports")
+    assert p.returncode == 1 and list(report["parts"]) == ["gate"]
+    assert report["headline"] == ("first-quarter FAILED: ended at the gate: dropped steps: error: cannot start "
+                                  f"{tmp_path}/empty/device_check: No such file or directory")
+    p, report = run("kernels", tmp_path / "empty", tmp_path / "reports")
+    assert p.returncode == 1 and len(report["results"]) == 4
+    assert all("No such file or directory" in r["why"] and not r["ok"] for r in report["results"])
+
+
+CRUN_TABLE = """crun: rank 0 failed (exit code 1)
+============================================================
+train FAILED
+Root Cause (first observed failure):
+  error_file: /tmp/error.json
+  traceback : {}
+============================================================
+"""
+
+
+@pytest.mark.parametrize("output, why", [
+    ("crun: OMP_NUM_THREADS is not set\ntrain: --backend cuda: there is no GPU: why\n" + CRUN_TABLE.format("other"),
+     "train: --backend cuda: there is no GPU: why"),
+    (CRUN_TABLE.format("rank 1 cannot connect"), "rank 1 cannot connect"),
+    ("[==========] Running 9 test(s).\n[  ERROR   ] --- conv dw[17] is 3\n[   LINE   ] --- a.c:3: error: Failure!\n 9 FAILED TEST(S)\n",
+     "[  ERROR   ] --- conv dw[17] is 3"),
+    ("vm:1:2 [0] NCCL INFO a\nvm:1:2 [0] init.cc:903 NCCL WARN Duplicate GPU detected\nlast\n",
+     "vm:1:2 [0] init.cc:903 NCCL WARN Duplicate GPU detected"),
+    ("[rank0]: Traceback (most recent call last):\n[rank0]:   File x\n[rank0]:     raise an error\n[rank0]: RuntimeError: CUDA is gone\n",
+     "RuntimeError: CUDA is gone"),
+    ("========= COMPUTE-SANITIZER\n========= Invalid __global__ read of size 4 bytes\n========= ERROR SUMMARY: 1 error\n",
+     "========= Invalid __global__ read of size 4 bytes"),
+    ("begun\nand ended\n", "and ended"),
+    ("begun\nnot done after 4 s\n", "not done after 4 s"),
+    ("RuntimeError: gone\nmore\nnot done after 4 s\n", "not done after 4 s: RuntimeError: gone"),
+    ("", "it printed nothing"),
+])
+def test_the_sentence_that_explains(output, why):
+    assert module("gpu_report").why_of(output) == why
+
+
+def test_missing_figures_explain_nothing(tmp_path):
+    """A program that failed has written no file, and its own sentence is the reason."""
+    judge = module("gpu_report").Report.judge
+
+    def values(_output):
+        raise FileNotFoundError("metrics")
+    assert judge(1, "train: no GPU\n", values) == ({"why": "train: no GPU"}, False)
+    assert judge(0, "train: fine\n", values) == ({"why": "no figures: FileNotFoundError('metrics')"}, False)
+
+
+def test_prepare_names_what_is_missing(tmp_path):
+    p = jobs.run([RUN, "prepare", tmp_path / "build", tmp_path / "folder"])
     assert p.returncode == 1
-    assert not any(r["ok"] for r in report["results"])
-    assert all(r["why"] for r in report["results"])
-    assert [re.sub(":.*", "", r["name"]) for r in report["results"]][0] == "kernels"
-    assert {re.sub(":.*", "", r["name"]) for r in report["results"]} == {"kernels", "memory", "train", "ranks", "kill", "mnist",
-                                                                        "sanitizer", "reconfigure", "speed"}
+    for name in ("tests/gpu/device_check", "worker-runtime/libcrw-cuda.so", "launcher/crunctl"):
+        assert f"{tmp_path}/build/{name} is not built" in p.stderr
 
 
-def test_time_is_up(tmp_path):
-    """A program that hangs is ended, and what did not get its turn is in the report, in time."""
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "gpu_kernel_loss").write_text("#!/bin/sh\necho begun\nexec sleep 100\n")
-    (tmp_path / "folder" / "gpu_kernel_loss").chmod(0o755)
-    p, report = run("kernels", tmp_path / "folder", tmp_path / "reports", GPU_TEST_CALL_S="6")
-    assert p.returncode == 1
-    assert [r["exit"] for r in report["results"] if "exit" in r][0] == 124
-    assert "not done after" in report["results"][0]["why"]
-    assert "no time was left for it" in [r["why"] for r in report["results"]]
+@needs_emulation
+def test_prepare_counts_what_travels(tmp_path, monkeypatch):
+    prepare = module("gpu_prepare")
+    own = prepare.tree_bytes()
+    assert own > 1 << 20
+    monkeypatch.setattr(prepare, "LIMIT_BYTES", own + 1000)
+    monkeypatch.setattr(prepare, "copy_all", lambda *_: None)
+    monkeypatch.setattr(prepare, "make_settings", lambda *_: None)
+    monkeypatch.setattr(prepare, "write_crcs", lambda *_: 0)
+    with pytest.raises(SystemExit, match="that is more than may travel"):
+        prepare.prepare(jobs.build_folder(), tmp_path / "folder", None, True)
 
+
+# ------------------------------------------------------------------ programs that hang, and a folder that is packed
 
 def hang(folder, name):
     (folder / name).write_text("#!/bin/sh\necho begun\nexec sleep 100\n")
     (folder / name).chmod(0o755)
+
+
+def test_time_is_up(tmp_path):
+    """A program that hangs is ended, and what did not get its turn is in the report."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    hang(folder, "train_check")
+    p, report = run("ours", folder, tmp_path / "reports", GPU_TEST_CALL_S="17")
+    assert p.returncode == 1
+    assert report["results"][0]["exit"] == 124 and "not done after" in report["results"][0]["why"]
+    assert [(r["ok"], r["why"]) for r in report["results"][1:]] == [(None, "no time was left for it")] * 2
+    assert report["fallen"] == ["ours"] and "did not get its turn: ours" in p.stdout
 
 
 def test_the_report_is_there_after_every_line(tmp_path):
@@ -97,30 +194,32 @@ def test_the_report_is_there_after_every_line(tmp_path):
     folder, reports = tmp_path / "folder", tmp_path / "reports"
     folder.mkdir()
     (folder / "gpu_kernel_loss").symlink_to("/bin/true")
-    hang(folder, "gpu_kernel_norm")
+    for k in ("norm", "products", "step"):
+        hang(folder, f"gpu_kernel_{k}")
     p = subprocess.Popen([RUN, "kernels", folder, reports], stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert p.stdout.readline().startswith("ok     kernel_loss")
     try:
         jobs.wait_for(lambda: (reports / "kernels.md").exists() and "kernel_loss" in (reports / "kernels.md").read_text())
         assert [r["name"] for r in json.loads((reports / "kernels.json").read_text())["results"]] == ["kernel_loss"]
     finally:
-        os.killpg(p.pid, signal.SIGKILL)
+        p.terminate()
+        for pid in jobs.descendants(p.pid):
+            os.kill(pid, signal.SIGKILL)
+        p.kill()
         p.communicate()
 
 
 def test_a_part_that_never_ends(tmp_path):
     """What a process that not even SIGKILL ends would do: the call ends all the same, with its report."""
-    code = ("import importlib.machinery, importlib.util, pathlib, sys, time; "
-            "loader = importlib.machinery.SourceFileLoader('run', sys.argv[1]); "
-            "run = importlib.util.module_from_spec(importlib.util.spec_from_loader('run', loader)); "
-            "loader.exec_module(run); folder = pathlib.Path(sys.argv[2]); run.LATE_S = 1; "
-            "run.PARTS['never'] = lambda r: (r.add('begun', True, 0), time.sleep(100)); "
-            "run.run_parts(run.Report('never', folder, folder), ['never'])")
+    code = ("import pathlib, sys, time; sys.path.insert(0, sys.argv[1]); import gpu_parts, gpu_report; folder = pathlib.Path(sys.argv[2]); "
+            "never = lambda r: (r.add('begun', True, 0), time.sleep(100)); "
+            "gpu_report.Report('never', folder, folder, 4).run_part('never', never, 0, 100)")
     started = time.monotonic()
-    p = subprocess.run([sys.executable, "-c", code, RUN, tmp_path], env={**os.environ, "GPU_TEST_CALL_S": "4"}, timeout=90)
+    p = subprocess.run([sys.executable, "-c", code, RUN.parent, tmp_path], timeout=90)
     assert p.returncode == 1 and time.monotonic() - started < 80
-    results = json.loads((tmp_path / "never.json").read_text())["results"]
-    assert [(r["name"], r["ok"]) for r in results] == [("begun", True), ("the call", False)]
+    report = json.loads((tmp_path / "never.json").read_text())
+    assert [(r["name"], r["ok"]) for r in report["results"]] == [("begun", True), ("the call", False)]
+    assert report["headline"] == "never FAILED: the call did not come to its end in time (in part never)"
 
 
 def test_packed(tmp_path):
@@ -133,8 +232,27 @@ def test_packed(tmp_path):
     with tarfile.open(folder / "packed.tar.xz", "w:xz") as tar:
         tar.add(packed, ".")
     _, report = run("kernels", folder, tmp_path / "reports", TMPDIR=str(scratch))
-    assert [r["ok"] for r in report["results"]] == [True, False, False, False]
+    assert sorted(r["ok"] for r in report["results"]) == [False, False, False, True]
     assert [f.name for f in folder.iterdir()] == ["packed.tar.xz"] and not list(scratch.iterdir())
+
+
+def test_parts_that_this_machine_cannot_run(tmp_path):
+    """Skipped with the reason, which is no failure."""
+    (tmp_path / "empty").mkdir()
+    for part, reason in (("sanitizer", "there is no compute-sanitizer on this machine"), ("ncu", "there is no ncu on this machine"),
+                         ("multi-rank", "no NCCL was carried"), ("reconfigure", "PyTorch 2.14 or later is needed, and this is ")):
+        p, report = run(part, tmp_path / "empty", tmp_path / "reports", PATH=f"{os.path.dirname(sys.executable)}:/usr/bin:/bin",
+                        PYTHON_EXEC=sys.executable)
+        if [r["ok"] for r in report["results"]] == [None]:
+            assert p.returncode == 0 and reason in report["results"][0]["why"]
+        else:
+            assert part != "multi-rank", p.stdout  # nothing that is installed makes it possible
+
+
+def test_a_host_for_each_rank():
+    p = jobs.run([jobs.ROOT / "tests/workers/shared_gpu", "sh", "-c", "echo $NCCL_HOSTID $NCCL_NET $NCCL_SOCKET_IFNAME"],
+                 env={**os.environ, "RANK": "3", "TORCHELASTIC_RUN_ID": "a"})
+    assert p.stdout == "rank-3-of-a Socket lo\n"
 
 
 # ------------------------------------------------------------------ NCCL for one architecture
@@ -186,18 +304,3 @@ def slim_of_damaged(tmp_path):
     struct.pack_into("<Q", damaged, 16 + 8, 1 << 40)  # the payload's length
     (tmp_path / "damaged").write_bytes(damaged)
     return slim(tmp_path / "damaged", tmp_path / "slim")
-
-
-def test_reconfigure_without_a_gpu(tmp_path):
-    """The part for PyTorch in place, with gloo on the CPU."""
-    python, why = torch_in_place.python()
-    strict.skip_if(why)
-    root = tmp_path / "folder"
-    for name in ("tests/workers/torch_in_place.py", "tests/workers/torch_mnist.py", "tests/workers/torch_trainer.py",
-                 "python/crun_launch/__init__.py", "python/crun_launch/worker.py"):
-        (root / "in-place" / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / "in-place" / name).symlink_to(jobs.ROOT / name)
-    (root / "crun").symlink_to(jobs.crun())
-    p, report = run("reconfigure", root, tmp_path / "reports", GPU_TEST_DEVICE="cpu", PYTHON_EXEC=python)
-    assert p.returncode == 0, p.stdout
-    assert len(report["results"]) == 4, p.stdout

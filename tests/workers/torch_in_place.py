@@ -84,6 +84,10 @@ def main():
     a = p.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    if a.device == "cuda":  # else cuDNN's gradients may be summed in any order, and runs would differ without a fault
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.backends.cudnn.deterministic = True
+        torch.use_deterministic_algorithms(True)
     faulthandler.register(signal.SIGUSR2)  # for a look at a job that does not go on
     kill_rank, kill_step = map(int, a.kill.split(":"))
     (dist if a.plain else worker).init_process_group("nccl" if a.device == "cuda" else "gloo")
