@@ -13,6 +13,7 @@
 #include "base/time.h"
 #include "tests/support/c/mnist_net.h"
 #include "worker-runtime/crw.h"
+#include "worker-runtime/crw_trainer.h"
 
 #include <stdio.h>
 #include <stdlib.h>

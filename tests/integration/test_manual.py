@@ -1,4 +1,4 @@
-"""Section 3 of the manual says what crw.h says: every function, with its types."""
+"""Section 3 of the manual says what crw.h and crw_trainer.h say: every function, with its types."""
 
 import re
 
@@ -7,15 +7,16 @@ import pytest
 import jobs
 
 PAGES = sorted((jobs.ROOT / "man").glob("*.3"))
+HEADERS = [jobs.ROOT / "worker-runtime" / name for name in ("crw.h", "crw_trainer.h")]
 
 
 def squeeze(text):
     return re.sub(r"\s*([*(),])\s*", r"\1", " ".join(text.split()))
 
 
-def declared():
+def declared(headers=HEADERS):
     """name -> the prototype, without what makes no difference"""
-    header = (jobs.ROOT / "worker-runtime" / "crw.h").read_text()
+    header = "".join(path.read_text() for path in headers)
     header = re.sub(r"/\*.*?\*/|^#.*?$", "", header, flags=re.S | re.M)
     prototypes = [squeeze(p) for p in re.findall(r"CRW_EXPORT\s+(.*?);", header, re.S)]
     return {re.search(r"(crw_\w+)\(", p)[1]: p for p in prototypes}
@@ -40,6 +41,14 @@ def test_every_function_is_described_as_it_is_declared():
             assert name not in found, f"{name} is in two pages"
             found[name] = prototype
     assert found == everything
+
+
+def test_the_page_of_an_experiment_names_its_header_and_promises_nothing():
+    """A function of crw_trainer.h is in no page that has only crw.h."""
+    for page in PAGES:
+        shown = set(re.findall(r"^\.In (\S+)$", page.read_text().split(".Sh DESCRIPTION")[0], re.M))
+        assert shown >= {h.name for h in HEADERS if declared([h]).keys() & documented(page).keys()}, page
+    assert "CRW_EXPERIMENTAL" in (jobs.ROOT / "man/crw_trainer.3").read_text()
 
 
 def test_both_pages_agree_on_what_protects_data_between_hosts():
@@ -67,7 +76,7 @@ def members(text):
 
 
 def test_every_structure_is_shown_with_its_members():
-    everything = members((jobs.ROOT / "worker-runtime" / "crw.h").read_text())
+    everything = members("".join(path.read_text() for path in HEADERS))
     assert len(everything) > 10
     found = {}
     for page in PAGES:

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "worker-runtime/crw.h"
+#include "worker-runtime/crw_trainer.h"
 #include "worker-runtime/model/model.h"
 
 enum case_kind { CASE_CHAIN, CASE_OPTIMIZER, CASE_SAMPLER };

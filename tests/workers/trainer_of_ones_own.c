@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "worker-runtime/crw.h"
+#include "worker-runtime/crw_trainer.h"
 
 enum { N = 8, N_INPUTS = 2, N_CLASSES = 4, GAP = 99 };
 

@@ -29,6 +29,7 @@
 
 #include "base/err.h"
 #include "base/time.h"
+#include "worker-runtime/crw_trainer.h"
 #include "worker-runtime/cuda/backend_os.h"
 #include "worker-runtime/base/env_os.h"
 #include "worker-runtime/base/error.h"

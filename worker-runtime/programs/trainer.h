@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #include "worker-runtime/crw.h"
+#include "worker-runtime/crw_trainer.h"
 #include "worker-runtime/programs/device.h"
 #include "worker-runtime/programs/memory_checkpoint.h"
 #include "worker-runtime/programs/options.h"

@@ -6,6 +6,7 @@
  */
 
 #include "worker-runtime/crw.h"
+#include "worker-runtime/crw_trainer.h"
 
 enum { TEXT_MAX = 2000 };
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes a C file that calls every function of crw.h with any arguments: any_arguments.py CRW_H OUTPUT.
+"""Writes a C file that calls every function of crw.h and crw_trainer.h with any arguments: any_arguments.py OUTPUT HEADER...
 
-The functions come from the header, so a new function is called as soon as it is declared. The type and the name of a parameter
+The functions come from the headers, so a new function is called as soon as it is declared. The type and the name of a parameter
 decide which values it gets (any_arguments.h has one draw_...() for each); a parameter that no line of VALUES fits is an
 error here, and the build fails.
 """
@@ -108,8 +108,8 @@ def body(number, name, result, parameters):
 
 
 def main():
-    header, output = sys.argv[1:]
-    functions = sorted(declarations(header))
+    output, *headers = sys.argv[1:]
+    functions = sorted(f for header in headers for f in declarations(header))
     with open(output, "w") as out:
         out.write('#include "tests/unit/worker-runtime/any_arguments.h"\n\n')
         for i, f in enumerate(functions):

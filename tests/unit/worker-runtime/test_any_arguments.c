@@ -1,5 +1,5 @@
 /*
- * Every function of crw.h with any arguments: none ends the process, hangs, or takes more memory than there is.
+ * Every function of crw.h and crw_trainer.h with any arguments: none ends the process, hangs, or takes more memory than there is.
  *
  *     test_any_arguments [CALLS [SEED [FUNCTION]]]
  *

@@ -7,6 +7,7 @@
  */
 
 #include "worker-runtime/crw.h"
+#include "worker-runtime/crw_trainer.h"
 
 #include <math.h>
 #include <signal.h>

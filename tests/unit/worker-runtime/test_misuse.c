@@ -16,6 +16,7 @@
 #include "tests/support/c/cmocka_fixed.h"
 #include "worker-runtime/base/memory.h"
 #include "worker-runtime/crw.h"
+#include "worker-runtime/crw_trainer.h"
 
 enum { BATCH = 4 };
 
