@@ -4,52 +4,64 @@
  * when the rendezvous needs it. Else: between the decision to start and the start; an unfit node ends the job.
  */
 
-#include <stdio.h>
+#include "launcher/agent/agent_health_uv.h"
+
+#include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "launcher/agent/agent_impl_uv.h"
+#include "base/utf8.h"
+#include "launcher/agent/agent_host_uv.h"
+#include "launcher/agent/agent_uv.h"
 #include "launcher/agent/health_check_uv.h"
 #include "launcher/cli/job.h"
+#include "launcher/ctl/job_status.h"
 #include "launcher/rdzv/membership_uv.h"
 #include "launcher/util/log_os.h"
 #include "base/time.h"
+#include "rendezvous/session/session_message.h"
 
 #define SECOND_NS UINT64_C(1000000000)
 
 enum { CHECK_PAUSE_MIN_S = 5, CHECK_PAUSE_MAX_S = 60 };
 
-static void pass_on_fit(struct agent *a)
+struct agent_health {
+    const struct agent_host *host;
+    void (*on_fit)(void *data);
+    void (*on_unfit)(void *data, const char *why);
+    struct health_check *check; /* that runs; or NULL */
+    uint64_t after_ns;          /* a check that is asked for again begins then at the earliest */
+    uint64_t pause_ns;          /* 0: the node is fit, or was not checked */
+    uv_timer_t again;
+};
+
+/* The node stays in the job, and the check is repeated when the rendezvous needs the node. */
+static void report_unfit(struct agent_health *h, const char *why)
 {
-    a->check_pause_ns = 0;
-    if (a->config->job->meeting == JOB_ROUNDS)
-        agent_report_ready(a);
-    else if (agent_make_files(a) != 0)
-        agent_dispatch_kind(a, GROUP_START_FAILED);
+    uint64_t longest_ns = CHECK_PAUSE_MAX_S * SECOND_NS;
+
+    h->pause_ns = h->pause_ns ? 2 * h->pause_ns : CHECK_PAUSE_MIN_S * SECOND_NS;
+    if (h->pause_ns > longest_ns)
+        h->pause_ns = longest_ns;
+    h->after_ns = now_ns() + h->pause_ns;
+    log_line("the health check of this node failed (%s); the job goes on without it where it can", why);
+    membership_unfit(h->host->membership, why);
 }
 
 static void on_check_end(void *data, const char *why)
 {
-    struct agent *a = data;
-    const uint64_t longest_ns = CHECK_PAUSE_MAX_S * SECOND_NS;
+    struct agent_health *h = data;
 
-    a->check = NULL;
-    if (!why) {
-        pass_on_fit(a);
-        return;
+    h->check = NULL;
+    if (why && h->host->config->job->meeting == JOB_ROUNDS) {
+        report_unfit(h, why);
+    } else if (why) {
+        log_line("the health check of this node failed (%s); no worker is started here", why);
+        h->on_unfit(h->host->data, why);
+    } else {
+        h->pause_ns = 0;
+        h->on_fit(h->host->data);
     }
-    if (a->config->job->meeting == JOB_ROUNDS) {
-        a->check_pause_ns = a->check_pause_ns ? 2 * a->check_pause_ns : CHECK_PAUSE_MIN_S * SECOND_NS;
-        if (a->check_pause_ns > longest_ns)
-            a->check_pause_ns = longest_ns;
-        a->check_after_ns = now_ns() + a->check_pause_ns;
-        log_line("the health check of this node failed (%s); the job goes on without it where it can", why);
-        membership_unfit(a->membership, why);
-        return;
-    }
-    (void)snprintf(a->outcome.reason, sizeof(a->outcome.reason), "the health check failed: %s",
-                   why); /* cut when it is long */
-    log_line("the health check of this node failed (%s); no worker is started here", why);
-    agent_dispatch_kind(a, GROUP_START_FAILED);
 }
 
 static void on_no_check(uv_timer_t *timer)
@@ -58,52 +70,95 @@ static void on_no_check(uv_timer_t *timer)
 }
 
 /* With several nodes the one that it had, before the first generation the one that it asks for. */
-static int group_rank_of_check(const struct agent *a)
+static int group_rank_of_check(const struct agent_host *host)
 {
-    if (a->config->job->meeting == JOB_ROUNDS && a->generation == NULL)
-        return a->config->job->node_rank;
-    return (int)a->assignment.group_rank;
+    if (host->config->job->meeting == JOB_ROUNDS && host->generation == NULL)
+        return host->config->job->node_rank;
+    return (int)host->assignment->group_rank;
 }
 
-void agent_begin_check(struct agent *a)
+void agent_health_begin(struct agent_health *h)
 {
-    const struct job *job = a->config->job;
-    const struct health_check_config config = {.loop = &a->loop,
+    const struct job *job = h->host->config->job;
+    const struct health_check_config config = {.loop = h->host->loop,
                                                .command = job->health_check,
                                                .timeout_s = job->health_check_timeout_s,
-                                               .environment = a->config->environment,
-                                               .group_rank = group_rank_of_check(a),
-                                               .logs = &a->logs,
+                                               .environment = h->host->config->environment,
+                                               .group_rank = group_rank_of_check(h->host),
+                                               .logs = h->host->logs,
                                                .on_end = on_check_end,
-                                               .data = a};
+                                               .data = h};
 
-    agent_stop_check(a);
-    int r = health_check_start(&a->check, &config);
+    agent_health_end(h);
+    int r = health_check_start(&h->check, &config);
     if (r == 0)
         return;
     log_line("cannot start the health check: %s", strerror(-r));
-    (void)uv_timer_start(&a->check_again, on_no_check, 0, 0); /* fails only without a callback */
+    (void)uv_timer_start(&h->again, on_no_check, 0, 0); /* fails only without a callback */
 }
 
 static void on_check_again(uv_timer_t *timer)
 {
-    agent_begin_check(timer->data);
+    agent_health_begin(timer->data);
 }
 
-void agent_check_again(struct agent *a)
+void agent_health_again(struct agent_health *h)
 {
     uint64_t now = now_ns();
 
-    if (a->check || uv_is_active((const uv_handle_t *)&a->check_again))
+    if (h->check || uv_is_active((const uv_handle_t *)&h->again))
         return;
-    uint64_t ms = a->check_after_ns > now ? (a->check_after_ns - now) / 1000000 : 0;
-    uv_update_time(&a->loop);
-    (void)uv_timer_start(&a->check_again, on_check_again, ms, 0); /* as above */
+    uint64_t ms = h->after_ns > now ? (h->after_ns - now) / 1000000 : 0;
+    uv_update_time(h->host->loop);
+    (void)uv_timer_start(&h->again, on_check_again, ms, 0); /* as above */
 }
 
-void agent_stop_check(struct agent *a)
+bool agent_health_is_checking(const struct agent_health *h)
 {
-    (void)uv_timer_stop(&a->check_again); /* cannot fail on a timer that exists */
-    health_check_stop(a->check);
-    a->check = NULL;
+    return h->check;
+}
+
+void agent_health_reaped(struct agent_health *h, pid_t pid, int status)
+{
+    (void)health_check_reaped(h->check, pid, status);
+}
+
+void agent_health_end(struct agent_health *h)
+{
+    (void)uv_timer_stop(&h->again); /* cannot fail on a timer that exists */
+    health_check_stop(h->check);
+    h->check = NULL;
+}
+
+static void describe_health(void *self, struct job_status *ret)
+{
+    const struct agent_health *h = self;
+
+    if (h->pause_ns > 0)
+        text_copy(ret->nodes[0].state, sizeof(ret->nodes[0].state), "unfit");
+}
+
+static void stop_health(void *self)
+{
+    struct agent_health *h = self;
+
+    agent_health_end(h);
+    uv_close((uv_handle_t *)&h->again, NULL);
+}
+
+int agent_health_create(struct agent_health **ret, struct agent_observer *observer,
+                        const struct agent_host *host, void (*on_fit)(void *data),
+                        void (*on_unfit)(void *data, const char *why))
+{
+    struct agent_health *h = calloc(1, sizeof(*h));
+
+    if (!h)
+        return -ENOMEM;
+    *h = (struct agent_health){.host = host, .on_fit = on_fit, .on_unfit = on_unfit};
+    (void)uv_timer_init(host->loop, &h->again); /* cannot fail */
+    h->again.data = h;
+    *observer =
+        (struct agent_observer){.self = h, .describe = describe_health, .stop = stop_health, .destroy = free};
+    *ret = h;
+    return 0;
 }

@@ -7,10 +7,15 @@
  * the group, and HELD_MS, end that wait. Reports wait for files of failed workers in the same place (agent_texts_uv.c).
  */
 
+#include "launcher/agent/agent_lines_uv.h"
+
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "launcher/agent/agent_impl_uv.h"
+#include "launcher/agent/agent_host_uv.h"
+#include "launcher/agent/agent_texts_uv.h"
+#include "launcher/agent/agent_uv.h"
 #include "launcher/cli/job.h"
 #include "launcher/cli/line_rules.h"
 #include "launcher/output/output_pump_os.h"
@@ -19,8 +24,9 @@
 #include "launcher/report/events_os.h"
 #include "launcher/supervise/guardian_os.h"
 #include "launcher/util/log_os.h"
-#include "launcher/watch/watch_uv.h"
+#include "base/cleanup.h"
 #include "base/time.h"
+#include "rendezvous/session/session_message.h"
 
 enum {
     HELD_MS = 1000,
@@ -29,94 +35,121 @@ enum {
 
 #define STACKS_PAUSE_NS UINT64_C(60000000000) /* between two lines for which stacks are taken */
 
+struct agent_lines {
+    const struct agent_host *host;
+    const struct disk_texts *texts;
+    void (*take)(void *data, const struct guardian_report *report);
+    int worker;                   /* that was killed for a line that it printed; -1: none */
+    char cause[512];              /* which, as a sentence */
+    uint64_t stacks_due_ns;       /* when a line has stacks taken again */
+    struct guardian_report *held; /* that wait for lines or files; NULL: none */
+    size_t n_held;
+    bool awaits_lines; /* they do */
+    uv_timer_t held_timer;
+};
+
 /* ---- lines ---- */
 
-static void rule_out_restart(struct agent *a, int worker)
+static void rule_out_restart(const struct agent_host *h, int worker)
 {
-    agent_dispatch(a, (struct group_event){.kind = GROUP_FINAL, .now_ns = now_ns(), .worker = worker});
+    h->dispatch(h->data, (struct group_event){.kind = GROUP_FINAL, .now_ns = now_ns(), .worker = worker});
 }
 
-static bool may_fail(const struct agent *a, int worker)
+static bool may_fail(const struct worker_group *g, int worker)
 {
-    return (a->group.state == GROUP_RUNNING || a->group.state == GROUP_REPLACING) &&
-           group_worker_may_run(&a->group.workers[worker]);
+    return (g->state == GROUP_RUNNING || g->state == GROUP_REPLACING) &&
+           group_worker_may_run(&g->workers[worker]);
 }
 
 /* The worker may hang, or catch every signal: it is killed, and has failed with the line as the cause. */
-static void fail_for_line(struct agent *a, int worker, enum line_action action, const char *text)
+static void fail_for_line(struct agent_lines *l, int worker, enum line_action action, const char *text)
 {
-    if (!may_fail(a, worker)) {
+    const struct agent_host *h = l->host;
+
+    if (!may_fail(h->group, worker)) {
         if (action == LINE_STOP) /* it has ended by itself since */
-            rule_out_restart(a, worker);
+            rule_out_restart(h, worker);
         return;
     }
-    if (a->line_worker >= 0)
+    if (l->worker >= 0)
         return; /* the first one decides */
-    a->line_worker = worker;
-    (void)snprintf(a->line_cause, sizeof(a->line_cause), "%s", text); /* fits */
+    l->worker = worker;
+    (void)snprintf(l->cause, sizeof(l->cause), "%s", text); /* fits */
     if (action == LINE_STOP)
-        rule_out_restart(a, worker);
-    agent_kill_worker(a, worker, "--on-line");
+        rule_out_restart(h, worker);
+    h->kill_worker(h->data, worker, "--on-line");
 }
 
-static void take_stacks_for_line(struct agent *a)
+static void take_stacks_for_line(struct agent_lines *l)
 {
     uint64_t now = now_ns();
 
-    if (now >= a->line_stacks_due_ns && watch_take_stacks(a->watch, WATCH_LINE))
-        a->line_stacks_due_ns = now + STACKS_PAUSE_NS;
+    if (now >= l->stacks_due_ns && l->host->take_stacks(l->host->data, WATCH_LINE))
+        l->stacks_due_ns = now + STACKS_PAUSE_NS;
 }
 
-void agent_on_line_match(void *data, const struct line_match *match)
+void agent_lines_match(struct agent_lines *l, const struct line_match *match)
 {
-    struct agent *a = data;
-    const struct line_rule *rule = &a->config->job->line_rules->items[match->rule];
+    const struct agent_host *h = l->host;
+    const struct line_rule *rule = &h->config->job->line_rules->items[match->rule];
     const struct event_mark mark = {.local_rank = match->local_rank,
                                     .action = line_action_name(rule->action),
                                     .rule = rule->text,
                                     .line = match->line};
-    char text[sizeof(a->line_cause)];
+    char text[sizeof(l->cause)];
 
-    if (match->local_rank == a->line_worker && line_action_is_failure(rule->action))
+    if (match->local_rank == l->worker && line_action_is_failure(rule->action))
         return; /* it has failed, and prints more of the kind until it has ended */
     (void)snprintf(text, sizeof(text), "it printed a line that --on-line has a rule for (%.200s): %s",
                    rule->text, match->line); /* fits */
-    log_line("rank %d: %s", (int)a->assignment.rank_base + match->local_rank, text);
-    events_mark(a->events, &a->group, &mark);
+    log_line("rank %d: %s", (int)h->assignment->rank_base + match->local_rank, text);
+    events_mark(h->events, h->group, &mark);
     if (match->is_of_ended)
         return;
     if (rule->action == LINE_STACKS)
-        take_stacks_for_line(a);
+        take_stacks_for_line(l);
     if (line_action_is_failure(rule->action))
-        fail_for_line(a, match->local_rank, rule->action, text);
+        fail_for_line(l, match->local_rank, rule->action, text);
+}
+
+int agent_lines_worker(const struct agent_lines *l, const char **ret_cause)
+{
+    *ret_cause = l->cause;
+    return l->worker;
+}
+
+void agent_lines_forget(struct agent_lines *l)
+{
+    l->worker = -1;
 }
 
 /* ---- reports that wait ---- */
 
-static bool waits_for_lines(const struct agent *a, const struct guardian_report *report)
+static bool waits_for_lines(const struct agent_lines *l, const struct guardian_report *report)
 {
-    const struct line_rules *rules = a->config->job->line_rules;
+    const struct line_rules *rules = l->host->config->job->line_rules;
+    const struct worker_group *g = l->host->group;
 
     if (!rules || report->kind == GUARDIAN_EMPTY)
         return rules;
-    return report->kind == GUARDIAN_EXITED && report->value != 0 && a->line_worker < 0 &&
-           (a->group.state == GROUP_RUNNING || a->group.state == GROUP_REPLACING) &&
-           line_rules_have(rules, LINE_STOP);
+    return report->kind == GUARDIAN_EXITED && report->value != 0 && l->worker < 0 &&
+           (g->state == GROUP_RUNNING || g->state == GROUP_REPLACING) && line_rules_have(rules, LINE_STOP);
 }
 
-static void release_held(struct agent *a, bool may_wait_again)
-{
-    struct guardian_report *held = a->held;
-    size_t n = a->n_held;
+static bool hold_report(struct agent_lines *l, const struct guardian_report *report);
 
-    a->held = NULL;
-    a->n_held = 0;
-    a->awaits_lines = false;
+static void release_held(struct agent_lines *l, bool may_wait_again)
+{
+    struct guardian_report *held = steal_ptr(l->held);
+    size_t n = l->n_held;
+
+    l->n_held = 0;
+    l->awaits_lines = false;
     if (n > 0)
-        (void)uv_timer_stop(&a->held_timer); /* cannot fail on a timer that exists */
+        (void)uv_timer_stop(&l->held_timer); /* cannot fail on a timer that exists */
     for (size_t i = 0; i < n; i++)
-        if (i == 0 || !may_wait_again || !agent_hold_report(a, &held[i]))
-            agent_take_report(a, &held[i]);
+        if (i == 0 || !may_wait_again || !hold_report(l, &held[i]))
+            l->take(l->host->data, &held[i]);
     free(held);
 }
 
@@ -125,53 +158,98 @@ static void on_held_too_long(uv_timer_t *timer)
     release_held(timer->data, true);
 }
 
-static bool append_held(struct agent *a, const struct guardian_report *report)
+static bool append_held(struct agent_lines *l, const struct guardian_report *report)
 {
     struct guardian_report *held =
-        a->n_held < HELD_MAX ? realloc(a->held, (a->n_held + 1) * sizeof(*held)) : NULL;
+        l->n_held < HELD_MAX ? realloc(l->held, (l->n_held + 1) * sizeof(*held)) : NULL;
 
     if (!held)
         return false;
-    a->held = held;
-    a->held[a->n_held++] = *report;
+    l->held = held;
+    l->held[l->n_held++] = *report;
     return true;
 }
 
-bool agent_hold_report(struct agent *a, const struct guardian_report *report)
+static unsigned text_patience(const struct agent_lines *l, const struct guardian_report *report)
 {
-    bool is_first = a->n_held == 0;
-    unsigned ms = is_first ? agent_text_patience(a, report) : 0;
+    return agent_texts_patience(l->host, l->texts, report);
+}
 
-    if (is_first && waits_for_lines(a, report) && output_look(a->output)) {
-        a->awaits_lines = true;
+static bool hold_report(struct agent_lines *l, const struct guardian_report *report)
+{
+    bool is_first = l->n_held == 0;
+    unsigned ms = is_first ? text_patience(l, report) : 0;
+
+    if (is_first && waits_for_lines(l, report) && output_look(l->host->output)) {
+        l->awaits_lines = true;
         ms = HELD_MS;
     }
     if (is_first && ms == 0)
         return false;
-    if (!append_held(a, report)) {
-        agent_release_reports(a);
+    if (!append_held(l, report)) {
+        release_held(l, false);
         return false;
     }
     if (is_first)
-        (void)uv_timer_start(&a->held_timer, on_held_too_long, ms, 0); /* fails only without a callback */
+        (void)uv_timer_start(&l->held_timer, on_held_too_long, ms, 0); /* fails only without a callback */
     return true;
 }
 
-void agent_release_reports(struct agent *a)
+void agent_lines_report(struct agent_lines *l, const struct guardian_report *report)
 {
-    release_held(a, false);
+    if (!hold_report(l, report))
+        l->take(l->host->data, report);
 }
 
-void agent_check_held(struct agent *a)
+/* The reports that wait come before the event. */
+static void release_reports(void *self, const struct group_event *event)
 {
-    if (a->n_held > 0 && !a->awaits_lines && agent_text_patience(a, &a->held[0]) == 0)
-        release_held(a, true);
+    if (event->kind != GROUP_FINAL) /* for which the reports wait */
+        release_held(self, false);
 }
 
-void agent_on_lines_known(void *data)
+void agent_lines_check(struct agent_lines *l)
 {
-    struct agent *a = data;
+    if (l->n_held > 0 && !l->awaits_lines && text_patience(l, &l->held[0]) == 0)
+        release_held(l, true);
+}
 
-    a->awaits_lines = false;
-    agent_check_held(a);
+void agent_lines_looked(struct agent_lines *l)
+{
+    l->awaits_lines = false;
+    agent_lines_check(l);
+}
+
+/* ---- life ---- */
+
+static void stop_lines(void *self)
+{
+    struct agent_lines *l = self;
+
+    uv_close((uv_handle_t *)&l->held_timer, NULL);
+}
+
+static void destroy_lines(void *self)
+{
+    struct agent_lines *l = self;
+
+    free(l->held);
+    free(l);
+}
+
+int agent_lines_create(struct agent_lines **ret, struct agent_observer *observer,
+                       const struct agent_host *host, const struct disk_texts *texts,
+                       void (*take)(void *data, const struct guardian_report *report))
+{
+    struct agent_lines *l = calloc(1, sizeof(*l));
+
+    if (!l)
+        return -ENOMEM;
+    *l = (struct agent_lines){.host = host, .texts = texts, .take = take, .worker = -1};
+    (void)uv_timer_init(host->loop, &l->held_timer); /* cannot fail */
+    l->held_timer.data = l;
+    *observer = (struct agent_observer){
+        .self = l, .before = release_reports, .stop = stop_lines, .destroy = destroy_lines};
+    *ret = l;
+    return 0;
 }

@@ -1,9 +1,13 @@
 /* What Prometheus is given of the job: facts of the group machine, as they are at the moment of the scrape. */
 
+#include "launcher/agent/agent_metrics_uv.h"
+
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "launcher/agent/agent_impl_uv.h"
+#include "launcher/agent/agent_host_uv.h"
+#include "launcher/agent/agent_uv.h"
 #include "launcher/cli/job.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/output/output_pump_os.h"
@@ -16,17 +20,23 @@
 #include "base/err.h"
 #include "base/time.h"
 
-static struct store_stats stats; /* of all worker stores */
+struct agent_metrics {
+    const struct agent_host *host;
+    struct metrics *server;                 /* NULL: it could not be opened */
+    struct store_stats stats;               /* of all worker stores */
+    uint64_t n_restarts[GROUP_CAUSE_COUNT]; /* charged so far, by cause */
+};
 
-void agent_count_restarts(struct agent *a, int restarts, enum group_cause cause)
+static void count_restarts(void *self, const struct agent_step *step)
 {
-    int n = a->group.restarts - restarts;
+    struct agent_metrics *m = self;
+    int n = m->host->group->restarts - step->restarts;
 
     if (n > 0) /* a failure and its replacement in one step: the cause is not kept */
-        a->n_restarts[cause == GROUP_CAUSE_NONE ? GROUP_CAUSE_WORKER : cause] += (uint64_t)n;
+        m->n_restarts[step->cause == GROUP_CAUSE_NONE ? GROUP_CAUSE_WORKER : step->cause] += (uint64_t)n;
 }
 
-static void write_restarts(const struct agent *a, struct metrics_text *m)
+static void write_restarts(const struct agent_metrics *a, struct metrics_text *m)
 {
     static const char *const causes[GROUP_CAUSE_COUNT] = {
         [GROUP_CAUSE_WORKER] = "worker", [GROUP_CAUSE_EXEC] = "exec",   [GROUP_CAUSE_GUARDIAN] = "guardian",
@@ -98,12 +108,12 @@ static void write_node(const struct node_status *n, struct metrics_text *m)
 
 static void compose_job_metrics(void *data, struct metrics_text *m)
 {
-    struct agent *a = data;
-    const struct worker_group *g = &a->group;
+    const struct agent_metrics *a = data;
+    const struct worker_group *g = a->host->group;
     bool has_started = g->started_ns > 0 && (g->state == GROUP_RUNNING || g->state == GROUP_REPLACING);
     struct job_status s = {0};
 
-    if (agent_describe_job(a, &s) == 0)
+    if (a->host->describe(a->host->data, &s) == 0)
         write_node(&s.nodes[0], m);
     else
         m->failed = true;
@@ -114,28 +124,33 @@ static void compose_job_metrics(void *data, struct metrics_text *m)
                 has_started ? (double)(now_ns() - g->started_ns) / 1e9 : 0);
     metrics_one(m, "crun_output_bytes", METRIC_COUNTER, "Output of workers that was taken for the console.",
                 (double)output_pump_bytes());
-    store_stats_write(&stats, m);
-    if (a->membership)
-        membership_write_metrics(a->membership, m);
+    store_stats_write(&a->stats, m);
+    if (a->host->membership)
+        membership_write_metrics(a->host->membership, m);
 }
 
-void agent_open_metrics(struct agent *a)
+static void stop_metrics(void *self)
 {
-    const struct metrics_host host = {.loop = &a->loop, .compose = compose_job_metrics, .data = a};
+    struct agent_metrics *m = self;
+
+    metrics_destroy(m->server);
+}
+
+void agent_metrics_open(struct agent_observer *ret, const struct agent_host *host)
+{
+    const char *address = host->config->job->metrics_addr;
+    struct agent_metrics *m = address ? calloc(1, sizeof(*m)) : NULL;
+    const struct metrics_host server_host = {.loop = host->loop, .compose = compose_job_metrics, .data = m};
     char why[METRICS_ERROR_SIZE];
     uint16_t port;
 
-    if (!a->config->job->metrics_addr)
+    if (!m)
         return;
-    worker_store_measure(&stats);
-    if (metrics_create(&a->metrics, &host, a->config->job->metrics_addr, &port, why) == 0)
+    m->host = host;
+    *ret = (struct agent_observer){.self = m, .after = count_restarts, .stop = stop_metrics, .destroy = free};
+    worker_store_measure(&m->stats);
+    if (metrics_create(&m->server, &server_host, address, &port, why) == 0)
         log_line("metrics on port %u", port);
     else
         log_line("%s; the job runs without metrics", why);
-}
-
-void agent_close_metrics(struct agent *a)
-{
-    metrics_destroy(a->metrics);
-    a->metrics = NULL;
 }

@@ -8,7 +8,13 @@
 #include <string.h>
 
 #include "base/utf8.h"
+#include "launcher/agent/agent_hang_uv.h"
+#include "launcher/agent/agent_health_uv.h"
 #include "launcher/agent/agent_impl_uv.h"
+#include "launcher/agent/agent_restarts_uv.h"
+#include "launcher/agent/agent_status_uv.h"
+#include "launcher/agent/asked_stacks_uv.h"
+#include "launcher/agent/generation_uv.h"
 #include "launcher/cli/job.h"
 #include "launcher/rdzv/job_keys_os.h"
 #include "launcher/rdzv/membership_uv.h"
@@ -33,6 +39,7 @@ void agent_notify_peer_failed(struct agent *a)
 
 static void describe_worker_failure(struct agent *a, int worker, struct session_cause *cause)
 {
+    const struct failures_source source = agent_failures_source(a);
     const struct group_worker *w = &a->group.workers[worker];
 
     cause->rank = (int32_t)a->assignment.rank_base + worker;
@@ -42,12 +49,10 @@ static void describe_worker_failure(struct agent *a, int worker, struct session_
         cause->fatal = group_exec_is_final(w->status);
         (void)snprintf(cause->text, sizeof(cause->text), "%.300s could not be started: %s", a->config->file,
                        strerror(w->status)); /* truncated if long */
-    } else if (worker == a->line_worker) {
+    } else if (worker == source.line_worker) {
         cause->fatal = a->group.is_final;
-        text_copy(cause->text, sizeof(cause->text), a->line_cause);
+        text_copy(cause->text, sizeof(cause->text), source.line_cause);
     } else {
-        const struct failures_source source = agent_failures_source(a);
-
         failures_read_message(&source, worker, cause->text, sizeof(cause->text)); /* "": it may follow */
     }
 }
@@ -69,12 +74,11 @@ static void describe_node_failure(const struct worker_group *g, struct session_c
 }
 
 /* In front of what the worker has left, which may be long. */
-static void add_final_reason(const struct agent *a, struct session_cause *cause)
+static void add_final_reason(struct session_cause *cause, const char *why)
 {
-    char text[SESSION_TEXT_SIZE + sizeof(a->final_why) + 2];
+    char text[2 * SESSION_TEXT_SIZE];
 
-    (void)snprintf(text, sizeof(text), "%s%s%s", a->final_why, cause->text[0] ? ": " : "",
-                   cause->text); /* fits */
+    (void)snprintf(text, sizeof(text), "%s%s%s", why, cause->text[0] ? ": " : "", cause->text); /* fits */
     text_copy(cause->text, sizeof(cause->text), text);
     cause->fatal = true;
 }
@@ -95,11 +99,11 @@ void agent_report_failed(struct agent *a, int worker)
     } else {
         describe_node_failure(&a->group, &cause);
     }
-    if (a->group.is_final && a->final_why[0])
-        add_final_reason(a, &cause);
+    if (a->group.is_final && *agent_restarts_why(a->restarts))
+        add_final_reason(&cause, agent_restarts_why(a->restarts));
     if (a->group.is_draining && !cause.text[0])
         text_copy(cause.text, sizeof(cause.text), "it had been asked to stop, as a node has to go away");
-    membership_failed(a->membership, &cause, a->group.cause_ns);
+    membership_failed(a->host.membership, &cause, a->group.cause_ns);
 }
 
 /* Before the meeting has begun (a signal at the start, no memory for the meeting) no other node knows of this one. */
@@ -111,20 +115,20 @@ void agent_leave_job(struct agent *a, int signal)
     if (signal)
         (void)snprintf(why, sizeof(why), "it was stopped by %s",
                        signal_name(signal, name) ? name : "a signal"); /* fits */
-    if (a->membership)
-        membership_leave(a->membership, why);
+    if (a->host.membership)
+        membership_leave(a->host.membership, why);
 }
 
 void agent_publish_assignment(struct agent *a)
 {
     const struct rank_assignment *r = &a->assignment;
 
-    events_place(a->events, &(struct event_place){.group_rank = (int)r->group_rank,
-                                                  .group_world_size = (int)r->group_world_size,
-                                                  .rank_base = (int)r->rank_base,
-                                                  .world_size = (int)r->world_size,
-                                                  .role_rank_base = (int)r->role_rank_base,
-                                                  .role_world_size = (int)r->role_world_size});
+    events_place(a->host.events, &(struct event_place){.group_rank = (int)r->group_rank,
+                                                       .group_world_size = (int)r->group_world_size,
+                                                       .rank_base = (int)r->rank_base,
+                                                       .world_size = (int)r->world_size,
+                                                       .role_rank_base = (int)r->role_rank_base,
+                                                       .role_world_size = (int)r->role_world_size});
 }
 
 /* ---- from the rendezvous: membership_uv ---- */
@@ -160,7 +164,7 @@ static int lend_key(struct agent *a)
 static int listen_with_kept_store(struct agent *a, const struct server *offered)
 {
     const struct rank_assignment *r = &a->assignment;
-    struct server *kept = offered || !a->generation ? NULL : a->generation->server;
+    struct server *kept = offered || !a->host.generation ? NULL : a->host.generation->server;
 
     return kept && r->group_rank == 0 ? worker_store_listen_for(kept, r->master_addr, r->master_port) : 0;
 }
@@ -204,7 +208,7 @@ static void on_cause(void *data, const struct session_cause *cause)
 {
     struct agent *a = data;
 
-    events_peer(a->events, &a->group, cause);
+    events_peer(a->host.events, &a->group, cause);
 }
 
 /* At once: what follows comes when the last worker has ended. */
@@ -254,17 +258,16 @@ static void on_lease(void *data, uint64_t end_ns)
 {
     struct agent *a = data;
 
-    a->host.lease_end_ns = end_ns == UINT64_MAX ? 0 : end_ns;
-    if (a->generation)
-        generation_pass_lease_on(a->generation);
+    a->generation_host.lease_end_ns = end_ns == UINT64_MAX ? 0 : end_ns;
+    if (a->host.generation)
+        generation_pass_lease_on(a->host.generation);
 }
 
 static void on_all_quiet(void *data, bool takes_messages)
 {
-    struct agent *a = data;
+    const struct agent *a = data;
 
-    a->collects_hang_reports = takes_messages;
-    agent_report_hang(a);
+    agent_hang_all_quiet(a->hang, takes_messages);
 }
 
 static void on_drain(void *data)
@@ -274,7 +277,9 @@ static void on_drain(void *data)
 
 static void on_check(void *data)
 {
-    agent_check_again(data);
+    const struct agent *a = data;
+
+    agent_health_again(a->health);
 }
 
 static void on_end(void *data, int exit_code, const struct session_cause *cause)
@@ -307,6 +312,28 @@ static void on_others_done(void *data)
     agent_dispatch_kind(data, GROUP_OTHERS_DONE);
 }
 
+static void report_status(void *data, struct buf *out)
+{
+    const struct agent *a = data;
+
+    agent_status_report(&a->host, asked_stacks_for_look(a->stacks), out);
+}
+
+static void take_stacks_for_look(void *data)
+{
+    const struct agent *a = data;
+
+    if (agent_hang_is_open(a->hang))
+        asked_stacks_ask(a->stacks, true);
+}
+
+static void on_agent_message(void *data, const uint8_t *body, size_t n)
+{
+    const struct agent *a = data;
+
+    agent_hang_take_message(a->hang, body, n);
+}
+
 int agent_meet(struct agent *a)
 {
     const struct job *job = a->config->job;
@@ -321,8 +348,8 @@ int agent_meet(struct agent *a)
                                                     .job = job,
                                                     .keys = a->config->keys,
                                                     .on_start = on_start,
-                                                    .report = agent_report_status,
-                                                    .take_stacks = agent_take_stacks_for_look,
+                                                    .report = report_status,
+                                                    .take_stacks = take_stacks_for_look,
                                                     .on_cause = on_cause,
                                                     .on_stop = on_peer_failed,
                                                     .on_fence = on_fence,
@@ -331,7 +358,7 @@ int agent_meet(struct agent *a)
                                                     .on_drain = on_drain,
                                                     .on_quiet = on_all_quiet,
                                                     .find_cut = on_find_cut,
-                                                    .on_agent_message = agent_take_message,
+                                                    .on_agent_message = on_agent_message,
                                                     .on_check = on_check,
                                                     .on_end = on_end,
                                                     .on_closed = agent_on_membership_closed,
@@ -339,10 +366,10 @@ int agent_meet(struct agent *a)
 
     if (job->meeting == JOB_STATIC)
         return rdzv_static_uv_create(&a->rdzv_static, &static_host);
-    int r = membership_create(&a->membership, &membership_host);
+    int r = membership_create(&a->host.membership, &membership_host);
     if (!r && job->health_check)
-        agent_begin_check(a);
+        agent_health_begin(a->health);
     else if (!r)
-        membership_ready(a->membership, 0, false);
+        membership_ready(a->host.membership, 0, false);
     return r;
 }

@@ -1,19 +1,33 @@
 /* --max-restarts-without-progress: rules out a restart before the group machine learns of the failure. */
 
-#include <stdio.h>
+#include "launcher/agent/agent_restarts_uv.h"
 
-#include "launcher/agent/agent_impl_uv.h"
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "launcher/agent/agent_host_uv.h"
+#include "launcher/agent/agent_uv.h"
 #include "launcher/cli/job.h"
 #include "launcher/host/worker_beat_os.h"
+#include "launcher/host/worker_memory_os.h"
+#include "launcher/supervise/restart_progress.h"
+#include "rendezvous/session/session_message.h"
+
+struct agent_restarts {
+    const struct agent_host *host;
+    struct restart_progress progress;
+    char why[200]; /* agent_restarts_why() */
+};
 
 /* Of this node's workers, and of those before them: the memory files outlive generations. */
-static int64_t highest_step(const struct agent *a)
+static int64_t highest_step(const struct worker_memory *memory)
 {
     int64_t highest = -1;
     struct worker_beat beat;
 
-    for (int i = 0; i < a->worker_memory.n_workers; i++)
-        if (worker_beat_read(a->worker_memory.states[i], &beat) && beat.step > highest)
+    for (int i = 0; i < memory->n_workers; i++)
+        if (worker_beat_read(memory->states[i], &beat) && beat.step > highest)
             highest = beat.step;
     return highest;
 }
@@ -24,22 +38,43 @@ static bool is_failure_here(const struct group_event *event)
            (event->kind == GROUP_EXITED && event->value != 0);
 }
 
-void agent_check_progress(struct agent *a, const struct group_event *event)
+static void check_progress(void *self, const struct group_event *event)
 {
-    const struct worker_group *g = &a->group;
-    struct restart_progress *p = &a->restart_progress;
+    struct agent_restarts *a = self;
+    const struct worker_group *g = a->host->group;
+    struct restart_progress *p = &a->progress;
     bool is_own = is_failure_here(event);
-    bool is_peer = event->kind == GROUP_PEER_FAILED && a->peer_cause.kind == SESSION_CAUSE_WORKER;
+    bool is_peer = event->kind == GROUP_PEER_FAILED && a->host->peer_cause->kind == SESSION_CAUSE_WORKER;
     char why[128];
 
     if (p->limit == 0 || (!is_own && !is_peer) || g->state != GROUP_RUNNING || g->interrupt || g->is_draining)
         return;
-    restart_progress_note(p, highest_step(a), g->restarts > 0);
+    restart_progress_note(p, highest_step(a->host->worker_memory), g->restarts > 0);
     if (!is_own || !restart_progress_is_used_up(p))
         return;
     restart_progress_describe(p, why, sizeof(why));
-    (void)snprintf(a->final_why, sizeof(a->final_why), "%s (--max-restarts-without-progress=%d)", why,
+    (void)snprintf(a->why, sizeof(a->why), "%s (--max-restarts-without-progress=%d)", why,
                    p->limit); /* fits */
-    agent_dispatch(
-        a, (struct group_event){.kind = GROUP_FINAL, .now_ns = event->now_ns, .worker = event->worker});
+    a->host->dispatch(
+        a->host->data,
+        (struct group_event){.kind = GROUP_FINAL, .now_ns = event->now_ns, .worker = event->worker});
+}
+
+const char *agent_restarts_why(const struct agent_restarts *p)
+{
+    return p->why;
+}
+
+int agent_restarts_create(struct agent_restarts **ret, struct agent_observer *observer,
+                          const struct agent_host *host)
+{
+    struct agent_restarts *p = calloc(1, sizeof(*p));
+
+    if (!p)
+        return -ENOMEM;
+    p->host = host;
+    p->progress.limit = host->config->job->max_restarts_without_progress;
+    *observer = (struct agent_observer){.self = p, .before = check_progress, .destroy = free};
+    *ret = p;
+    return 0;
 }

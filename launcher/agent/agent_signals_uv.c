@@ -12,8 +12,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "launcher/agent/agent_hang_uv.h"
+#include "launcher/agent/agent_health_uv.h"
 #include "launcher/agent/agent_impl_uv.h"
-#include "launcher/agent/health_check_uv.h"
 #include "launcher/cli/job.h"
 #include "launcher/host/own_cgroup_os.h"
 #include "launcher/host/proc_info_os.h"
@@ -23,7 +24,6 @@
 #include "launcher/supervise/suspend.h"
 #include "launcher/util/log_os.h"
 #include "launcher/util/trace_os.h"
-#include "launcher/watch/watch_uv.h"
 #include "base/err.h"
 #include "base/time.h"
 
@@ -44,7 +44,7 @@ int agent_list_inherited(struct agent *a)
 
 void agent_seek_cgroup(struct agent *a)
 {
-    struct spawn_guardian_job *guardians = &a->host.guardians;
+    struct spawn_guardian_job *guardians = &a->generation_host.guardians;
 
     if (a->has_sought_cgroup)
         return;
@@ -64,7 +64,7 @@ void agent_seek_cgroup(struct agent *a)
 
 void agent_spare_keeper(struct agent *a)
 {
-    const struct job_cgroup_shared *shared = a->host.guardians.shared;
+    const struct job_cgroup_shared *shared = a->generation_host.guardians.shared;
     pid_t keeper = shared ? shared->keeper : 0;
 
     if (keeper > 0 && a->n_inherited < ARRAY_SIZE(a->inherited) && kill(keeper, 0) == 0)
@@ -73,14 +73,14 @@ void agent_spare_keeper(struct agent *a)
 
 const char *agent_containment(const struct agent *a)
 {
-    const struct job_cgroup_shared *shared = a->host.guardians.shared;
+    const struct job_cgroup_shared *shared = a->generation_host.guardians.shared;
 
     return shared && shared->is_used ? "cgroup" : "process tree";
 }
 
 void agent_trace_containment(struct agent *a)
 {
-    const struct job_cgroup_shared *shared = a->host.guardians.shared;
+    const struct job_cgroup_shared *shared = a->generation_host.guardians.shared;
     int error = shared ? shared->error : a->cgroup_error;
 
     a->has_traced_containment = true;
@@ -104,9 +104,9 @@ bool agent_reap(struct agent *a)
     int status;
 
     while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
-        (void)health_check_reaped(a->check, pid, status);
-        if (a->generation && pid == a->generation->guardian)
-            a->generation->guardian = 0;
+        agent_health_reaped(a->health, pid, status);
+        if (a->host.generation && pid == a->host.generation->guardian)
+            a->host.generation->guardian = 0;
         for (size_t i = 0; i < a->n_inherited; i++)
             if (a->inherited[i] == pid)
                 a->inherited[i] = a->inherited[--a->n_inherited];
@@ -122,7 +122,7 @@ static void on_sweep(uv_timer_t *timer)
     struct agent *a = timer->data;
 
     bool has_children = agent_reap(a);
-    if (a->generation->guardian)
+    if (a->host.generation->guardian)
         return;
     int n = child_processes_signal(SIGKILL, a->inherited, a->n_inherited);
     if (n > 0 || (n < 0 && has_children))
@@ -219,19 +219,13 @@ void agent_on_worker_signal(struct agent *a, int signal, pid_t sender)
     dispatch_signal(a, (uint32_t)signal, sender);
 }
 
-void agent_quit(struct agent *a)
-{
-    dispatch_signal(a, SIGQUIT, a->quit_sender);
-}
-
 /* The stacks first; a second SIGQUIT does not wait for them. */
 static bool is_put_off(struct agent *a, uint32_t signal, pid_t sender)
 {
     if (signal != SIGQUIT || !ends_the_job(a, signal) || a->group.state != GROUP_RUNNING ||
         a->group.interrupt)
         return false;
-    a->quit_sender = sender;
-    return watch_take_stacks(a->watch, WATCH_QUIT);
+    return agent_hang_put_off_quit(a->hang, sender);
 }
 
 void agent_on_signals(uv_poll_t *poll, int status, int events)

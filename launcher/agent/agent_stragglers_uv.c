@@ -4,14 +4,18 @@
  * are kept for crunctl, which compares them with those of other nodes (job_stragglers.h).
  */
 
+#include "launcher/agent/agent_stragglers_uv.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "launcher/agent/agent_impl_uv.h"
+#include "launcher/agent/agent_host_uv.h"
+#include "launcher/agent/agent_uv.h"
 #include "launcher/cli/job.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/stragglers.h"
 #include "launcher/host/worker_beat_os.h"
+#include "launcher/host/worker_memory_os.h"
 #include "base/minmax.h"
 #include "base/time.h"
 
@@ -27,6 +31,7 @@ struct seen_steps {
 };
 
 struct agent_stragglers {
+    const struct agent_host *host;
     struct stragglers core;
     struct straggler_sample *samples;
     struct seen_steps *seen; /* of each worker */
@@ -34,17 +39,26 @@ struct agent_stragglers {
     uv_timer_t timer;
 };
 
-static void take_sample(const struct agent *a, int i, struct straggler_sample *ret)
+/* What this process of the worker has reported with beat(); false: nothing. The memory file outlives it. */
+static bool read_beat(const struct agent_host *host, int i, struct worker_beat *ret)
+{
+    const struct group_worker *w = &host->group->workers[i];
+
+    return w->state != GROUP_WORKER_NONE && worker_beat_read(host->worker_memory->states[i], ret) &&
+           ret->at_ns >= w->ordered_ns;
+}
+
+static void take_sample(const struct agent_host *host, int i, struct straggler_sample *ret)
 {
     struct worker_collective records[WORKER_COLLECTIVES_MAX];
-    const struct group_worker *w = &a->group.workers[i];
-    int fd = a->worker_memory.states[i];
+    const struct group_worker *w = &host->group->workers[i];
+    int fd = host->worker_memory->states[i];
     struct worker_beat beat;
 
     *ret = (struct straggler_sample){.is_running = w->state == GROUP_WORKER_RUNNING, .step = -1};
     if (!ret->is_running)
         return;
-    if (agent_read_beat(a, i, &beat)) {
+    if (read_beat(host, i, &beat)) {
         ret->step = beat.step;
         ret->step_ns = beat.at_ns;
     }
@@ -70,42 +84,42 @@ static void note_seen(struct seen_steps *seen, const struct straggler_sample *sa
 
 static void on_look(uv_timer_t *timer)
 {
-    struct agent *a = timer->data;
-    struct agent_stragglers *s = a->stragglers;
+    struct agent_stragglers *s = timer->data;
+    const struct worker_group *g = s->host->group;
 
-    if (s->generation != a->group.generation) {
+    if (s->generation != g->generation) {
         stragglers_begin(&s->core);
         memset(s->seen, 0, (size_t)s->core.n_ranks * sizeof(*s->seen));
     }
-    s->generation = a->group.generation;
-    if (a->group.state != GROUP_RUNNING)
+    s->generation = g->generation;
+    if (g->state != GROUP_RUNNING)
         return;
     for (int i = 0; i < s->core.n_ranks; i++) {
-        take_sample(a, i, &s->samples[i]);
+        take_sample(s->host, i, &s->samples[i]);
         note_seen(&s->seen[i], &s->samples[i]);
     }
     stragglers_step(&s->core, now_ns(), s->samples);
 }
 
-bool agent_is_straggler(const struct agent *a, int i)
+static void describe_step(const struct agent_host *host, int i, struct worker_status *ret)
 {
-    const struct agent_stragglers *s = a->stragglers;
+    struct worker_beat beat;
 
-    return s && s->generation == a->group.generation && stragglers_has(&s->core, i);
+    if (!read_beat(host, i, &beat))
+        return;
+    ret->last_step = beat.step;
+    ret->step_ms = wall_clock_ns(beat.at_ns) / 1000000;
+    ret->steps_per_s = worker_beat_rate(&beat, host->group->workers[i].ordered_ns, now_ns());
 }
 
 /* The look before may be a second old, so that a step may have come since. */
-void agent_describe_beats(const struct agent *a, int i, struct worker_status *ret)
+static void describe_beats(const struct agent_stragglers *s, int i, struct worker_status *ret)
 {
-    const struct agent_stragglers *s = a->stragglers;
     struct straggler_sample sample;
-    struct seen_steps seen;
+    struct seen_steps seen = s->seen[i];
     uint64_t now = now_ns();
 
-    if (!s || s->generation != a->group.generation || a->group.state != GROUP_RUNNING)
-        return;
-    seen = s->seen[i];
-    take_sample(a, i, &sample);
+    take_sample(s->host, i, &sample);
     note_seen(&seen, &sample);
     for (size_t k = 0; k < seen.n_items; k++)
         ret->beats[k] = (struct step_status){
@@ -114,8 +128,25 @@ void agent_describe_beats(const struct agent *a, int i, struct worker_status *re
     ret->n_beats = seen.n_items;
 }
 
-static void free_stragglers(struct agent_stragglers *s)
+static void describe_steps(void *self, struct job_status *ret)
 {
+    const struct agent_stragglers *s = self;
+    const struct worker_group *g = s->host->group;
+
+    for (int i = 0; i < s->core.n_ranks; i++) {
+        struct worker_status *w = &ret->nodes[0].workers[i];
+
+        describe_step(s->host, i, w);
+        w->straggler = s->generation == g->generation && stragglers_has(&s->core, i);
+        if (s->generation == g->generation && g->state == GROUP_RUNNING)
+            describe_beats(s, i, w);
+    }
+}
+
+static void free_stragglers(void *self)
+{
+    struct agent_stragglers *s = self;
+
     if (s) {
         stragglers_finish(&s->core);
         free(s->samples);
@@ -124,12 +155,19 @@ static void free_stragglers(struct agent_stragglers *s)
     free(s);
 }
 
-void agent_open_stragglers(struct agent *a)
+static void stop_stragglers(void *self)
+{
+    struct agent_stragglers *s = self;
+
+    uv_close((uv_handle_t *)&s->timer, NULL);
+}
+
+void agent_stragglers_open(struct agent_observer *ret, const struct agent_host *host)
 {
     struct agent_stragglers *s = calloc(1, sizeof(*s));
-    int n = a->config->job->n_workers;
+    int n = host->config->job->n_workers;
 
-    if (s && a->worker_memory.states) {
+    if (s && host->worker_memory->states) {
         s->samples = calloc((size_t)n, sizeof(*s->samples));
         s->seen = calloc((size_t)n, sizeof(*s->seen));
     }
@@ -137,23 +175,10 @@ void agent_open_stragglers(struct agent *a)
         free_stragglers(s);
         return;
     }
-    (void)uv_timer_init(&a->loop, &s->timer); /* cannot fail */
-    s->timer.data = a;
+    s->host = host;
+    (void)uv_timer_init(host->loop, &s->timer); /* cannot fail */
+    s->timer.data = s;
     (void)uv_timer_start(&s->timer, on_look, LOOK_MS, LOOK_MS); /* fails only without a callback */
-    a->stragglers = s;
-}
-
-static void on_closed(uv_handle_t *timer)
-{
-    struct agent *a = timer->data;
-    struct agent_stragglers *s = a->stragglers;
-
-    a->stragglers = NULL;
-    free_stragglers(s);
-}
-
-void agent_close_stragglers(struct agent *a)
-{
-    if (a->stragglers)
-        uv_close((uv_handle_t *)&a->stragglers->timer, on_closed);
+    *ret = (struct agent_observer){
+        .self = s, .describe = describe_steps, .stop = stop_stragglers, .destroy = free_stragglers};
 }

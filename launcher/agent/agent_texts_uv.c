@@ -6,86 +6,57 @@
  * cannot be printed.
  */
 
+#include "launcher/agent/agent_texts_uv.h"
+
 #include <errno.h>
 
-#include "launcher/agent/agent_impl_uv.h"
+#include "launcher/agent/agent_host_uv.h"
+#include "launcher/agent/agent_uv.h"
 #include "launcher/cli/job.h"
 #include "launcher/report/disk_texts_uv.h"
+#include "launcher/report/failures_os.h"
 #include "launcher/supervise/guardian_os.h"
 
 enum { FIRST_TEXT_MS = 50, ALL_TEXTS_MS = 250 };
 
-struct failures_source agent_failures_source(const struct agent *a)
+static bool is_failure_of_worker(const struct job *job, const struct guardian_report *report)
 {
-    return (struct failures_source){.group = &a->group,
-                                    .job = a->config->job,
-                                    .environment = a->config->environment,
-                                    .program = a->config->file,
-                                    .logs = &a->logs,
-                                    .texts = a->texts,
-                                    .rank_base = (int)a->assignment.rank_base,
-                                    .oom_kills = -1,
-                                    .sender = a->sender,
-                                    .gave_up = a->gave_up,
-                                    .line_worker = a->line_worker,
-                                    .line_cause = a->line_cause,
-                                    .final_why = a->final_why};
+    return report->kind == GUARDIAN_EXITED && report->value != 0 && report->worker >= 0 &&
+           report->worker < job->n_workers;
 }
 
-static bool is_known_worker(const struct agent *a, const struct guardian_report *report)
+void agent_texts_want(const struct failures_source *source, const struct guardian_report *report)
 {
-    return report->worker >= 0 && report->worker < a->config->job->n_workers;
-}
-
-void agent_want_texts(struct agent *a, const struct guardian_report *report)
-{
-    const struct failures_source source = agent_failures_source(a);
     bool is_file_missing = report->value == ENOENT || report->value == EACCES;
 
-    if (report->kind == GUARDIAN_EXITED && report->value != 0 && is_known_worker(a, report))
-        failures_want_texts(&source, report->worker);
+    if (is_failure_of_worker(source->job, report))
+        failures_want_texts(source, report->worker);
     if (report->kind == GUARDIAN_EXEC_FAILED && is_file_missing)
-        failures_want_program(&source);
+        failures_want_program(source);
 }
 
 /* Before another node learns of it, or before a replacement whose report comes at once. */
-static bool is_first_failure(const struct agent *a, const struct guardian_report *report)
+static bool is_first_failure(const struct agent_host *host, const struct guardian_report *report)
 {
-    const struct job *job = a->config->job;
+    const struct job *job = host->config->job;
 
-    return report->kind == GUARDIAN_EXITED && report->value != 0 && is_known_worker(a, report) &&
-           (job->meeting == JOB_ROUNDS || job->replace) && a->group.cause == GROUP_CAUSE_NONE;
+    return is_failure_of_worker(job, report) && (job->meeting == JOB_ROUNDS || job->replace) &&
+           host->group->cause == GROUP_CAUSE_NONE;
 }
 
-unsigned agent_text_patience(const struct agent *a, const struct guardian_report *report)
+unsigned agent_texts_patience(const struct agent_host *host, const struct disk_texts *texts,
+                              const struct guardian_report *report)
 {
     if (report->kind == GUARDIAN_EMPTY)
-        return disk_texts_await_any(a->texts) ? ALL_TEXTS_MS : 0;
-    return is_first_failure(a, report) && disk_texts_await(a->texts, (size_t)report->worker) ? FIRST_TEXT_MS
+        return disk_texts_await_any(texts) ? ALL_TEXTS_MS : 0;
+    return is_first_failure(host, report) && disk_texts_await(texts, (size_t)report->worker) ? FIRST_TEXT_MS
                                                                                              : 0;
 }
 
-/* The other nodes know of that failure without its text: it was reported before. */
-static bool is_late_text(const struct agent *a, size_t i)
+bool agent_texts_is_late(const struct agent_host *host, const struct disk_texts *texts, size_t i)
 {
-    return a->membership && a->group.cause == GROUP_CAUSE_WORKER && (size_t)a->group.cause_worker == i &&
-           disk_texts_get(a->texts, i, a->group.workers[i].generation);
-}
+    const struct worker_group *g = host->group;
 
-static void on_text_read(void *data, size_t i)
-{
-    struct agent *a = data;
-
-    if (is_late_text(a, i))
-        agent_report_failed(a, (int)i);
-    agent_check_held(a);
-}
-
-int agent_open_texts(struct agent *a)
-{
-    return disk_texts_create(&a->texts,
-                             &(struct disk_texts_host){.loop = &a->loop,
-                                                       .n = failures_n_texts(a->config->job->n_workers),
-                                                       .on_read = on_text_read,
-                                                       .data = a});
+    return host->membership && g->cause == GROUP_CAUSE_WORKER && (size_t)g->cause_worker == i &&
+           disk_texts_get(texts, i, g->workers[i].generation);
 }

@@ -22,11 +22,20 @@
 #include <unistd.h>
 
 #include "base/utf8.h"
+#include "launcher/agent/agent_hang_uv.h"
+#include "launcher/agent/agent_health_uv.h"
 #include "launcher/agent/agent_impl_uv.h"
+#include "launcher/agent/agent_lines_uv.h"
+#include "launcher/agent/agent_metrics_uv.h"
+#include "launcher/agent/agent_restarts_uv.h"
+#include "launcher/agent/agent_status_uv.h"
+#include "launcher/agent/agent_stragglers_uv.h"
+#include "launcher/agent/agent_texts_uv.h"
 #include "launcher/agent/agent_trace_os.h"
+#include "launcher/agent/asked_stacks_uv.h"
 #include "launcher/cli/job.h"
 #include "launcher/cli/plan.h"
-#include "launcher/ctl/control_uv.h"
+#include "launcher/ctl/job_status.h"
 #include "launcher/host/cgroup_os.h"
 #include "launcher/output/output_uv.h"
 #include "launcher/rdzv/job_keys_os.h"
@@ -48,7 +57,6 @@
 #include "launcher/util/signal_name.h"
 #include "launcher/util/trace_os.h"
 #include "launcher/watch/examined_os.h"
-#include "launcher/watch/watch_uv.h"
 #include "base/err.h"
 #include "base/random_os.h"
 #include "base/time.h"
@@ -75,13 +83,13 @@ void agent_dispatch_start_failed(struct agent *a, int r)
 
 static void end_generation(struct agent *a)
 {
-    struct generation *g = a->generation;
+    struct generation *g = a->host.generation;
 
-    if (g && g->empty && g->guardian && !a->host.warm)
+    if (g && g->empty && g->guardian && !a->generation_host.warm)
         (void)kill(g->guardian,
                    SIGKILL); /* it has no child left; it ends by itself unless it has been stopped */
     generation_destroy(g);
-    a->generation = NULL;
+    a->host.generation = NULL;
 }
 
 static void on_zygote(struct agent *a, const struct guardian_report *report)
@@ -90,7 +98,7 @@ static void on_zygote(struct agent *a, const struct guardian_report *report)
     int n = (int)strcspn(text, " ");
 
     if (report->value == ZYGOTE_READY)
-        events_warm(a->events, &a->group,
+        events_warm(a->host.events, &a->group,
                     &(struct event_warm){.n_modules = report->pid,
                                          .memory_kib = report->max_rss_kib,
                                          .took_us = report->user_us});
@@ -107,8 +115,10 @@ static void on_zygote(struct agent *a, const struct guardian_report *report)
         log_line("warm start is not possible, workers start by exec: %s", text);
 }
 
-void agent_take_report(struct agent *a, const struct guardian_report *report)
+/* A report of the guardian becomes an event of the group machine. */
+static void take_report(void *data, const struct guardian_report *report)
 {
+    struct agent *a = data;
     static const enum group_event_kind kinds[] = {
         [GUARDIAN_STARTED] = GROUP_STARTED, [GUARDIAN_EXEC_FAILED] = GROUP_EXEC_FAILED,
         [GUARDIAN_EXITED] = GROUP_EXITED,   [GUARDIAN_ORPHANS] = GROUP_ORPHANS,
@@ -145,9 +155,11 @@ void agent_take_report(struct agent *a, const struct guardian_report *report)
 
 static void on_report(void *data, const struct guardian_report *report)
 {
-    agent_want_texts(data, report);
-    if (!agent_hold_report(data, report))
-        agent_take_report(data, report);
+    const struct agent *a = data;
+    const struct failures_source source = agent_failures_source(a);
+
+    agent_texts_want(&source, report);
+    agent_lines_report(a->lines, report);
 }
 
 static void on_worker_notice(void *data, int worker, const struct worker_notice *notice)
@@ -168,7 +180,7 @@ static void on_guardian_lost(void *data)
 
 static bool guardian_is_lost(const struct agent *a)
 {
-    return !uv_is_active((const uv_handle_t *)&a->generation->poll);
+    return !uv_is_active((const uv_handle_t *)&a->host.generation->poll);
 }
 
 /* ---- actions: starting ---- */
@@ -217,8 +229,9 @@ static void drop_store(struct agent *a)
 /* Several nodes: the rendezvous has named the present store as that of the next generation. */
 static void take_promised_store(struct agent *a)
 {
-    if (a->config->job->meeting == JOB_ROUNDS && !a->store && a->generation && a->assignment.group_rank == 0)
-        a->store = generation_take_store(a->generation);
+    if (a->config->job->meeting == JOB_ROUNDS && !a->store && a->host.generation &&
+        a->assignment.group_rank == 0)
+        a->store = generation_take_store(a->host.generation);
 }
 
 static void do_kill_newcomers(struct agent *a);
@@ -226,13 +239,13 @@ static void do_kill_newcomers(struct agent *a);
 /* The files are there: start the generation. */
 static int begin_generation_with(struct agent *a, struct attempt_files *files)
 {
-    a->host.death_notice = a->membership ? membership_death_notice(a->membership) : NULL;
-    int r = generation_create(&a->generation, &a->host, a->group.generation, a->group.restarts,
-                              &a->assignment, files, a->store);
+    a->generation_host.death_notice = a->host.membership ? membership_death_notice(a->host.membership) : NULL;
+    int r = generation_create(&a->host.generation, &a->generation_host, a->group.generation,
+                              a->group.restarts, &a->assignment, files, a->store);
     if (r) {
         drop_store(a);
     } else {
-        a->generation->held_port = a->held_port;
+        a->host.generation->held_port = a->held_port;
         a->held_port = -1;
     }
     a->store = NULL;
@@ -243,11 +256,11 @@ static int begin_generation_with(struct agent *a, struct attempt_files *files)
 
 static int replace_with(struct agent *a, struct attempt_files *files)
 {
-    int r = generation_replace(a->generation, a->group.generation, a->group.restarts, &a->assignment, files,
-                               a->store, a->failed, a->replace_cause_rank);
+    int r = generation_replace(a->host.generation, a->group.generation, a->group.restarts, &a->assignment,
+                               files, a->store, a->failed, a->replace_cause_rank);
 
     a->store = NULL; /* the generation owns it */
-    a->line_worker = -1;
+    agent_lines_forget(a->lines);
     if (!r)
         do_kill_newcomers(a); /* those that were condemned before they were started */
     return r;
@@ -277,10 +290,28 @@ static void drop_pending_start(struct agent *a)
         return;
     attempt_files_cancel(a->starting);
     a->starting = NULL;
-    if (a->is_replacing && !a->generation->server) {
-        a->generation->server = a->store;
+    if (a->is_replacing && !a->host.generation->server) {
+        a->host.generation->server = a->store;
         a->store = NULL;
     }
+}
+
+/* crunctl wants the stacks of all nodes. */
+static bool ask_stacks(void *data)
+{
+    const struct agent *a = data;
+    bool is_open = agent_hang_is_open(a->hang);
+
+    if (is_open)
+        asked_stacks_ask(a->stacks, false);
+    return is_open;
+}
+
+static void send_stacks(void *data, const char *json)
+{
+    const struct agent *a = data;
+
+    agent_status_send_stacks(a->status, json);
 }
 
 /* What looks at the job, and for what crunctl and metrics ask. Once; what cannot be opened is left out. */
@@ -289,10 +320,11 @@ static void open_views(struct agent *a)
     if (a->has_opened_views)
         return;
     a->has_opened_views = true;
-    agent_open_control(a);
-    agent_open_metrics(a);
-    agent_open_watch(a);
-    agent_open_stragglers(a);
+    if (agent_status_open(&a->status, &a->parts[PART_STATUS], &a->host, ask_stacks) == 0)
+        a->generation_host.guardians.socket = agent_status_socket(a->status);
+    agent_metrics_open(&a->parts[PART_METRICS], &a->host);
+    agent_hang_open(a->hang);
+    agent_stragglers_open(&a->parts[PART_STRAGGLERS], &a->host);
 }
 
 /* Returns 0, or -errno with a line logged. */
@@ -310,35 +342,31 @@ static int make_attempt_files(struct agent *a, const bool *selected)
     return 0;
 }
 
-int agent_make_files(struct agent *a)
-{
-    return make_attempt_files(a, NULL);
-}
-
 static void do_spawn(struct agent *a)
 {
     const struct job *job = a->config->job;
 
     drop_pending_start(a);
-    agent_forget_hang(a);
+    agent_hang_forget(a->hang);
     take_promised_store(a);
     end_generation(a); /* its workers have ended, so its store has no clients */
     a->is_replacing = false;
-    a->line_worker = -1;
+    agent_lines_forget(a->lines);
     a->start_failed = job->meeting == JOB_ALONE ? assign_ranks_alone(a) : 0;
     if (a->start_failed)
         return;
     if (job->health_check && job->meeting != JOB_ROUNDS) /* with other nodes before they count on this one */
-        agent_begin_check(a);
+        agent_health_begin(a->health);
     else
-        a->start_failed = agent_make_files(a);
+        a->start_failed = make_attempt_files(a, NULL);
 }
 
 /* Whether all remaining workers have asked for their store to stay. */
 static bool remaining_keep_store(const struct agent *a)
 {
     for (int i = 0; i < a->group.config.n_workers; i++)
-        if (a->group.workers[i].can_stay && !a->group.workers[i].failed && !a->generation->keeps_store[i])
+        if (a->group.workers[i].can_stay && !a->group.workers[i].failed &&
+            !a->host.generation->keeps_store[i])
             return false;
     return true;
 }
@@ -346,7 +374,7 @@ static bool remaining_keep_store(const struct agent *a)
 /* It is served here, and is to stay. */
 static bool store_is_to_stay(const struct agent *a)
 {
-    return a->generation->server && remaining_keep_store(a);
+    return a->host.generation->server && remaining_keep_store(a);
 }
 
 /* The store and the ranks of the next generation, of which some workers remain. */
@@ -355,8 +383,8 @@ static int assign_replacement(struct agent *a)
     if (a->config->job->meeting == JOB_ROUNDS)
         take_promised_store(a);
     else if (store_is_to_stay(a))
-        a->store = generation_take_store(a->generation);
-    generation_close_store(a->generation); /* the remaining workers do not use it any more */
+        a->store = generation_take_store(a->host.generation);
+    generation_close_store(a->host.generation); /* the remaining workers do not use it any more */
     return a->config->job->meeting == JOB_ROUNDS || a->store ? 0 : assign_ranks_alone(a);
 }
 
@@ -372,7 +400,7 @@ static void do_replace(struct agent *a)
     int n = a->group.config.n_workers;
 
     drop_pending_start(a);
-    agent_forget_hang(a);
+    agent_hang_forget(a->hang);
     a->replace_cause_rank = failed_rank(a);
     free(a->failed);
     a->failed = calloc((size_t)n, sizeof(*a->failed));
@@ -387,11 +415,11 @@ static void do_replace(struct agent *a)
 /* The workers are to end. */
 static void cancel_start(struct agent *a)
 {
-    bool is_checking = a->check && a->config->job->meeting != JOB_ROUNDS;
+    bool is_checking = agent_health_is_checking(a->health) && a->config->job->meeting != JOB_ROUNDS;
 
     if (!a->starting && !is_checking)
         return;
-    agent_stop_check(a);
+    agent_health_end(a->health);
     drop_pending_start(a);
     drop_store(a);
     a->start_cancelled = !a->is_replacing;
@@ -402,19 +430,19 @@ static void cancel_start(struct agent *a)
 void agent_notify_workers(struct agent *a, struct worker_notice notice)
 {
     notice.generation = a->group.generation;
-    if (!a->generation)
+    if (!a->host.generation)
         return; /* no worker was started yet */
     for (int i = 0; i < a->group.config.n_workers; i++)
         /* A worker has its socket before its start is reported, and reads it when it runs. */
         if (group_worker_may_run(&a->group.workers[i]))
-            generation_notify(a->generation, i, &notice);
+            generation_notify(a->host.generation, i, &notice);
 }
 
 int agent_count_unended(const struct agent *a)
 {
     int n = 0;
 
-    if (!a->generation)
+    if (!a->host.generation)
         return 0; /* none was ordered */
     for (int i = 0; i < a->group.config.n_workers; i++)
         n += group_worker_may_run(&a->group.workers[i]);
@@ -469,29 +497,30 @@ static void do_signal(struct agent *a, enum guardian_order_kind kind, int signal
     if (kind == GUARDIAN_SIGNAL || kind == GUARDIAN_KILL)
         cancel_start(a);
     if (kind == GUARDIAN_SIGNAL)
-        agent_watch_stop(a);
-    if (a->generation)
-        generation_order(a->generation, &order);
+        agent_hang_watch_stop(a->hang);
+    if (a->host.generation)
+        generation_order(a->host.generation, &order);
 }
 
 static void do_kill(struct agent *a)
 {
-    if (a->generation && guardian_is_lost(a))
+    if (a->host.generation && guardian_is_lost(a))
         agent_start_sweep(a);
     else
         do_signal(a, GUARDIAN_KILL, SIGKILL);
 }
 
 /* One that is still being started is killed as soon as it runs. */
-void agent_kill_worker(struct agent *a, int worker, const char *option)
+void agent_kill_worker(void *agent, int worker, const char *option)
 {
+    struct agent *a = agent;
     const struct guardian_order order = {.kind = GUARDIAN_KILL_WORKER, .worker = worker};
     struct group_worker *w = &a->group.workers[worker];
 
-    if (!a->generation || !group_worker_may_run(w))
+    if (!a->host.generation || !group_worker_may_run(w))
         return;
     w->kill_option = option;
-    generation_order(a->generation, &order);
+    generation_order(a->host.generation, &order);
 }
 
 static void do_kill_newcomers(struct agent *a)
@@ -500,19 +529,19 @@ static void do_kill_newcomers(struct agent *a)
         const struct guardian_order order = {.kind = GUARDIAN_KILL_WORKER, .worker = i};
 
         if (a->group.workers[i].to_kill && !a->group.workers[i].failed)
-            generation_order(a->generation, &order);
+            generation_order(a->host.generation, &order);
     }
 }
 
 /* The link ends by this, and the guardian's children become crun's. */
 static void do_kill_guardian(struct agent *a)
 {
-    if (!a->generation || !a->generation->guardian)
+    if (!a->host.generation || !a->host.generation->guardian)
         return;
     log_line(
         "the guardian (process %d) has not ended everything in time; crun kills it and does the rest itself",
-        (int)a->generation->guardian);
-    (void)kill(a->generation->guardian, SIGKILL);
+        (int)a->host.generation->guardian);
+    (void)kill(a->host.generation->guardian, SIGKILL);
 }
 
 static void do_give_up(struct agent *a)
@@ -553,7 +582,7 @@ static void do_print_report(struct agent *a)
 
 static void do_start_again(struct agent *a)
 {
-    events_restart(a->events, &a->group, &a->outcome);
+    events_restart(a->host.events, &a->group, &a->outcome);
     agent_dispatch_kind(a, GROUP_START);
 }
 
@@ -561,7 +590,7 @@ static void do_start_again(struct agent *a)
 
 static void close_signals(struct agent *a)
 {
-    if (a->output_ended && !a->membership && !uv_is_closing((uv_handle_t *)&a->signals))
+    if (a->output_ended && !a->host.membership && !uv_is_closing((uv_handle_t *)&a->signals))
         uv_close((uv_handle_t *)&a->signals, NULL);
 }
 
@@ -573,12 +602,6 @@ static void on_output_end(void *data)
     uv_close((uv_handle_t *)&a->deadline, NULL);
     uv_close((uv_handle_t *)&a->sweep, NULL);
     uv_close((uv_handle_t *)&a->history_timer, NULL);
-    uv_close((uv_handle_t *)&a->hang_timer, NULL);
-    uv_close((uv_handle_t *)&a->held_timer, NULL);
-    uv_close((uv_handle_t *)&a->hang_report_timer, NULL);
-    uv_close((uv_handle_t *)&a->asked_timer, NULL);
-    uv_close((uv_handle_t *)&a->check_again, NULL);
-    agent_close_stragglers(a);
     close_signals(a);
 }
 
@@ -587,7 +610,7 @@ void agent_on_membership_closed(void *data)
 {
     struct agent *a = data;
 
-    a->membership = NULL;
+    a->host.membership = NULL;
     close_signals(a);
 }
 
@@ -629,7 +652,7 @@ static void begin_removal(struct agent *a)
 /* While the rest is closed, where nothing of it writes files among the logs. */
 static void begin_early_removal(struct agent *a)
 {
-    if (!a->has_begun_removal && !job_has_logs(a->config->job) && !watch_has_worked(a->watch) &&
+    if (!a->has_begun_removal && !job_has_logs(a->config->job) && !agent_hang_has_worked(a->hang) &&
         attempt_files_wait(0))
         begin_removal(a);
 }
@@ -651,25 +674,21 @@ static void close_everything(struct agent *a)
 {
     (void)uv_timer_stop(&a->sweep); /* cannot fail on a timer that exists */
     cancel_start(a);
-    agent_stop_check(a);
     a->start_cancelled = false;
-    events_end(a->events, &a->group, &a->outcome, a->exit_code, a->texts);
+    events_end(a->host.events, &a->group, &a->outcome, a->exit_code, a->texts);
     disk_texts_give_up(a->texts);
     begin_early_removal(a); /* first, as it takes longest */
-    events_begin_history(a->events);
-    if (a->generation && a->generation->empty && a->generation->guardian)
-        generation_end_guardian(a->generation); /* it may have been stopped */
-    agent_close_metrics(a);
-    control_destroy(a->control);
-    a->control = NULL;
-    watch_close(a->watch);
-    (void)uv_timer_stop(&a->hang_timer); /* cannot fail on a timer that exists */
-    agent_end_hang_reports(a);
+    events_begin_history(a->host.events);
+    if (a->host.generation && a->host.generation->empty && a->host.generation->guardian)
+        generation_end_guardian(a->host.generation); /* it may have been stopped */
+    for (size_t i = 0; i < PART_COUNT; i++)
+        if (a->parts[i].stop)
+            a->parts[i].stop(a->parts[i].self);
     end_generation(a);
     drop_store(a);
     rdzv_static_uv_destroy(a->rdzv_static);
     a->rdzv_static = NULL;
-    membership_destroy(a->membership);
+    membership_destroy(a->host.membership);
     if (a->group.interrupt) /* the sender of the signal does not wait for a slow console */
         (void)uv_timer_start(&a->deadline, on_console_patience, CONSOLE_PATIENCE_MS, 0);
     if (!a->gave_up)
@@ -696,15 +715,15 @@ static void do_finish(struct agent *a, int code)
     a->exit_code = group_exit_code(&a->group, code, a->outcome.root_code);
     if (code != 0 && no_requeue_code && is_final_end(a))
         a->exit_code = no_requeue_code;
-    if (a->membership && a->group.is_ending)
-        membership_print_end(a->membership);
+    if (a->host.membership && a->group.is_ending)
+        membership_print_end(a->host.membership);
     close_everything(a);
 }
 
 static void do_hurry(struct agent *a)
 {
-    if (a->membership)
-        membership_hurry(a->membership);
+    if (a->host.membership)
+        membership_hurry(a->host.membership);
     if (!a->output_ended)
         output_abandon(a->output);
 }
@@ -721,11 +740,11 @@ static void do_await_others(struct agent *a)
 void agent_report_ready(struct agent *a)
 {
     bool keeps_keys = a->assignment.key_space > 0;
-    bool is_kept = a->generation && (keeps_keys || a->generation->server) &&
+    bool is_kept = a->host.generation && (keeps_keys || a->host.generation->server) &&
                    (a->store_promised || (a->group.state == GROUP_REPLACING && remaining_keep_store(a)));
 
     a->store_promised = is_kept;
-    membership_ready(a->membership, is_kept && !keeps_keys ? a->assignment.master_port : 0,
+    membership_ready(a->host.membership, is_kept && !keeps_keys ? a->assignment.master_port : 0,
                      is_kept && keeps_keys);
 }
 
@@ -808,16 +827,16 @@ static void perform(struct agent *a, const struct group_action *action)
         agent_report_failed(a, action->value);
         break;
     case GROUP_DO_REPORT_DONE:
-        membership_done(a->membership);
+        membership_done(a->host.membership);
         break;
     case GROUP_DO_REPORT_READY:
         if (a->config->job->health_check && a->group.state != GROUP_REPLACING)
-            agent_begin_check(a);
+            agent_health_begin(a->health);
         else /* workers that stay have shown that their node is fit */
             agent_report_ready(a);
         break;
     case GROUP_DO_REQUEST_DRAIN:
-        membership_drain(a->membership);
+        membership_drain(a->host.membership);
         break;
     case GROUP_DO_LEAVE:
         agent_leave_job(a, action->value);
@@ -827,22 +846,45 @@ static void perform(struct agent *a, const struct group_action *action)
     }
 }
 
-void agent_dispatch(struct agent *a, struct group_event event)
+/* What the agent itself does behind a step. */
+static void after_step(void *self, const struct agent_step *step)
 {
-    struct group_actions actions;
+    const struct agent *a = self;
 
-    if (event.kind != GROUP_FINAL) /* the reports wait for that one */
-        agent_release_reports(a);
-    agent_check_progress(a, &event);
-    enum group_state before = a->group.state;
-    enum group_cause cause = a->group.cause;
-    int restarts = a->group.restarts;
-    group_step(&a->group, &event, &actions);
     examined_suspend(a->group.is_suspended);
     if (trace_sink)
-        trace_group(before, &a->group, &event, &actions);
-    agent_count_restarts(a, restarts, cause);
-    events_step(a->events, &a->group, &event, &actions);
+        trace_group(step->state, &a->group, step->event, step->actions);
+}
+
+static void write_events(void *self, const struct agent_step *step)
+{
+    const struct agent *a = self;
+
+    events_step(a->host.events, &a->group, step->event, step->actions);
+}
+
+static void before_step(const struct agent *a, const struct group_event *event)
+{
+    for (size_t i = 0; i < PART_COUNT; i++)
+        if (a->parts[i].before)
+            a->parts[i].before(a->parts[i].self, event);
+}
+
+void agent_dispatch(void *agent, struct group_event event)
+{
+    struct agent *a = agent;
+    struct group_actions actions;
+
+    before_step(a, &event);
+    const struct agent_step step = {.event = &event,
+                                    .actions = &actions,
+                                    .state = a->group.state,
+                                    .cause = a->group.cause,
+                                    .restarts = a->group.restarts};
+    group_step(&a->group, &event, &actions);
+    for (size_t i = 0; i < PART_COUNT; i++)
+        if (a->parts[i].after)
+            a->parts[i].after(a->parts[i].self, &step);
     for (size_t i = 0; i < actions.n_items; i++)
         perform(a, &actions.items[i]);
     if (a->start_failed) {
@@ -875,18 +917,7 @@ static int open_loop(struct agent *a)
         r = uv_timer_init(&a->loop, &a->sweep);
     if (!r)
         r = uv_timer_init(&a->loop, &a->history_timer);
-    if (!r)
-        r = uv_timer_init(&a->loop, &a->hang_timer);
-    if (!r)
-        r = uv_timer_init(&a->loop, &a->held_timer);
-    if (!r)
-        r = uv_timer_init(&a->loop, &a->hang_report_timer);
-    if (!r)
-        r = uv_timer_init(&a->loop, &a->asked_timer);
-    if (!r)
-        r = uv_timer_init(&a->loop, &a->check_again);
-    a->signals.data = a->deadline.data = a->sweep.data = a->hang_timer.data = a->history_timer.data =
-        a->check_again.data = a->held_timer.data = a->hang_report_timer.data = a->asked_timer.data = a;
+    a->signals.data = a->deadline.data = a->sweep.data = a->history_timer.data = a;
     return r ? r : uv_poll_start(&a->signals, UV_READABLE, agent_on_signals);
 }
 
@@ -906,7 +937,6 @@ static int init_group(struct agent *a)
         .rejoin_ns = (uint64_t)job->replace_timeout_s * 1000000000u,
     };
 
-    a->restart_progress.limit = job->max_restarts_without_progress;
     return group_init(&a->group, &config);
 }
 
@@ -920,18 +950,142 @@ static bool is_warm(const struct agent_config *config)
     return config->job->warm && !reason;
 }
 
+/* ---- parts ---- */
+
+struct failures_source agent_failures_source(const struct agent *a)
+{
+    struct failures_source source = {.group = &a->group,
+                                     .job = a->config->job,
+                                     .environment = a->config->environment,
+                                     .program = a->config->file,
+                                     .logs = &a->logs,
+                                     .texts = a->texts,
+                                     .rank_base = (int)a->assignment.rank_base,
+                                     .oom_kills = -1,
+                                     .sender = a->sender,
+                                     .gave_up = a->gave_up,
+                                     .final_why = agent_restarts_why(a->restarts)};
+
+    source.line_worker = agent_lines_worker(a->lines, &source.line_cause);
+    return source;
+}
+
+static void on_text_read(void *data, size_t i)
+{
+    struct agent *a = data;
+
+    if (agent_texts_is_late(&a->host, a->texts, i))
+        agent_report_failed(a, (int)i);
+    agent_lines_check(a->lines);
+}
+
+static void on_line_match(void *data, const struct line_match *match)
+{
+    const struct agent *a = data;
+
+    agent_lines_match(a->lines, match);
+}
+
+static void on_looked(void *data)
+{
+    const struct agent *a = data;
+
+    agent_lines_looked(a->lines);
+}
+
+static void on_fit(void *data)
+{
+    struct agent *a = data;
+
+    if (a->config->job->meeting == JOB_ROUNDS)
+        agent_report_ready(a);
+    else if (make_attempt_files(a, NULL) != 0)
+        agent_dispatch_kind(a, GROUP_START_FAILED);
+}
+
+static void on_unfit(void *data, const char *why)
+{
+    struct agent *a = data;
+
+    (void)snprintf(a->outcome.reason, sizeof(a->outcome.reason), "the health check failed: %s",
+                   why); /* cut when it is long */
+    agent_dispatch_kind(a, GROUP_START_FAILED);
+}
+
+static int describe_job(void *data, struct job_status *ret)
+{
+    const struct agent *a = data;
+    int r = a->status ? agent_status_describe(a->status, ret) : -ENOMEM;
+
+    if (!a->status)
+        *ret = (struct job_status){0};
+    if (!r)
+        text_copy(ret->containment, sizeof(ret->containment), agent_containment(a));
+    for (size_t i = 0; !r && i < PART_COUNT; i++)
+        if (a->parts[i].describe)
+            a->parts[i].describe(a->parts[i].self, ret);
+    return r;
+}
+
+static void note_sender(void *data, const char *text)
+{
+    struct agent *a = data;
+
+    text_copy(a->sender, sizeof(a->sender), text);
+}
+
+static bool take_stacks(void *data, enum watch_reason reason)
+{
+    const struct agent *a = data;
+
+    return agent_hang_take_stacks(a->hang, reason);
+}
+
+static int create_parts(struct agent *a)
+{
+    const struct disk_texts_host texts_host = {.loop = &a->loop,
+                                               .n = failures_n_texts(a->config->job->n_workers),
+                                               .on_read = on_text_read,
+                                               .data = a};
+
+    a->host = (struct agent_host){.loop = &a->loop,
+                                  .config = a->config,
+                                  .group = &a->group,
+                                  .assignment = &a->assignment,
+                                  .peer_cause = &a->peer_cause,
+                                  .worker_memory = &a->worker_memory,
+                                  .logs = &a->logs,
+                                  .data = a,
+                                  .dispatch = agent_dispatch,
+                                  .kill_worker = agent_kill_worker,
+                                  .note_sender = note_sender,
+                                  .take_stacks = take_stacks,
+                                  .describe = describe_job};
+    a->parts[PART_GROUP] = (struct agent_observer){.self = a, .after = after_step};
+    a->parts[PART_EVENTS] = (struct agent_observer){.self = a, .after = write_events};
+    int r = disk_texts_create(&a->texts, &texts_host);
+    if (!r)
+        r = agent_lines_create(&a->lines, &a->parts[PART_LINES], &a->host, a->texts, take_report);
+    if (!r)
+        r = agent_restarts_create(&a->restarts, &a->parts[PART_RESTARTS], &a->host);
+    if (!r)
+        r = asked_stacks_create(&a->stacks, &a->parts[PART_STACKS], &a->host, send_stacks);
+    if (!r)
+        r = agent_hang_create(&a->hang, &a->parts[PART_HANG], &a->host, a->stacks);
+    if (!r)
+        r = agent_health_create(&a->health, &a->parts[PART_HEALTH], &a->host, on_fit, on_unfit);
+    return r;
+}
+
 static int agent_init(struct agent *a, const struct agent_config *config)
 {
     const struct job *job = config->job;
 
-    *a = (struct agent){.config = config,
-                        .host.guardians.cgroup = -1,
-                        .oom_kills_before = -1,
-                        .held_port = -1,
-                        .line_worker = -1};
+    *a = (struct agent){
+        .config = config, .generation_host.guardians.cgroup = -1, .oom_kills_before = -1, .held_port = -1};
     if (agent_list_inherited(a) < 0) {
         agent_seek_cgroup(a);
-        if (a->host.guardians.cgroup < 0)
+        if (a->generation_host.guardians.cgroup < 0)
             log_line(
                 "there is no /proc here, and no cgroup can be made: what workers leave behind in sessions of their "
                 "own cannot be found and ended");
@@ -948,29 +1102,30 @@ static int agent_init(struct agent *a, const struct agent_config *config)
     if (!r)
         r = open_loop(a);
     if (!r)
-        r = agent_open_texts(a);
+        r = create_parts(a);
     if (!r)
-        r = output_create(&a->output, &a->loop,
-                          &(struct output_callbacks){.on_match = agent_on_line_match,
-                                                     .on_looked = agent_on_lines_known,
-                                                     .on_end = on_output_end,
-                                                     .data = a});
+        r = output_create(
+            &a->output, &a->loop,
+            &(struct output_callbacks){
+                .on_match = on_line_match, .on_looked = on_looked, .on_end = on_output_end, .data = a});
+    a->host.output = a->output;
     a->files_config = (struct attempt_files_config){
         .loop = &a->loop, .job = job, .environment = config->environment, .logs = &a->logs};
-    a->host = (struct generation_host){.loop = &a->loop,
-                                       .config = config,
-                                       .worker_memory = &a->worker_memory,
-                                       .guardians = a->host.guardians,
-                                       .output = a->output,
-                                       .kept = &a->kept_guardian,
-                                       .warm = is_warm(config),
-                                       .on_report = on_report,
-                                       .on_lost = on_guardian_lost,
-                                       .on_notice = on_worker_notice,
-                                       .data = a};
-    a->host.guardians.logs = &a->logs;
-    a->host.guardians.grace_ms = (uint32_t)job->shutdown_timeout_s * 1000u;
-    a->host.guardians.group_delay_ms = job->worker_first ? a->host.guardians.grace_ms / 2 : 0;
+    a->generation_host = (struct generation_host){.loop = &a->loop,
+                                                  .config = config,
+                                                  .worker_memory = &a->worker_memory,
+                                                  .guardians = a->generation_host.guardians,
+                                                  .output = a->output,
+                                                  .kept = &a->kept_guardian,
+                                                  .warm = is_warm(config),
+                                                  .on_report = on_report,
+                                                  .on_lost = on_guardian_lost,
+                                                  .on_notice = on_worker_notice,
+                                                  .data = a};
+    a->generation_host.guardians.logs = &a->logs;
+    a->generation_host.guardians.grace_ms = (uint32_t)job->shutdown_timeout_s * 1000u;
+    a->generation_host.guardians.group_delay_ms =
+        job->worker_first ? a->generation_host.guardians.grace_ms / 2 : 0;
     return r;
 }
 
@@ -978,7 +1133,7 @@ static void on_history_delay(uv_timer_t *timer)
 {
     const struct agent *a = timer->data;
 
-    events_begin_history(a->events);
+    events_begin_history(a->host.events);
 }
 
 static void start_job(struct agent *a)
@@ -1019,7 +1174,7 @@ int agent_run(const struct agent_config *config)
         failures_record_own(config->environment, 0, NULL);
         return 1;
     }
-    a.events = events_create(config->job, config->file, config->environment);
+    a.host.events = events_create(config->job, config->file, config->environment);
     log_redirect(print_in_order, &a);
     if (config->job->meeting != JOB_ALONE || config->job->health_check) /* which the start waits for */
         open_views(&a);
@@ -1030,9 +1185,9 @@ int agent_run(const struct agent_config *config)
     (void)uv_loop_close(&a.loop);          /* no handle is open any more */
     log_redirect(NULL, NULL);
     record_own_error(&a);
-    events_destroy(a.events);
+    events_destroy(a.host.events);
     bool are_files_made = attempt_files_wait(REMOVE_LIMIT_MS);
-    bool is_watch_over = watch_destroy(a.watch); /* it may write files among the logs */
+    bool is_watch_over = agent_hang_destroy(a.hang); /* it may write files among the logs */
     end_logs(&a);
     bounded_wait_for_then(CONSOLE_PATIENCE_MS); /* the note on threads */
     if (!are_files_made || !is_watch_over || bounded_is_hung() || resolver_is_asking() ||
@@ -1041,6 +1196,9 @@ int agent_run(const struct agent_config *config)
         /* A thread that waits for a disk or for name servers uses what would be freed now. */
         _exit(a.exit_code);
     }
+    for (size_t i = 0; i < PART_COUNT; i++)
+        if (a.parts[i].destroy)
+            a.parts[i].destroy(a.parts[i].self);
     disk_texts_destroy(a.texts);
     free(a.failed);
     output_destroy(a.output);

@@ -1,0 +1,423 @@
+/*
+ * What the agent does with a hang: the report, the event, and what --hang-action asks for. When there is one is decided by
+ * launcher/watch.
+ */
+
+#include "launcher/agent/agent_hang_uv.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "launcher/agent/agent_host_uv.h"
+#include "launcher/agent/agent_uv.h"
+#include "launcher/agent/asked_stacks_uv.h"
+#include "launcher/agent/generation_uv.h"
+#include "launcher/agent/hang_report_uv.h"
+#include "launcher/cli/job.h"
+#include "launcher/ctl/job_status.h"
+#include "launcher/host/worker_memory_os.h"
+#include "launcher/rdzv/membership_uv.h"
+#include "launcher/report/events.h"
+#include "launcher/report/events_os.h"
+#include "launcher/util/log_os.h"
+#include "launcher/watch/hang_pieces_json.h"
+#include "launcher/watch/watch_uv.h"
+#include "base/time.h"
+#include "rendezvous/server/server_uv.h"
+#include "rendezvous/session/session_message.h"
+
+enum {
+    CULPRIT_MS = 10000,     /* for the end of the worker that was killed alone */
+    SLOW_END_MAX_MS = 5000, /* after the signal to end; half the grace where that is shorter */
+};
+
+struct agent_hang {
+    const struct agent_host *host;
+    struct watch *watch;          /* NULL: there is none */
+    struct hang_reports *reports; /* of all nodes */
+    struct asked_stacks *stacks;
+    uv_timer_t timer;      /* after a signal to the workers, or the kill of one of them */
+    uint32_t generation;   /* in which that one was */
+    bool is_hanging;       /* the watch has reported a hang, and there is no progress yet */
+    bool is_reported;      /* there is a report on the hang */
+    bool stands_out;       /* a rank of this node does, in the report */
+    bool is_elsewhere;     /* the rank that stands out is on another node */
+    bool collects_reports; /* the reports are put together on node 0 */
+    int worker;            /* the first one of the report */
+    pid_t quit_sender;     /* of a SIGQUIT that waits for the stacks */
+};
+
+/* ---- what the watch asks ---- */
+
+static uint32_t describe_workers_for_watch(void *data, struct watch_worker *workers, bool *ret_at_work)
+{
+    const struct agent_hang *h = data;
+    int n_running = 0, n_other = 0;
+
+    for (int i = 0; i < h->host->group->config.n_workers; i++) {
+        const struct group_worker *w = &h->host->group->workers[i];
+
+        workers[i] = (struct watch_worker){.pid = w->state == GROUP_WORKER_RUNNING ? w->pid : 0,
+                                           .has_succeeded = w->state == GROUP_WORKER_ENDED && w->status == 0};
+        n_running += w->state == GROUP_WORKER_RUNNING;
+        n_other += !workers[i].pid && !workers[i].has_succeeded;
+    }
+    *ret_at_work = h->host->group->state == GROUP_RUNNING && n_running > 0 && n_other == 0 &&
+                   !h->host->group->is_suspended;
+    return h->host->group->generation;
+}
+
+static int rank_base_for_watch(void *data)
+{
+    const struct agent_hang *h = data;
+
+    return (int)h->host->assignment->rank_base;
+}
+
+static const char *folder_for_watch(void *data)
+{
+    const struct agent_hang *h = data;
+
+    return h->host->generation ? h->host->generation->attempt_dir : NULL;
+}
+
+static uint64_t store_changes_for_watch(void *data)
+{
+    const struct agent_hang *h = data;
+
+    return h->host->generation && h->host->generation->server ? server_n_changes(h->host->generation->server)
+                                                              : 0;
+}
+
+/* ---- the report ---- */
+
+static void log_headline(const struct watch_stacks *s, bool is_alone)
+{
+    char folder[4200] = "", why[160] = "";
+
+    if (s->folder)
+        (void)snprintf(folder, sizeof(folder), "; stacks: %s", s->folder);
+    if (s->reason == WATCH_HANG)
+        (void)snprintf(why, sizeof(why), "no rank%s has made progress for %llu s",
+                       is_alone ? "" : " of this node", (unsigned long long)(s->silence_ns / 1000000000u));
+    else
+        (void)snprintf(why, sizeof(why), "%s",
+                       s->reason == WATCH_SLOW_END ? "workers do not end"
+                       : s->reason == WATCH_QUIT   ? "SIGQUIT"
+                       : s->reason == WATCH_LINE   ? "a line that --on-line has a rule for"
+                                                   : "as asked for by crunctl");
+    log_line("%s: %s%s", s->reason == WATCH_HANG ? "hang" : "stacks", why, folder);
+}
+
+static void log_groups(const char *text)
+{
+    while (text && *text) {
+        int n = (int)strcspn(text, "\n");
+
+        log_line("%.*s", n, text);
+        text += n + (text[n] == '\n');
+    }
+}
+
+static void print_hang(const struct agent_hang *h, const struct hang_report_facts *facts)
+{
+    log_groups(facts->text);
+    events_hang(h->host->events, h->host->group,
+                &(struct event_hang){.is_hang = facts->is_hang,
+                                     .rank = facts->rank,
+                                     .silence_ns = facts->silence_ns,
+                                     .groups = facts->text,
+                                     .folder = facts->folder});
+}
+
+static void print_own_hang(const struct agent_hang *h, const struct watch_stacks *s)
+{
+    int rank = s->stands_out ? (int)h->host->assignment->rank_base + s->worker : -1;
+
+    print_hang(h, &(struct hang_report_facts){.is_hang = s->reason == WATCH_HANG,
+                                              .rank = rank,
+                                              .silence_ns = s->silence_ns,
+                                              .text = s->text,
+                                              .folder = s->folder});
+}
+
+/* ---- what follows ---- */
+
+/* The one that was killed alone cannot end: it is in state D, perhaps. The end of any other is a failure as well. */
+static void on_culprit_remains(uv_timer_t *timer)
+{
+    struct agent_hang *h = timer->data;
+
+    if (h->host->group->state != GROUP_RUNNING || h->host->group->generation != h->generation)
+        return;
+    for (int i = 0; i < h->host->group->config.n_workers; i++)
+        h->host->kill_worker(h->host->data, i, "--hang-action=restart");
+}
+
+/* In a static rendezvous no node knows of the others, so its ranks may wait for those of another one. */
+static bool may_act(const struct agent_hang *h)
+{
+    return h->host->config->job->meeting != JOB_STATIC && h->host->group->state == GROUP_RUNNING;
+}
+
+/* A failure like any other: the restart policy and its budget decide what comes next. Of several nodes first those act
+ * on which a rank stands out. */
+static void restart_after_hang(struct agent_hang *h, int worker)
+{
+    if (h->host->config->job->meeting == JOB_ALONE || h->stands_out) {
+        log_line("--hang-action=restart: killing rank %d", (int)h->host->assignment->rank_base + worker);
+        h->host->kill_worker(h->host->data, worker, "--hang-action=restart");
+    }
+    h->generation = h->host->group->generation;
+    (void)uv_timer_start(&h->timer, on_culprit_remains, CULPRIT_MS, 0); /* fails only without a callback */
+}
+
+static void send_signal(const struct agent_host *host, int signal, pid_t sender)
+{
+    host->dispatch(
+        host->data,
+        (struct group_event){
+            .kind = GROUP_SIGNAL, .now_ns = now_ns(), .worker = -1, .pid = sender, .value = signal});
+}
+
+/* What --hang-action asks for; worker: the first one of the report on this node, -1: none. */
+static void act_on_hang(struct agent_hang *h, int worker)
+{
+    enum job_hang_action action = h->host->config->job->hang_action;
+
+    if (!may_act(h) || worker < 0)
+        return;
+    if (action == JOB_HANG_RESTART)
+        restart_after_hang(h, worker);
+    if (action == JOB_HANG_STOP) {
+        h->host->note_sender(h->host->data, "--hang-action=stop");
+        send_signal(h->host, SIGTERM, 0);
+    }
+}
+
+/* Of all nodes the one with the rank that stands out acts. */
+static void on_report(void *data, const struct hang_report_facts *facts, bool acts, int worker)
+{
+    struct agent_hang *h = data;
+    int first = (int)h->host->assignment->rank_base;
+
+    h->stands_out = facts->rank >= first && facts->rank < first + h->host->group->config.n_workers;
+    h->is_elsewhere = facts->rank >= 0 && !h->stands_out;
+    if (h->stands_out)
+        h->worker = facts->rank - first;
+    print_hang(h, facts);
+    if (acts)
+        act_on_hang(h, h->stands_out ? h->worker : worker);
+}
+
+static void on_stacks(void *data, const struct watch_stacks *s)
+{
+    struct agent_hang *h = data;
+
+    h->stands_out = s->stands_out;
+    h->is_elsewhere = false;
+    h->worker = s->worker;
+    log_headline(s, h->host->config->job->meeting != JOB_STATIC);
+    if (s->reason == WATCH_HANG && h->collects_reports)
+        hang_reports_begin(h->reports, s);
+    else
+        print_own_hang(h, s);
+    asked_stacks_pass(h->stacks, s);
+}
+
+static void on_files(void *data, enum watch_reason reason, int worker)
+{
+    struct agent_hang *h = data;
+
+    if (reason == WATCH_HANG && h->is_hanging && !hang_reports_defer(h->reports, worker))
+        act_on_hang(h, worker);
+    if (reason == WATCH_QUIT)
+        send_signal(h->host, SIGQUIT, h->quit_sender);
+}
+
+/* Several nodes: none of them makes progress. */
+static void report_hang(struct agent_hang *h)
+{
+    if (!h->is_hanging || h->is_reported)
+        return;
+    h->is_reported = watch_take_stacks(h->watch, WATCH_HANG); /* or they are being taken already */
+}
+
+void agent_hang_all_quiet(struct agent_hang *h, bool takes_messages)
+{
+    h->collects_reports = takes_messages;
+    report_hang(h);
+}
+
+/* Of several nodes the last one that becomes quiet makes it a hang. */
+static void on_hang(void *data)
+{
+    struct agent_hang *h = data;
+
+    h->is_hanging = true;
+    h->is_reported = false;
+    if (h->host->membership)
+        membership_quiet(h->host->membership, true);
+    else
+        report_hang(h);
+}
+
+void agent_hang_forget(struct agent_hang *h)
+{
+    if (!h->is_hanging)
+        return;
+    h->is_hanging = h->is_reported = false;
+    hang_reports_end(h->reports);
+    if (h->host->membership)
+        membership_quiet(h->host->membership, false);
+}
+
+static void on_resume(void *data)
+{
+    struct agent_hang *h = data;
+
+    if (h->is_reported)
+        log_line("the job makes progress again");
+    agent_hang_forget(h);
+}
+
+static void describe_hang(void *self, struct job_status *ret)
+{
+    const struct agent_hang *h = self;
+
+    for (int i = 0; i < h->host->group->config.n_workers; i++)
+        ret->nodes[0].workers[i].hang =
+            h->is_reported && !h->is_elsewhere && (!h->stands_out || h->worker == i);
+}
+
+/* ---- other agents ---- */
+
+void agent_hang_take_message(struct agent_hang *h, const uint8_t *body, size_t n)
+{
+    const struct worker_group *g = h->host->group;
+    struct hang_message *message = malloc(sizeof(*message));
+
+    if (message && hang_message_get(body, n, message) && message->head.generation == (int64_t)g->generation &&
+        g->state == GROUP_RUNNING) {
+        if (message->kind == HANG_MESSAGE_RESULT)
+            hang_reports_take(h->reports, &message->result);
+        else if (message->kind == HANG_MESSAGE_TAKE)
+            asked_stacks_take_order(h->stacks, message->take_to);
+        else if (message->piece.asked)
+            asked_stacks_add(h->stacks, &message->piece);
+        else
+            hang_reports_add(h->reports, &message->piece);
+    }
+    free(message);
+}
+
+/* ---- when workers have to end ---- */
+
+static void on_slow_end(uv_timer_t *timer)
+{
+    struct agent_hang *h = timer->data;
+    const struct worker_group *g = h->host->group;
+    bool is_running = false;
+
+    for (int i = 0; h->host->generation && i < g->config.n_workers; i++)
+        is_running |= group_worker_may_run(&g->workers[i]);
+    if (g->state == GROUP_STOPPING && is_running)
+        (void)watch_take_stacks(h->watch, WATCH_SLOW_END); /* false: they are being taken already */
+}
+
+void agent_hang_watch_stop(struct agent_hang *h)
+{
+    unsigned ms = (unsigned)h->host->config->job->shutdown_timeout_s * 1000u / 2;
+
+    if (h->watch && ms && !h->is_hanging)
+        (void)uv_timer_start(&h->timer, on_slow_end, ms < SLOW_END_MAX_MS ? ms : SLOW_END_MAX_MS,
+                             0); /* fails only without a callback */
+}
+
+bool agent_hang_put_off_quit(struct agent_hang *h, pid_t sender)
+{
+    h->quit_sender = sender;
+    return watch_take_stacks(h->watch, WATCH_QUIT);
+}
+
+bool agent_hang_take_stacks(struct agent_hang *h, enum watch_reason reason)
+{
+    return watch_take_stacks(h->watch, reason);
+}
+
+/* ---- life ---- */
+
+void agent_hang_open(struct agent_hang *h)
+{
+    const struct agent_host *host = h->host;
+    const struct watch_host watch_host = {.loop = host->loop,
+                                          .environment = host->config->environment,
+                                          .python = host->config->file,
+                                          .timeout_ns =
+                                              (uint64_t)host->config->job->hang_timeout_s * 1000000000u,
+                                          .n_workers = host->config->job->n_workers,
+                                          .state_fds = host->worker_memory->states,
+                                          .describe = describe_workers_for_watch,
+                                          .rank_base = rank_base_for_watch,
+                                          .folder = folder_for_watch,
+                                          .n_store_changes = store_changes_for_watch,
+                                          .on_hang = on_hang,
+                                          .on_resume = on_resume,
+                                          .on_stacks = on_stacks,
+                                          .on_files = on_files,
+                                          .data = h};
+
+    int r = watch_create(&h->watch, &watch_host);
+    if (r)
+        log_line("hangs are not watched for: %s", strerror(-r));
+}
+
+bool agent_hang_is_open(const struct agent_hang *h)
+{
+    return h->watch;
+}
+
+bool agent_hang_has_worked(const struct agent_hang *h)
+{
+    return watch_has_worked(h->watch);
+}
+
+static void stop_hang(void *self)
+{
+    struct agent_hang *h = self;
+
+    watch_close(h->watch);
+    uv_close((uv_handle_t *)&h->timer, NULL);
+    hang_reports_stop(h->reports);
+}
+
+bool agent_hang_destroy(struct agent_hang *h)
+{
+    if (!watch_destroy(h->watch))
+        return false;
+    free(h->reports);
+    free(h);
+    return true;
+}
+
+int agent_hang_create(struct agent_hang **ret, struct agent_observer *observer, const struct agent_host *host,
+                      struct asked_stacks *stacks)
+{
+    struct agent_hang *h = calloc(1, sizeof(*h));
+    const struct hang_reports_owner owner = {.on_report = on_report, .data = h};
+
+    if (!h || hang_reports_create(&h->reports, host, &owner) != 0) {
+        free(h);
+        return -ENOMEM;
+    }
+    h->host = host;
+    h->stacks = stacks;
+    (void)uv_timer_init(host->loop, &h->timer); /* cannot fail */
+    h->timer.data = h;
+    *observer = (struct agent_observer){.self = h, .describe = describe_hang, .stop = stop_hang};
+    *ret = h;
+    return 0;
+}

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "launcher/watch/stack_requests.h"
+
+struct agent_hang;
+struct agent_host;
+struct agent_observer;
+struct asked_stacks;
+
+/* stacks: gets the stacks of this node, and what other agents send of theirs. 0 or -ENOMEM. */
+int agent_hang_create(struct agent_hang **ret, struct agent_observer *observer, const struct agent_host *host,
+                      struct asked_stacks *stacks);
+
+/* Watches for hangs. Without it the job runs as well. */
+void agent_hang_open(struct agent_hang *h);
+bool agent_hang_is_open(const struct agent_hang *h);
+
+/* See watch_take_stacks(). */
+bool agent_hang_take_stacks(struct agent_hang *h, enum watch_reason reason);
+
+/* The stacks come first, then the SIGQUIT of this sender. False: stacks cannot be taken. */
+bool agent_hang_put_off_quit(struct agent_hang *h, pid_t sender);
+
+/* Several nodes: none of them makes progress. takes_messages: the report is put together on node 0. */
+void agent_hang_all_quiet(struct agent_hang *h, bool takes_messages);
+
+/* A message of another agent. */
+void agent_hang_take_message(struct agent_hang *h, const uint8_t *body, size_t n);
+
+/* A generation begins: nothing is marked, and what --hang-action asks for is not done any more. */
+void agent_hang_forget(struct agent_hang *h);
+
+/* The workers have got a signal to end: the stacks of those that do not are taken before they are killed. */
+void agent_hang_watch_stop(struct agent_hang *h);
+
+/* Whether files may have been written among the logs. */
+bool agent_hang_has_worked(const struct agent_hang *h);
+
+/* False: a thread waits for a disk and is left behind; the process has to end by _exit(). */
+bool agent_hang_destroy(struct agent_hang *h);

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+struct agent_health;
+struct agent_host;
+struct agent_observer;
+
+/* on_fit: the check has passed. on_unfit: the check has failed, outside of JOB_ROUNDS. Both get the data of the host. 0 or -ENOMEM. */
+int agent_health_create(struct agent_health **ret, struct agent_observer *observer,
+                        const struct agent_host *host, void (*on_fit)(void *data),
+                        void (*on_unfit)(void *data, const char *why));
+
+/* Begins the health check. */
+void agent_health_begin(struct agent_health *h);
+
+/* The rendezvous needs this node, whose check has failed. */
+void agent_health_again(struct agent_health *h);
+
+bool agent_health_is_checking(const struct agent_health *h);
+
+/* See health_check_reaped(). */
+void agent_health_reaped(struct agent_health *h, pid_t pid, int status);
+
+/* Ends a check that runs or is to be repeated. */
+void agent_health_end(struct agent_health *h);

@@ -1,0 +1,65 @@
+#pragma once
+
+/*
+ * What the parts of the agent have in common. A part owns its struct, sees the agent by struct agent_host alone and knows no other
+ * part but by a callback. The agent lets each part see the steps of the group machine; their order is one table (agent_uv.c).
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "launcher/supervise/worker_group.h"
+#include "launcher/watch/stack_requests.h"
+
+struct agent_config;
+struct events;
+struct generation;
+struct job_status;
+struct logs;
+struct membership;
+struct output;
+struct rank_assignment;
+struct session_cause;
+struct worker_memory;
+
+/* The job as parts see it, and what they ask for. One for all; it lives as long as the agent. */
+struct agent_host {
+    uv_loop_t *loop;
+    const struct agent_config *config;
+    const struct worker_group *group;
+    const struct rank_assignment *assignment; /* of the current or next generation */
+    const struct session_cause *peer_cause;   /* why the generation ended, if another node is the reason */
+    const struct worker_memory *worker_memory;
+    const struct logs *logs;
+    struct output *output;
+    struct events *events;         /* NULL: no event log was asked for */
+    struct generation *generation; /* NULL before the first */
+    struct membership *membership; /* JOB_ROUNDS, from the start of the meeting until its end; else NULL */
+    void *data;                    /* of the functions below */
+    void (*dispatch)(void *data, struct group_event event);
+    void (*kill_worker)(void *data, int worker, const char *option); /* see agent_kill_worker() */
+    void (*note_sender)(void *data, const char *text);               /* of a signal to stop */
+    bool (*take_stacks)(void *data, enum watch_reason reason);       /* see watch_take_stacks() */
+    /* The job and this node as they are now. 0 or -ENOMEM; job_status_finish() in both cases. */
+    int (*describe)(void *data, struct job_status *ret);
+};
+
+/* A step of the group machine. */
+struct agent_step {
+    const struct group_event *event;
+    const struct group_actions *actions;
+    enum group_state state; /* before the step, like the members below */
+    enum group_cause cause;
+    int restarts;
+};
+
+/* The verbs of a part; each may be NULL. */
+struct agent_observer {
+    void *self;
+    void (*before)(void *self, const struct group_event *event); /* may dispatch events of its own */
+    void (*after)(void *self, const struct agent_step *step);    /* the actions are not carried out yet */
+    void (*describe)(void *self, struct job_status *ret); /* adds to host.describe(); there is one node */
+    void (*stop)(void *self);                             /* the job is over: closes the handles */
+    void (*destroy)(void *self);                          /* the loop has ended */
+};

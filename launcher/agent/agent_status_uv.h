@@ -1,0 +1,26 @@
+#pragma once
+
+/* The state of the job for crunctl: facts of the group machine, as they are at the moment of the request. */
+
+#include <stdbool.h>
+
+struct agent_host;
+struct agent_observer;
+struct agent_status;
+struct buf;
+struct job_status;
+struct named_file;
+
+/* Serves crunctl. Without the socket the job runs as well. ask_stacks: crunctl wants those of all nodes. 0 or -ENOMEM. */
+int agent_status_open(struct agent_status **ret, struct agent_observer *observer,
+                      const struct agent_host *host, bool (*ask_stacks)(void *data));
+
+/* The job and this node without what other parts add. 0 or -ENOMEM; job_status_finish() in both cases. */
+int agent_status_describe(const struct agent_status *s, struct job_status *ret);
+
+/* Appends the status of this node as frames (look_json.h). stacks: their JSON, or NULL. */
+void agent_status_report(const struct agent_host *host, const char *stacks, struct buf *out);
+
+/* See control_file() and control_send_stacks(). NULL is fine for s. */
+const struct named_file *agent_status_socket(const struct agent_status *s);
+void agent_status_send_stacks(struct agent_status *s, const char *json);

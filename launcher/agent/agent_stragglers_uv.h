@@ -1,0 +1,7 @@
+#pragma once
+
+struct agent_host;
+struct agent_observer;
+
+/* Marks ranks that come late again and again. Without memory for that the job runs as well. */
+void agent_stragglers_open(struct agent_observer *ret, const struct agent_host *host);

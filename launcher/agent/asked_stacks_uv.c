@@ -1,0 +1,213 @@
+#include "launcher/agent/asked_stacks_uv.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "launcher/agent/agent_host_uv.h"
+#include "launcher/agent/agent_uv.h"
+#include "launcher/agent/hang_report_uv.h"
+#include "launcher/cli/job.h"
+#include "launcher/ctl/job_stacks_json.h"
+#include "launcher/rdzv/membership_uv.h"
+#include "launcher/watch/hang_collect.h"
+#include "launcher/watch/watch_uv.h"
+#include "base/cleanup.h"
+#include "base/time.h"
+#include "rendezvous/session/look_json.h"
+#include "rendezvous/session/session_message.h"
+
+enum {
+    ASKERS_MAX = 16,  /* nodes on which crunctl asks at once; one more gets its report without some ranks */
+    ASKED_MS = 10000, /* for the stacks that crunctl waits for */
+    KEEP_MS = 3000,   /* at least two statuses have them */
+};
+
+struct asked_stacks {
+    const struct agent_host *host;
+    void (*send)(void *data, const char *json);
+    bool is_asked; /* crunctl waits for those of all nodes, and the members below are in use */
+    bool is_begun; /* this node's are there */
+    struct hang_collect collect;
+    uint64_t generation;
+    char *folder;
+    uv_timer_t timer;
+
+    bool for_look;          /* a client of the rendezvous asks */
+    char *look_json;        /* for that client, until it is old; or NULL */
+    uint64_t look_ns;       /* when the stacks in it came */
+    int32_t to[ASKERS_MAX]; /* group ranks that have asked for those of this node */
+    size_t n_to;
+};
+
+static void end_asked(struct asked_stacks *a)
+{
+    (void)uv_timer_stop(&a->timer); /* cannot fail on a timer that exists */
+    if (a->is_asked)
+        hang_collect_finish(&a->collect);
+    free(steal_ptr(a->folder));
+    a->is_asked = a->is_begun = false;
+}
+
+/* ---- for a client of the rendezvous ---- */
+
+/* The lines that fit into a piece of the status. NULL: without memory, or none does. */
+static char *bounded_stacks_json(const struct agent_host *host, const char *folder, const char *text)
+{
+    _cleanup_free_ char *lines = strdup(text ? text : "");
+
+    while (lines) {
+        char *json = job_stacks_to_json(host->config->job->run_id_text, folder, lines);
+        char *end = strrchr(lines, '\n');
+
+        if (!json || strlen(json) <= LOOK_STACKS_JSON_MAX)
+            return json;
+        free(json);
+        if (!end)
+            return NULL;
+        *end = '\0';
+    }
+    return NULL;
+}
+
+static void keep_for_look(struct asked_stacks *a, const char *folder, const char *text)
+{
+    if (!a->for_look)
+        return;
+    a->for_look = false;
+    free(a->look_json);
+    a->look_json = bounded_stacks_json(a->host, folder, text);
+    a->look_ns = now_ns();
+}
+
+const char *asked_stacks_for_look(const struct asked_stacks *a)
+{
+    return a->look_json && now_ns() - a->look_ns < KEEP_MS * UINT64_C(1000000) ? a->look_json : NULL;
+}
+
+/* ---- of other nodes ---- */
+
+static void send_to_crunctl(const struct asked_stacks *a, const char *folder, const char *text)
+{
+    _cleanup_free_ char *json = job_stacks_to_json(a->host->config->job->run_id_text, folder, text);
+
+    a->send(a->host->data, json);
+}
+
+static void answer_crunctl(struct asked_stacks *a)
+{
+    _cleanup_free_ struct hang_result *result = malloc(sizeof(*result));
+
+    if (result) {
+        hang_collect_report(&a->collect, result);
+        keep_for_look(a, a->folder, result->text);
+        send_to_crunctl(a, a->folder, result->text);
+    } else {
+        a->send(a->host->data, NULL);
+    }
+    end_asked(a);
+}
+
+static void on_asked_timer(uv_timer_t *timer)
+{
+    answer_crunctl(timer->data);
+}
+
+static void answer_if_complete(struct asked_stacks *a)
+{
+    if (a->is_begun && hang_collect_is_complete(&a->collect))
+        answer_crunctl(a);
+}
+
+void asked_stacks_add(struct asked_stacks *a, const struct hang_piece *piece)
+{
+    if (!a->is_asked || a->generation != a->host->group->generation)
+        return;
+    hang_collect_add(&a->collect, piece);
+    answer_if_complete(a);
+}
+
+/* Otherwise crunctl gets the stacks of this node. */
+static void ask_nodes(struct asked_stacks *a)
+{
+    const struct agent_host *h = a->host;
+    const struct rank_assignment *ranks = h->assignment;
+
+    if (a->is_asked || !h->membership || ranks->group_world_size < 2 || h->group->state != GROUP_RUNNING)
+        return;
+    a->is_asked = hang_collect_begin(&a->collect, ranks->group_world_size, ranks->world_size) == 0 &&
+                  membership_ask_for_stacks(h->membership, ranks->group_rank, h->group->generation);
+    if (!a->is_asked) {
+        hang_collect_finish(&a->collect);
+        return;
+    }
+    a->generation = h->group->generation;
+    (void)uv_timer_start(&a->timer, on_asked_timer, ASKED_MS, 0); /* fails only without a callback */
+}
+
+void asked_stacks_ask(struct asked_stacks *a, bool for_look)
+{
+    if (for_look && (a->is_asked || asked_stacks_for_look(a)))
+        return;
+    a->for_look |= for_look;
+    (void)a->host->take_stacks(a->host->data,
+                               WATCH_ASKED); /* false: stacks are being taken, which are sent */
+    ask_nodes(a);
+}
+
+/* ---- of this node ---- */
+
+/* When stacks are being taken already, those are sent. */
+void asked_stacks_take_order(struct asked_stacks *a, int32_t to)
+{
+    bool is_noted = false;
+
+    for (size_t i = 0; i < a->n_to; i++)
+        is_noted |= a->to[i] == to;
+    if (!is_noted && a->n_to < ASKERS_MAX)
+        a->to[a->n_to++] = to;
+    (void)a->host->take_stacks(a->host->data, WATCH_ASKED);
+}
+
+void asked_stacks_pass(struct asked_stacks *a, const struct watch_stacks *s)
+{
+    for (size_t i = 0; i < a->n_to; i++)
+        hang_report_send(a->host, s, a->to[i], true);
+    a->n_to = 0;
+    if (!a->is_asked) {
+        keep_for_look(a, s->folder, s->text);
+        send_to_crunctl(a, s->folder, s->text);
+    } else if (!a->is_begun) {
+        a->is_begun = true;
+        a->folder = s->folder ? strdup(s->folder) : NULL;
+        hang_report_collect(a->host, s, &a->collect);
+        answer_if_complete(a);
+    }
+}
+
+/* ---- life ---- */
+
+static void stop_asked_stacks(void *self)
+{
+    struct asked_stacks *a = self;
+
+    end_asked(a);
+    free(steal_ptr(a->look_json));
+    uv_close((uv_handle_t *)&a->timer, NULL);
+}
+
+int asked_stacks_create(struct asked_stacks **ret, struct agent_observer *observer,
+                        const struct agent_host *host, void (*send)(void *data, const char *json))
+{
+    struct asked_stacks *a = calloc(1, sizeof(*a));
+
+    if (!a)
+        return -ENOMEM;
+    a->host = host;
+    a->send = send;
+    (void)uv_timer_init(host->loop, &a->timer); /* cannot fail */
+    a->timer.data = a;
+    *observer = (struct agent_observer){.self = a, .stop = stop_asked_stacks, .destroy = free};
+    *ret = a;
+    return 0;
+}

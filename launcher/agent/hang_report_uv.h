@@ -1,0 +1,57 @@
+#pragma once
+
+/*
+ * A hang of several nodes: one report on all of them. Each agent sends what its own ranks do to node 0, which makes the report and
+ * sends it to all; each prints it and writes its event. An agent that gets no report within RESULT_MS prints the one on its own
+ * node: node 0, or the rendezvous, may be what hangs.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct agent_host;
+struct hang_collect;
+struct hang_piece;
+struct hang_reports;
+struct hang_result;
+struct watch_stacks;
+
+/* rank: that stands out, -1: none does. */
+struct hang_report_facts {
+    bool is_hang;
+    int rank;
+    uint64_t silence_ns;
+    const char *text;
+    const char *folder; /* NULL: there is none */
+};
+
+struct hang_reports_owner {
+    /* To be printed. acts: what follows the hang has waited for the report, on account of this worker. */
+    void (*on_report)(void *data, const struct hang_report_facts *facts, bool acts, int worker);
+    void *data;
+};
+
+/* 0 or -ENOMEM. */
+int hang_reports_create(struct hang_reports **ret, const struct agent_host *host,
+                        const struct hang_reports_owner *owner);
+
+/* The ranks of this node hang. on_report() follows, at once where no other node can be asked. */
+void hang_reports_begin(struct hang_reports *r, const struct watch_stacks *s);
+
+/* From another node. */
+void hang_reports_add(struct hang_reports *r, const struct hang_piece *piece);
+void hang_reports_take(struct hang_reports *r, const struct hang_result *result);
+
+/* The files of the stacks are complete. True: what follows the hang waits for the report on all nodes, and comes with it. */
+bool hang_reports_defer(struct hang_reports *r, int worker);
+
+/* No report is waited for any more. */
+void hang_reports_end(struct hang_reports *r);
+
+/* The same at the end of the job: closes its handle. free() when the loop has ended. */
+void hang_reports_stop(struct hang_reports *r);
+
+/* The ranks of this node, as pieces: to another agent (asked: for its crunctl), or for the report that is made here. */
+void hang_report_send(const struct agent_host *host, const struct watch_stacks *s, int32_t to, bool asked);
+void hang_report_collect(const struct agent_host *host, const struct watch_stacks *s,
+                         struct hang_collect *ret);
