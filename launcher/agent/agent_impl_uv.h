@@ -22,8 +22,6 @@
 #include "proto/worker_notice.h"
 #include "rendezvous/session/session_message.h"
 
-enum { AGENT_INHERITED_MAX = 64 };
-
 struct bounded;
 struct buf;
 struct job_status;
@@ -32,6 +30,7 @@ struct job_status;
 enum agent_part {
     PART_LINES,
     PART_RESTARTS,
+    PART_CHILDREN,
     PART_GROUP, /* what the agent itself does behind each step */
     PART_METRICS,
     PART_EVENTS,
@@ -51,17 +50,12 @@ struct agent {
     struct logs logs;
     struct worker_memory worker_memory;
     uv_loop_t loop;
-    uv_poll_t signals;
     uv_timer_t deadline; /* of the group */
-    uv_timer_t sweep;    /* runs while crun kills the children of a lost guardian */
     struct output *output;
     struct disk_texts *texts; /* for reports on failed workers */
     uv_timer_t history_timer; /* until the history is written */
     struct generation_host generation_host;
     struct kept_guardian kept_guardian; /* --warm, between two generations */
-    bool has_sought_cgroup;             /* for the cgroups of generations (agent_seek_cgroup()) */
-    int cgroup_error;                   /* why none can be made: errno */
-    bool has_traced_containment;
     struct attempt_files_config files_config;
     struct bounded *removal; /* of the temporary folders, while a thread does it; or NULL */
     bool has_begun_removal, removal_failed;
@@ -81,9 +75,6 @@ struct agent {
     struct agent_hang *hang;
     struct asked_stacks *stacks;     /* of all nodes, for crunctl */
     struct session_cause peer_cause; /* why the generation ended, if it is because of another node */
-    pid_t inherited
-        [AGENT_INHERITED_MAX]; /* children from before crun was executed (by a shell): not the job's */
-    size_t n_inherited;
     long oom_kills_before;
     char sender[80];  /* of the first signal to stop, as text; "" when unknown */
     int start_failed; /* -errno of the start that the present step has tried; 0: it has not failed */
@@ -93,6 +84,8 @@ struct agent {
     bool output_ended;
     struct agent_lines *lines;
     struct agent_restarts *restarts;
+    struct agent_children *children;
+    struct agent_signals *signals;
     struct failures_outcome outcome; /* of the reports so far */
     int exit_code;
 };
@@ -123,38 +116,6 @@ void agent_notify_workers(struct agent *a, struct worker_notice notice);
 
 /* What the report on a failed generation is made of. */
 struct failures_source agent_failures_source(const struct agent *a);
-
-/* ---- agent_signals_uv.c ---- */
-
-/* Reads all pending signals. The callback of agent->signals; status and events are not used. */
-void agent_on_signals(uv_poll_t *poll, int status, int events);
-
-/* A worker, or a process of its session, has sent a signal to its parent process. */
-void agent_on_worker_signal(struct agent *a, int signal, pid_t sender);
-
-/* Waits for children that have ended. False when there is no child at all. */
-bool agent_reap(struct agent *a);
-
-/* Finds out whether a cgroup can be made for each generation, once. The calls wait for no disk. */
-void agent_seek_cgroup(struct agent *a);
-
-/* The guardian has ended: its keeper (job_cgroup_os.h), now a child of crun, is not one of the processes to end. */
-void agent_spare_keeper(struct agent *a);
-
-/* How this job is contained, "cgroup" or "process tree". */
-const char *agent_containment(const struct agent *a);
-
-/* With --debug: the same, with the reason; once. */
-void agent_trace_containment(struct agent *a);
-
-/* Fills agent->inherited. A negative errno when there is no /proc. */
-int agent_list_inherited(struct agent *a);
-
-/* Kills what a lost guardian left to crun, round after round; GROUP_EMPTY follows. */
-void agent_start_sweep(struct agent *a);
-
-/* Prints the names of the processes that do not end on SIGKILL. */
-void agent_print_stuck(struct agent *a);
 
 /* ---- agent_nodes_uv.c ---- */
 

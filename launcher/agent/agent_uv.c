@@ -22,12 +22,14 @@
 #include <unistd.h>
 
 #include "base/utf8.h"
+#include "launcher/agent/agent_children_uv.h"
 #include "launcher/agent/agent_hang_uv.h"
 #include "launcher/agent/agent_health_uv.h"
 #include "launcher/agent/agent_impl_uv.h"
 #include "launcher/agent/agent_lines_uv.h"
 #include "launcher/agent/agent_metrics_uv.h"
 #include "launcher/agent/agent_restarts_uv.h"
+#include "launcher/agent/agent_signals_uv.h"
 #include "launcher/agent/agent_status_uv.h"
 #include "launcher/agent/agent_stragglers_uv.h"
 #include "launcher/agent/agent_texts_uv.h"
@@ -130,15 +132,13 @@ static void take_report(void *data, const struct guardian_report *report)
         return;
     }
     if (report->kind == GUARDIAN_SIGNALLED) {
-        agent_on_worker_signal(a, report->value, report->pid);
+        agent_signals_pass(&a->host, report->value, report->pid);
         return;
     }
     if (report->kind == 0 || report->kind >= ARRAY_SIZE(kinds))
         return; /* never sent by a guardian; but no record may crash crun */
     if (report->worker < 0 || report->worker >= a->config->job->n_workers)
         return; /* the same */
-    if (report->kind == GUARDIAN_STARTED && !a->has_traced_containment)
-        agent_trace_containment(a);
     if (report->kind == GUARDIAN_EMPTY) {
         output_flush(a->output); /* before the report on its end */
         disk_texts_give_up(a->texts);
@@ -174,8 +174,10 @@ static void on_worker_notice(void *data, int worker, const struct worker_notice 
 
 static void on_guardian_lost(void *data)
 {
-    agent_spare_keeper(data);
-    agent_dispatch_kind(data, GROUP_GUARDIAN_LOST);
+    struct agent *a = data;
+
+    agent_children_spare_keeper(a->children);
+    agent_dispatch_kind(a, GROUP_GUARDIAN_LOST);
 }
 
 static bool guardian_is_lost(const struct agent *a)
@@ -338,7 +340,7 @@ static int make_attempt_files(struct agent *a, const bool *selected)
         return r;
     }
     open_views(a); /* while a thread makes the files */
-    agent_seek_cgroup(a);
+    agent_children_seek_cgroup(a->children);
     return 0;
 }
 
@@ -505,7 +507,7 @@ static void do_signal(struct agent *a, enum guardian_order_kind kind, int signal
 static void do_kill(struct agent *a)
 {
     if (a->host.generation && guardian_is_lost(a))
-        agent_start_sweep(a);
+        agent_children_sweep(a->children);
     else
         do_signal(a, GUARDIAN_KILL, SIGKILL);
 }
@@ -546,7 +548,7 @@ static void do_kill_guardian(struct agent *a)
 
 static void do_give_up(struct agent *a)
 {
-    agent_print_stuck(a);
+    agent_children_print_stuck(a->children);
     a->gave_up = true;
 }
 
@@ -590,8 +592,8 @@ static void do_start_again(struct agent *a)
 
 static void close_signals(struct agent *a)
 {
-    if (a->output_ended && !a->host.membership && !uv_is_closing((uv_handle_t *)&a->signals))
-        uv_close((uv_handle_t *)&a->signals, NULL);
+    if (a->output_ended && !a->host.membership)
+        agent_signals_close(a->signals);
 }
 
 static void on_output_end(void *data)
@@ -600,7 +602,6 @@ static void on_output_end(void *data)
 
     a->output_ended = true;
     uv_close((uv_handle_t *)&a->deadline, NULL);
-    uv_close((uv_handle_t *)&a->sweep, NULL);
     uv_close((uv_handle_t *)&a->history_timer, NULL);
     close_signals(a);
 }
@@ -672,7 +673,6 @@ static void end_logs(struct agent *a)
 
 static void close_everything(struct agent *a)
 {
-    (void)uv_timer_stop(&a->sweep); /* cannot fail on a timer that exists */
     cancel_start(a);
     a->start_cancelled = false;
     events_end(a->host.events, &a->group, &a->outcome, a->exit_code, a->texts);
@@ -910,15 +910,10 @@ static int open_loop(struct agent *a)
 
     if (r)
         return r;
-    r = uv_poll_init(&a->loop, &a->signals, a->config->signal_fd);
-    if (!r)
-        r = uv_timer_init(&a->loop, &a->deadline);
-    if (!r)
-        r = uv_timer_init(&a->loop, &a->sweep);
-    if (!r)
-        r = uv_timer_init(&a->loop, &a->history_timer);
-    a->signals.data = a->deadline.data = a->sweep.data = a->history_timer.data = a;
-    return r ? r : uv_poll_start(&a->signals, UV_READABLE, agent_on_signals);
+    (void)uv_timer_init(&a->loop, &a->deadline); /* cannot fail, as below */
+    (void)uv_timer_init(&a->loop, &a->history_timer);
+    a->deadline.data = a->history_timer.data = a;
+    return 0;
 }
 
 static int init_group(struct agent *a)
@@ -1019,8 +1014,6 @@ static int describe_job(void *data, struct job_status *ret)
 
     if (!a->status)
         *ret = (struct job_status){0};
-    if (!r)
-        text_copy(ret->containment, sizeof(ret->containment), agent_containment(a));
     for (size_t i = 0; !r && i < PART_COUNT; i++)
         if (a->parts[i].describe)
             a->parts[i].describe(a->parts[i].self, ret);
@@ -1074,6 +1067,11 @@ static int create_parts(struct agent *a)
         r = agent_hang_create(&a->hang, &a->parts[PART_HANG], &a->host, a->stacks);
     if (!r)
         r = agent_health_create(&a->health, &a->parts[PART_HEALTH], &a->host, on_fit, on_unfit);
+    if (!r)
+        r = agent_children_create(&a->children, &a->parts[PART_CHILDREN], &a->host,
+                                  &a->generation_host.guardians, a->health);
+    if (!r)
+        r = agent_signals_create(&a->signals, &a->host, a->children, a->hang);
     return r;
 }
 
@@ -1083,15 +1081,6 @@ static int agent_init(struct agent *a, const struct agent_config *config)
 
     *a = (struct agent){
         .config = config, .generation_host.guardians.cgroup = -1, .oom_kills_before = -1, .held_port = -1};
-    if (agent_list_inherited(a) < 0) {
-        agent_seek_cgroup(a);
-        if (a->generation_host.guardians.cgroup < 0)
-            log_line(
-                "there is no /proc here, and no cgroup can be made: what workers leave behind in sessions of their "
-                "own cannot be found and ended");
-    }
-    if (prctl(PR_SET_CHILD_SUBREAPER, 1) < 0)
-        return -errno;
     int r = init_group(a);
     if (!r)
         r = logs_init(&a->logs, job->log_dir, job_has_logs(job), config->environment, job->n_workers);
@@ -1109,6 +1098,8 @@ static int agent_init(struct agent *a, const struct agent_config *config)
             &(struct output_callbacks){
                 .on_match = on_line_match, .on_looked = on_looked, .on_end = on_output_end, .data = a});
     a->host.output = a->output;
+    if (!r && prctl(PR_SET_CHILD_SUBREAPER, 1) < 0)
+        r = -errno;
     a->files_config = (struct attempt_files_config){
         .loop = &a->loop, .job = job, .environment = config->environment, .logs = &a->logs};
     a->generation_host = (struct generation_host){.loop = &a->loop,
@@ -1178,7 +1169,7 @@ int agent_run(const struct agent_config *config)
     log_redirect(print_in_order, &a);
     if (config->job->meeting != JOB_ALONE || config->job->health_check) /* which the start waits for */
         open_views(&a);
-    agent_on_signals(&a.signals, 0, UV_READABLE); /* a signal that came before anything was started */
+    agent_signals_read(a.signals); /* a signal that came before anything was started */
     if (a.group.state == GROUP_IDLE)
         start_job(&a);
     (void)uv_run(&a.loop, UV_RUN_DEFAULT); /* ends when the last handle is closed */
@@ -1199,6 +1190,7 @@ int agent_run(const struct agent_config *config)
     for (size_t i = 0; i < PART_COUNT; i++)
         if (a.parts[i].destroy)
             a.parts[i].destroy(a.parts[i].self);
+    free(a.signals);
     disk_texts_destroy(a.texts);
     free(a.failed);
     output_destroy(a.output);

@@ -1,0 +1,215 @@
+#include "launcher/agent/agent_children_uv.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include "base/utf8.h"
+#include "launcher/agent/agent_health_uv.h"
+#include "launcher/agent/agent_host_uv.h"
+#include "launcher/agent/generation_uv.h"
+#include "launcher/ctl/job_status.h"
+#include "launcher/host/own_cgroup_os.h"
+#include "launcher/host/proc_info_os.h"
+#include "launcher/output/output_uv.h"
+#include "launcher/supervise/child_processes_os.h"
+#include "launcher/supervise/job_cgroup_os.h"
+#include "launcher/util/log_os.h"
+#include "launcher/util/trace_os.h"
+#include "base/err.h"
+#include "base/time.h"
+
+enum {
+    INHERITED_MAX = 64,
+    SWEEP_INTERVAL_MS = 10,
+    STUCK_NAMED_MAX = 16,
+};
+
+struct agent_children {
+    const struct agent_host *host;
+    struct agent_health *health;
+    struct spawn_guardian_job *guardians;
+    bool has_sought, has_traced;    /* for cgroups; how the job is contained */
+    int cgroup_error;               /* errno: why no cgroup can be made */
+    pid_t inherited[INHERITED_MAX]; /* children from before crun was executed (by a shell): not the job's */
+    size_t n_inherited;
+    uv_timer_t sweep; /* runs while crun kills the children of a lost guardian */
+};
+
+/* ---- the cgroup ---- */
+
+void agent_children_seek_cgroup(struct agent_children *c)
+{
+    struct spawn_guardian_job *guardians = c->guardians;
+
+    if (c->has_sought)
+        return;
+    c->has_sought = true;
+    void *shared =
+        mmap(NULL, sizeof(*guardians->shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    int fd = shared == MAP_FAILED ? -errno : own_cgroup_open();
+    if (fd < 0) {
+        c->cgroup_error = -fd;
+        if (shared != MAP_FAILED)
+            (void)munmap(shared, sizeof(*guardians->shared));
+        return;
+    }
+    guardians->shared = shared;
+    guardians->cgroup = fd;
+}
+
+void agent_children_spare_keeper(struct agent_children *c)
+{
+    const struct job_cgroup_shared *shared = c->guardians->shared;
+    pid_t keeper = shared ? shared->keeper : 0;
+
+    if (keeper > 0 && c->n_inherited < ARRAY_SIZE(c->inherited) && kill(keeper, 0) == 0)
+        c->inherited[c->n_inherited++] = keeper;
+}
+
+static const char *containment_of(const struct agent_children *c)
+{
+    const struct job_cgroup_shared *shared = c->guardians->shared;
+
+    return shared && shared->is_used ? "cgroup" : "process tree";
+}
+
+/* With the reason, once. */
+static void trace_containment(void *self, const struct agent_step *step)
+{
+    struct agent_children *c = self;
+    const struct job_cgroup_shared *shared = c->guardians->shared;
+    int error = shared ? shared->error : c->cgroup_error;
+
+    if (c->has_traced || !trace_sink || step->event->kind != GROUP_STARTED)
+        return;
+    c->has_traced = true;
+    trace_line("containment: %s%s%s", containment_of(c), error ? ": " : "", error ? strerror(error) : "");
+}
+
+static void describe_containment(void *self, struct job_status *ret)
+{
+    text_copy(ret->containment, sizeof(ret->containment), containment_of(self));
+}
+
+/* ---- children ---- */
+
+static bool is_inherited(const struct agent_children *c, pid_t pid)
+{
+    for (size_t i = 0; i < c->n_inherited; i++)
+        if (c->inherited[i] == pid)
+            return true;
+    return false;
+}
+
+/* As process 1 of a container crun also adopts processes of other programs; they are reaped here, too. */
+bool agent_children_reap(struct agent_children *c)
+{
+    pid_t pid;
+    int status;
+
+    while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+        agent_health_reaped(c->health, pid, status);
+        if (c->host->generation && pid == c->host->generation->guardian)
+            c->host->generation->guardian = 0;
+        for (size_t i = 0; i < c->n_inherited; i++)
+            if (c->inherited[i] == pid)
+                c->inherited[i] = c->inherited[--c->n_inherited];
+    }
+    return pid == 0;
+}
+
+/* One round. The guardian itself is among the children until it has been reaped, and its children become crun's
+ * before that: so no children means that nothing is left. Without /proc (a negative number) only wait() can find out
+ * whether there are any. */
+static void on_sweep(uv_timer_t *timer)
+{
+    struct agent_children *c = timer->data;
+
+    bool has_children = agent_children_reap(c);
+    if (c->host->generation->guardian)
+        return;
+    int n = child_processes_signal(SIGKILL, c->inherited, c->n_inherited);
+    if (n > 0 || (n < 0 && has_children))
+        return;
+    (void)uv_timer_stop(timer); /* cannot fail on a timer that exists */
+    output_flush(c->host->output);
+    c->host->dispatch(c->host->data,
+                      (struct group_event){.kind = GROUP_EMPTY, .now_ns = now_ns(), .worker = -1});
+}
+
+void agent_children_sweep(struct agent_children *c)
+{
+    (void)uv_timer_start(&c->sweep, on_sweep, 0, SWEEP_INTERVAL_MS); /* fails only without a callback */
+}
+
+static int local_rank_of(const struct worker_group *g, pid_t pid)
+{
+    for (int i = 0; i < g->config.n_workers; i++)
+        if (g->workers[i].pid == pid)
+            return i;
+    return -1;
+}
+
+static void log_stuck(const struct worker_group *g, pid_t pid)
+{
+    char text[256];
+
+    proc_info_stuck(pid, local_rank_of(g, pid), text, sizeof(text));
+    log_line("%s", text);
+}
+
+/* Processes that SIGKILL does not end wait in the kernel, mostly in a driver or a dead network file system. The
+ * guardian has ended by now, so they are crun's children. */
+void agent_children_print_stuck(const struct agent_children *c)
+{
+    pid_t pids[STUCK_NAMED_MAX];
+
+    int n = child_processes_list(pids, STUCK_NAMED_MAX);
+    for (int i = 0; i < n; i++)
+        if (!is_inherited(c, pids[i]))
+            log_stuck(c->host->group, pids[i]);
+    log_line(
+        "some processes of the job do not end on SIGKILL; crun ends without them, they go as soon as the kernel "
+        "lets them");
+}
+
+/* ---- life ---- */
+
+static void stop_children(void *self)
+{
+    struct agent_children *c = self;
+
+    uv_close((uv_handle_t *)&c->sweep, NULL);
+}
+
+int agent_children_create(struct agent_children **ret, struct agent_observer *observer,
+                          const struct agent_host *host, struct spawn_guardian_job *guardians,
+                          struct agent_health *health)
+{
+    struct agent_children *c = calloc(1, sizeof(*c));
+
+    if (!c)
+        return -ENOMEM;
+    *c = (struct agent_children){.host = host, .health = health, .guardians = guardians};
+    (void)uv_timer_init(host->loop, &c->sweep); /* cannot fail */
+    c->sweep.data = c;
+    int n = child_processes_list(c->inherited, INHERITED_MAX);
+    c->n_inherited = n > 0 ? (size_t)n : 0;
+    if (n < 0)
+        agent_children_seek_cgroup(c);
+    if (n < 0 && guardians->cgroup < 0)
+        log_line(
+            "there is no /proc here, and no cgroup can be made: what workers leave behind in sessions of their "
+            "own cannot be found and ended");
+    *observer = (struct agent_observer){.self = c,
+                                        .after = trace_containment,
+                                        .describe = describe_containment,
+                                        .stop = stop_children,
+                                        .destroy = free};
+    *ret = c;
+    return 0;
+}
