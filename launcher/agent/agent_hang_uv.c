@@ -160,14 +160,14 @@ static void on_culprit_remains(uv_timer_t *timer)
 /* In a static rendezvous no node knows of the others, so its ranks may wait for those of another one. */
 static bool may_act(const struct agent_hang *h)
 {
-    return h->host->config->job->meeting != JOB_STATIC && h->host->group->state == GROUP_RUNNING;
+    return h->host->job->meeting != JOB_STATIC && h->host->group->state == GROUP_RUNNING;
 }
 
 /* A failure like any other: the restart policy and its budget decide what comes next. Of several nodes first those act
  * on which a rank stands out. */
 static void restart_after_hang(struct agent_hang *h, int worker)
 {
-    if (h->host->config->job->meeting == JOB_ALONE || h->stands_out) {
+    if (h->host->job->meeting == JOB_ALONE || h->stands_out) {
         log_line("--hang-action=restart: killing rank %d", (int)h->host->assignment->rank_base + worker);
         h->host->kill_worker(h->host->data, worker, "--hang-action=restart");
     }
@@ -186,7 +186,7 @@ static void send_signal(const struct agent_host *host, int signal, pid_t sender)
 /* What --hang-action asks for; worker: the first one of the report on this node, -1: none. */
 static void act_on_hang(struct agent_hang *h, int worker)
 {
-    enum job_hang_action action = h->host->config->job->hang_action;
+    enum job_hang_action action = h->host->job->hang_action;
 
     if (!may_act(h) || worker < 0)
         return;
@@ -220,7 +220,7 @@ static void on_stacks(void *data, const struct watch_stacks *s)
     h->stands_out = s->stands_out;
     h->is_elsewhere = false;
     h->worker = s->worker;
-    log_headline(s, h->host->config->job->meeting != JOB_STATIC);
+    log_headline(s, h->host->job->meeting != JOB_STATIC);
     if (s->reason == WATCH_HANG && h->collects_reports)
         hang_reports_begin(h->reports, s);
     else
@@ -330,7 +330,7 @@ static void on_slow_end(uv_timer_t *timer)
 
 void agent_hang_watch_stop(struct agent_hang *h)
 {
-    unsigned ms = (unsigned)h->host->config->job->shutdown_timeout_s * 1000u / 2;
+    unsigned ms = (unsigned)h->host->job->shutdown_timeout_s * 1000u / 2;
 
     if (h->watch && ms && !h->is_hanging)
         (void)uv_timer_start(&h->timer, on_slow_end, ms < SLOW_END_MAX_MS ? ms : SLOW_END_MAX_MS,
@@ -356,9 +356,8 @@ void agent_hang_open(struct agent_hang *h)
     const struct watch_host watch_host = {.loop = host->loop,
                                           .environment = host->config->environment,
                                           .python = host->config->file,
-                                          .timeout_ns =
-                                              (uint64_t)host->config->job->hang_timeout_s * 1000000000u,
-                                          .n_workers = host->config->job->n_workers,
+                                          .timeout_ns = (uint64_t)host->job->hang_timeout_s * 1000000000u,
+                                          .n_workers = host->job->n_workers,
                                           .state_fds = host->worker_memory->states,
                                           .describe = describe_workers_for_watch,
                                           .rank_base = rank_base_for_watch,

@@ -53,7 +53,7 @@ static void on_check_end(void *data, const char *why)
     struct agent_health *h = data;
 
     h->check = NULL;
-    if (why && h->host->config->job->meeting == JOB_ROUNDS) {
+    if (why && h->host->job->meeting == JOB_ROUNDS) {
         report_unfit(h, why);
     } else if (why) {
         log_line("the health check of this node failed (%s); no worker is started here", why);
@@ -72,14 +72,14 @@ static void on_no_check(uv_timer_t *timer)
 /* With several nodes the one that it had, before the first generation the one that it asks for. */
 static int group_rank_of_check(const struct agent_host *host)
 {
-    if (host->config->job->meeting == JOB_ROUNDS && host->generation == NULL)
-        return host->config->job->node_rank;
+    if (host->job->meeting == JOB_ROUNDS && host->generation == NULL)
+        return host->job->node_rank;
     return (int)host->assignment->group_rank;
 }
 
 void agent_health_begin(struct agent_health *h)
 {
-    const struct job *job = h->host->config->job;
+    const struct job *job = h->host->job;
     const struct health_check_config config = {.loop = h->host->loop,
                                                .command = job->health_check,
                                                .timeout_s = job->health_check_timeout_s,

@@ -15,6 +15,7 @@
 struct agent_config;
 struct events;
 struct generation;
+struct job;
 struct job_status;
 struct logs;
 struct membership;
@@ -27,6 +28,7 @@ struct worker_memory;
 struct agent_host {
     uv_loop_t *loop;
     const struct agent_config *config;
+    const struct job *job; /* of the config */
     const struct worker_group *group;
     const struct rank_assignment *assignment; /* of the current or next generation */
     const struct session_cause *peer_cause;   /* why the generation ended, if another node is the reason */
@@ -38,7 +40,7 @@ struct agent_host {
     struct membership *membership; /* JOB_ROUNDS, from the start of the meeting until its end; else NULL */
     void *data;                    /* of the functions below */
     void (*dispatch)(void *data, struct group_event event);
-    void (*kill_worker)(void *data, int worker, const char *option); /* see agent_kill_worker() */
+    void (*kill_worker)(void *data, int worker, const char *option); /* for this option of crun */
     void (*note_sender)(void *data, const char *text);               /* of a signal to stop */
     bool (*take_stacks)(void *data, enum watch_reason reason);       /* see watch_take_stacks() */
     /* The job and this node as they are now. 0 or -ENOMEM; job_status_finish() in both cases. */

@@ -4,7 +4,11 @@
  * Lines come from the output thread, the ends of workers from the guardian: the end of a worker may be known before the line
  * that it printed last. The end of a generation waits until that thread has looked at all that was written before, and so
  * does the report of a failed worker where a rule rules out a restart, and with it all reports behind it. Any other event of
- * the group, and HELD_MS, end that wait. Reports wait for files of failed workers in the same place (agent_texts_uv.c).
+ * the group, and HELD_MS, end that wait.
+ *
+ * The files of failed workers are read from the end of each worker on, and the loop goes on meanwhile. The report of the first failure
+ * waits for the text of that worker, so briefly that no disk that is slow delays what the other nodes learn. A text that comes later is
+ * sent behind it. The end of the generation waits for all texts: before that the report on it cannot be printed.
  */
 
 #include "launcher/agent/agent_lines_uv.h"
@@ -14,14 +18,15 @@
 #include <stdlib.h>
 
 #include "launcher/agent/agent_host_uv.h"
-#include "launcher/agent/agent_texts_uv.h"
 #include "launcher/agent/agent_uv.h"
 #include "launcher/cli/job.h"
 #include "launcher/cli/line_rules.h"
 #include "launcher/output/output_pump_os.h"
 #include "launcher/output/output_uv.h"
+#include "launcher/report/disk_texts_uv.h"
 #include "launcher/report/events.h"
 #include "launcher/report/events_os.h"
+#include "launcher/report/failures_os.h"
 #include "launcher/supervise/guardian_os.h"
 #include "launcher/util/log_os.h"
 #include "base/cleanup.h"
@@ -31,6 +36,8 @@
 enum {
     HELD_MS = 1000,
     HELD_MAX = 1024,
+    FIRST_TEXT_MS = 50,
+    ALL_TEXTS_MS = 250,
 };
 
 #define STACKS_PAUSE_NS UINT64_C(60000000000) /* between two lines for which stacks are taken */
@@ -91,7 +98,7 @@ static void take_stacks_for_line(struct agent_lines *l)
 void agent_lines_match(struct agent_lines *l, const struct line_match *match)
 {
     const struct agent_host *h = l->host;
-    const struct line_rule *rule = &h->config->job->line_rules->items[match->rule];
+    const struct line_rule *rule = &h->job->line_rules->items[match->rule];
     const struct event_mark mark = {.local_rank = match->local_rank,
                                     .action = line_action_name(rule->action),
                                     .rule = rule->text,
@@ -125,14 +132,39 @@ void agent_lines_forget(struct agent_lines *l)
 
 /* ---- reports that wait ---- */
 
+static bool is_failure_of_worker(const struct job *job, const struct guardian_report *report)
+{
+    return report->kind == GUARDIAN_EXITED && report->value != 0 && report->worker >= 0 &&
+           report->worker < job->n_workers;
+}
+
+/* Before another node learns of it, or before a replacement whose report comes at once. */
+static bool is_first_failure(const struct agent_host *host, const struct guardian_report *report)
+{
+    const struct job *job = host->job;
+
+    return is_failure_of_worker(job, report) && (job->meeting == JOB_ROUNDS || job->replace) &&
+           host->group->cause == GROUP_CAUSE_NONE;
+}
+
+/* How long the report waits for files, in ms; 0: not at all. */
+static unsigned text_patience(const struct agent_lines *l, const struct guardian_report *report)
+{
+    if (report->kind == GUARDIAN_EMPTY)
+        return disk_texts_await_any(l->texts) ? ALL_TEXTS_MS : 0;
+    return is_first_failure(l->host, report) && disk_texts_await(l->texts, (size_t)report->worker)
+               ? FIRST_TEXT_MS
+               : 0;
+}
+
 static bool waits_for_lines(const struct agent_lines *l, const struct guardian_report *report)
 {
-    const struct line_rules *rules = l->host->config->job->line_rules;
+    const struct line_rules *rules = l->host->job->line_rules;
     const struct worker_group *g = l->host->group;
 
     if (!rules || report->kind == GUARDIAN_EMPTY)
         return rules;
-    return report->kind == GUARDIAN_EXITED && report->value != 0 && l->worker < 0 &&
+    return is_failure_of_worker(l->host->job, report) && l->worker < 0 &&
            (g->state == GROUP_RUNNING || g->state == GROUP_REPLACING) && line_rules_have(rules, LINE_STOP);
 }
 
@@ -170,11 +202,6 @@ static bool append_held(struct agent_lines *l, const struct guardian_report *rep
     return true;
 }
 
-static unsigned text_patience(const struct agent_lines *l, const struct guardian_report *report)
-{
-    return agent_texts_patience(l->host, l->texts, report);
-}
-
 static bool hold_report(struct agent_lines *l, const struct guardian_report *report)
 {
     bool is_first = l->n_held == 0;
@@ -195,8 +222,15 @@ static bool hold_report(struct agent_lines *l, const struct guardian_report *rep
     return true;
 }
 
-void agent_lines_report(struct agent_lines *l, const struct guardian_report *report)
+void agent_lines_report(struct agent_lines *l, const struct failures_source *source,
+                        const struct guardian_report *report)
 {
+    bool is_file_missing = report->value == ENOENT || report->value == EACCES;
+
+    if (is_failure_of_worker(source->job, report))
+        failures_want_texts(source, report->worker);
+    if (report->kind == GUARDIAN_EXEC_FAILED && is_file_missing)
+        failures_want_program(source);
     if (!hold_report(l, report))
         l->take(l->host->data, report);
 }

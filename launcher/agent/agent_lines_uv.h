@@ -6,6 +6,7 @@ struct agent_host;
 struct agent_lines;
 struct agent_observer;
 struct disk_texts;
+struct failures_source;
 struct guardian_report;
 struct line_match;
 
@@ -20,8 +21,9 @@ void agent_lines_match(struct agent_lines *l, const struct line_match *match);
 /* The lines that output_look() was called for are known. */
 void agent_lines_looked(struct agent_lines *l);
 
-/* A report of the guardian, which may wait for lines that were printed before, or for files. */
-void agent_lines_report(struct agent_lines *l, const struct guardian_report *report);
+/* A report of the guardian, which may wait for lines that were printed before, or for files, which are asked for. */
+void agent_lines_report(struct agent_lines *l, const struct failures_source *source,
+                        const struct guardian_report *report);
 
 /* A file that reports may wait for was read. */
 void agent_lines_check(struct agent_lines *l);

@@ -138,7 +138,7 @@ static void stop_metrics(void *self)
 
 void agent_metrics_open(struct agent_observer *ret, const struct agent_host *host)
 {
-    const char *address = host->config->job->metrics_addr;
+    const char *address = host->job->metrics_addr;
     struct agent_metrics *m = address ? calloc(1, sizeof(*m)) : NULL;
     const struct metrics_host server_host = {.loop = host->loop, .compose = compose_job_metrics, .data = m};
     char why[METRICS_ERROR_SIZE];

@@ -12,6 +12,7 @@
 #include "launcher/agent/agent_health_uv.h"
 #include "launcher/agent/agent_impl_uv.h"
 #include "launcher/agent/agent_restarts_uv.h"
+#include "launcher/agent/agent_start_uv.h"
 #include "launcher/agent/agent_status_uv.h"
 #include "launcher/agent/asked_stacks_uv.h"
 #include "launcher/agent/generation_uv.h"
@@ -47,8 +48,8 @@ static void describe_worker_failure(struct agent *a, int worker, struct session_
     cause->exit_code = group_worker_code(w);
     if (w->state == GROUP_WORKER_EXEC_FAILED) {
         cause->fatal = group_exec_is_final(w->status);
-        (void)snprintf(cause->text, sizeof(cause->text), "%.300s could not be started: %s", a->config->file,
-                       strerror(w->status)); /* truncated if long */
+        (void)snprintf(cause->text, sizeof(cause->text), "%.300s could not be started: %s",
+                       a->host.config->file, strerror(w->status)); /* truncated if long */
     } else if (worker == source.line_worker) {
         cause->fatal = a->group.is_final;
         text_copy(cause->text, sizeof(cause->text), source.line_cause);
@@ -119,7 +120,8 @@ void agent_leave_job(struct agent *a, int signal)
         membership_leave(a->host.membership, why);
 }
 
-void agent_publish_assignment(struct agent *a)
+/* The ranks of this node, for the event log. */
+static void publish_assignment(const struct agent *a)
 {
     const struct rank_assignment *r = &a->assignment;
 
@@ -153,7 +155,7 @@ static void forget_cuts(const struct agent *a)
 /* A key that the nodes have agreed on is known by the first start. 0 or -errno. */
 static int lend_key(struct agent *a)
 {
-    const struct job_keys *keys = a->config->keys;
+    const struct job_keys *keys = a->host.config->keys;
 
     return keys && keys->has_secret && a->worker_memory.key < 0
                ? worker_memory_add_key(&a->worker_memory, keys->kept->of[KEY_WORKER].bytes, KEY_SIZE)
@@ -176,10 +178,7 @@ static void on_start(void *data, uint32_t generation, int restarts, const struct
 
     forget_cuts(a);
     a->assignment = *assignment;
-    a->store_promised = false;
-    if (a->store) /* of a start that could not be followed */
-        server_stop(a->store, NULL, NULL);
-    a->store = store;
+    agent_start_take_store(a->start, store);
     int r = lend_key(a);
     if (r < 0) {
         log_line("cannot lend the workers the key of the job: %s", strerror(-r));
@@ -193,14 +192,14 @@ static void on_start(void *data, uint32_t generation, int restarts, const struct
         agent_dispatch_start_failed(a, r);
         return;
     }
-    agent_publish_assignment(a);
+    publish_assignment(a);
     agent_dispatch(a, (struct group_event){
                           .kind = GROUP_START,
                           .now_ns = now_ns(),
                           .worker = -1,
                           .generation = generation,
                           .restarts = restarts,
-                          .is_needed = (int)assignment->group_world_size <= a->config->job->min_nodes,
+                          .is_needed = (int)assignment->group_world_size <= a->host.job->min_nodes,
                       });
 }
 
@@ -219,7 +218,7 @@ static void print_peer_stop(const struct agent *a)
     if (a->group.state != GROUP_STOPPING || agent_count_unended(a) == 0)
         return;
     session_cause_describe(&a->peer_cause, why, sizeof(why));
-    log_line("%s; stopping the workers of this node, up to %d s", why, a->config->job->shutdown_timeout_s);
+    log_line("%s; stopping the workers of this node, up to %d s", why, a->host.job->shutdown_timeout_s);
 }
 
 static void on_peer_failed(void *data, const struct session_cause *cause)
@@ -298,7 +297,7 @@ static void on_assigned(void *data, const struct rank_assignment *assignment)
     struct agent *a = data;
 
     a->assignment = *assignment;
-    agent_publish_assignment(a);
+    publish_assignment(a);
     agent_dispatch_kind(a, GROUP_START);
 }
 
@@ -336,17 +335,17 @@ static void on_agent_message(void *data, const uint8_t *body, size_t n)
 
 int agent_meet(struct agent *a)
 {
-    const struct job *job = a->config->job;
+    const struct job *job = a->host.job;
     const struct rdzv_static_host static_host = {.loop = &a->loop,
                                                  .job = job,
-                                                 .environment = a->config->environment,
+                                                 .environment = a->host.config->environment,
                                                  .on_assigned = on_assigned,
                                                  .on_failed = on_not_assigned,
                                                  .on_departed = on_others_done,
                                                  .data = a};
     const struct membership_host membership_host = {.loop = &a->loop,
                                                     .job = job,
-                                                    .keys = a->config->keys,
+                                                    .keys = a->host.config->keys,
                                                     .on_start = on_start,
                                                     .report = report_status,
                                                     .take_stacks = take_stacks_for_look,

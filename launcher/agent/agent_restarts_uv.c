@@ -73,7 +73,7 @@ int agent_restarts_create(struct agent_restarts **ret, struct agent_observer *ob
     if (!p)
         return -ENOMEM;
     p->host = host;
-    p->progress.limit = host->config->job->max_restarts_without_progress;
+    p->progress.limit = host->job->max_restarts_without_progress;
     *observer = (struct agent_observer){.self = p, .before = check_progress, .destroy = free};
     *ret = p;
     return 0;

@@ -50,7 +50,7 @@ static void note_sender(const struct agent_host *host, const struct signalfd_sig
 
 static bool ends_the_job(const struct agent_host *host, uint32_t signal)
 {
-    return signal < 64 && (host->config->job->signals & UINT64_C(1) << (signal - 1));
+    return signal < 64 && (host->job->signals & UINT64_C(1) << (signal - 1));
 }
 
 /* Signals other than those that end the job. */

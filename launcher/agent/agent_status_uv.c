@@ -68,7 +68,7 @@ static const char *worker_state_of(const struct worker_group *g, const struct gr
 /* Of its standard output, or else of its standard error. */
 static void name_worker_log(const struct agent_host *host, int i, struct worker_status *ret)
 {
-    const struct job *job = host->config->job;
+    const struct job *job = host->job;
     const struct group_worker *w = &host->group->workers[i];
     int streams = job->redirects[i] | job->tees[i];
 
@@ -98,7 +98,7 @@ static void describe_worker_status(const struct agent_host *host, int i, struct 
 int agent_status_describe(const struct agent_status *s, struct job_status *ret)
 {
     const struct agent_host *h = s->host;
-    const struct job *job = h->config->job;
+    const struct job *job = h->job;
     char host[JOB_STATUS_NAME_SIZE];
 
     *ret = (struct job_status){
@@ -233,7 +233,7 @@ int agent_status_open(struct agent_status **ret, struct agent_observer *observer
     struct agent_status *s = calloc(1, sizeof(*s));
     const struct control_host control_host = {.loop = host->loop,
                                               .environment = host->config->environment,
-                                              .job = host->config->job->run_id_text,
+                                              .job = host->job->run_id_text,
                                               .status = status_json,
                                               .take_stacks = ask_for_stacks,
                                               .nodes = look_at_nodes,

@@ -165,7 +165,7 @@ static void stop_stragglers(void *self)
 void agent_stragglers_open(struct agent_observer *ret, const struct agent_host *host)
 {
     struct agent_stragglers *s = calloc(1, sizeof(*s));
-    int n = host->config->job->n_workers;
+    int n = host->job->n_workers;
 
     if (s && host->worker_memory->states) {
         s->samples = calloc((size_t)n, sizeof(*s->samples));

@@ -23,6 +23,7 @@
 
 #include "base/utf8.h"
 #include "launcher/agent/agent_children_uv.h"
+#include "launcher/agent/agent_folders_uv.h"
 #include "launcher/agent/agent_hang_uv.h"
 #include "launcher/agent/agent_health_uv.h"
 #include "launcher/agent/agent_impl_uv.h"
@@ -30,15 +31,16 @@
 #include "launcher/agent/agent_metrics_uv.h"
 #include "launcher/agent/agent_restarts_uv.h"
 #include "launcher/agent/agent_signals_uv.h"
+#include "launcher/agent/agent_start_uv.h"
 #include "launcher/agent/agent_status_uv.h"
 #include "launcher/agent/agent_stragglers_uv.h"
-#include "launcher/agent/agent_texts_uv.h"
 #include "launcher/agent/agent_trace_os.h"
 #include "launcher/agent/asked_stacks_uv.h"
 #include "launcher/cli/job.h"
 #include "launcher/cli/plan.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/host/cgroup_os.h"
+#include "launcher/output/attempt_files_uv.h"
 #include "launcher/output/output_uv.h"
 #include "launcher/rdzv/job_keys_os.h"
 #include "launcher/rdzv/membership_uv.h"
@@ -66,33 +68,31 @@
 
 enum {
     CONSOLE_PATIENCE_MS = 1000, /* at the end, for output that the console has not taken yet */
-    REMOVE_LIMIT_MS = 2000,     /* for temporary folders */
+    LATE_LIMIT_MS = 2000,       /* for threads that make files */
     HISTORY_DELAY_MS = 50,      /* by which its thread starts later than the workers */
 };
 
+static struct group_event plain_event(enum group_event_kind kind)
+{
+    return (struct group_event){.kind = kind, .now_ns = now_ns(), .worker = -1};
+}
+
 void agent_dispatch_kind(struct agent *a, enum group_event_kind kind)
 {
-    agent_dispatch(a, (struct group_event){.kind = kind, .now_ns = now_ns(), .worker = -1});
+    agent_dispatch(a, plain_event(kind));
+}
+
+static struct group_event failed_start(int r)
+{
+    return (struct group_event){.kind = GROUP_START_FAILED, .now_ns = now_ns(), .worker = -1, .value = -r};
 }
 
 void agent_dispatch_start_failed(struct agent *a, int r)
 {
-    agent_dispatch(
-        a, (struct group_event){.kind = GROUP_START_FAILED, .now_ns = now_ns(), .worker = -1, .value = -r});
+    agent_dispatch(a, failed_start(r));
 }
 
 /* ---- reports of the guardian ---- */
-
-static void end_generation(struct agent *a)
-{
-    struct generation *g = a->host.generation;
-
-    if (g && g->empty && g->guardian && !a->generation_host.warm)
-        (void)kill(g->guardian,
-                   SIGKILL); /* it has no child left; it ends by itself unless it has been stopped */
-    generation_destroy(g);
-    a->host.generation = NULL;
-}
 
 static void on_zygote(struct agent *a, const struct guardian_report *report)
 {
@@ -137,11 +137,11 @@ static void take_report(void *data, const struct guardian_report *report)
     }
     if (report->kind == 0 || report->kind >= ARRAY_SIZE(kinds))
         return; /* never sent by a guardian; but no record may crash crun */
-    if (report->worker < 0 || report->worker >= a->config->job->n_workers)
+    if (report->worker < 0 || report->worker >= a->host.job->n_workers)
         return; /* the same */
     if (report->kind == GUARDIAN_EMPTY) {
-        output_flush(a->output); /* before the report on its end */
-        disk_texts_give_up(a->texts);
+        output_flush(a->host.output); /* before the report on its end */
+        disk_texts_give_up(a->failures.texts);
     }
     if (report->kind == GUARDIAN_EXITED)
         a->group.workers[report->worker].max_rss_kib = report->max_rss_kib;
@@ -158,8 +158,7 @@ static void on_report(void *data, const struct guardian_report *report)
     const struct agent *a = data;
     const struct failures_source source = agent_failures_source(a);
 
-    agent_texts_want(&source, report);
-    agent_lines_report(a->lines, report);
+    agent_lines_report(a->lines, &source, report);
 }
 
 static void on_worker_notice(void *data, int worker, const struct worker_notice *notice)
@@ -180,123 +179,7 @@ static void on_guardian_lost(void *data)
     agent_dispatch_kind(a, GROUP_GUARDIAN_LOST);
 }
 
-static bool guardian_is_lost(const struct agent *a)
-{
-    return !uv_is_active((const uv_handle_t *)&a->host.generation->poll);
-}
-
 /* ---- actions: starting ---- */
-
-/* Without other nodes this one assigns the ranks itself: an empty store, and all ranks are its own. */
-static int assign_ranks_alone(struct agent *a)
-{
-    const struct job *job = a->config->job;
-    uint32_t n = (uint32_t)job->n_workers;
-    struct rank_assignment *assignment = &a->assignment;
-    uint64_t instance = assignment->instance; /* of this run, as a rendezvous would give it */
-
-    if (!instance && random_fill(&instance, sizeof(instance)) < 0)
-        instance = 0; /* snapshots are then ordered by their lock alone */
-    *assignment = (struct rank_assignment){
-        .group_world_size = 1, .world_size = n, .role_world_size = n, .instance = instance};
-    text_copy(assignment->master_addr, sizeof(assignment->master_addr), job->master_addr);
-    if (job->worker_has_store) {
-        int r = worker_store_hold(&a->held_port, &assignment->master_port);
-        if (r)
-            log_line("cannot find a free port for the store of the workers: %s", strerror(-r));
-        return r;
-    }
-    const struct worker_store_options options = {
-        .host = job->master_addr, .port = job->master_port, .security = job->security};
-    int r = worker_store_open(&a->store, &a->loop, &options, &assignment->master_port);
-    if (r)
-        log_line("cannot open the worker store at %s port %u: %s%s", job->master_addr, job->master_port,
-                 strerror(-r),
-                 r == -EADDRINUSE
-                     ? "; another program has it, choose another --master-port or use --standalone"
-                     : "");
-    return r;
-}
-
-static void drop_store(struct agent *a)
-{
-    if (a->held_port >= 0)
-        (void)close(a->held_port);
-    a->held_port = -1;
-    if (a->store)
-        server_stop(a->store, NULL, NULL);
-    a->store = NULL;
-}
-
-/* Several nodes: the rendezvous has named the present store as that of the next generation. */
-static void take_promised_store(struct agent *a)
-{
-    if (a->config->job->meeting == JOB_ROUNDS && !a->store && a->host.generation &&
-        a->assignment.group_rank == 0)
-        a->store = generation_take_store(a->host.generation);
-}
-
-static void do_kill_newcomers(struct agent *a);
-
-/* The files are there: start the generation. */
-static int begin_generation_with(struct agent *a, struct attempt_files *files)
-{
-    a->generation_host.death_notice = a->host.membership ? membership_death_notice(a->host.membership) : NULL;
-    int r = generation_create(&a->host.generation, &a->generation_host, a->group.generation,
-                              a->group.restarts, &a->assignment, files, a->store);
-    if (r) {
-        drop_store(a);
-    } else {
-        a->host.generation->held_port = a->held_port;
-        a->held_port = -1;
-    }
-    a->store = NULL;
-    if (!r && a->group.generation == 0)
-        a->oom_kills_before = cgroup_oom_kills(""); /* after the start, which it would delay */
-    return r;
-}
-
-static int replace_with(struct agent *a, struct attempt_files *files)
-{
-    int r = generation_replace(a->host.generation, a->group.generation, a->group.restarts, &a->assignment,
-                               files, a->store, a->failed, a->replace_cause_rank);
-
-    a->store = NULL; /* the generation owns it */
-    agent_lines_forget(a->lines);
-    if (!r)
-        do_kill_newcomers(a); /* those that were condemned before they were started */
-    return r;
-}
-
-static void on_files_ready(void *data, int r, struct attempt_files *files)
-{
-    struct agent *a = data;
-
-    a->starting = NULL;
-    if (r)
-        drop_store(a);
-    else if (a->is_replacing)
-        r = replace_with(a, files);
-    else
-        r = begin_generation_with(a, files);
-    if (r && a->is_replacing)
-        agent_dispatch_kind(a, GROUP_REPLACE_FAILED);
-    else if (r)
-        agent_dispatch_start_failed(a, r);
-}
-
-/* The workers that wait for their files are not started. The store that was meant for them ends with the generation. */
-static void drop_pending_start(struct agent *a)
-{
-    if (!a->starting)
-        return;
-    attempt_files_cancel(a->starting);
-    a->starting = NULL;
-    if (a->is_replacing && !a->host.generation->server) {
-        a->host.generation->server = a->store;
-        a->store = NULL;
-    }
-}
 
 /* crunctl wants the stacks of all nodes. */
 static bool ask_stacks(void *data)
@@ -329,16 +212,13 @@ static void open_views(struct agent *a)
     agent_stragglers_open(&a->parts[PART_STRAGGLERS], &a->host);
 }
 
-/* Returns 0, or -errno with a line logged. */
-static int make_attempt_files(struct agent *a, const bool *selected)
+/* Makes the files of the attempt. Returns 0, or -errno with a line logged. */
+static int start_workers(struct agent *a)
 {
-    a->is_replacing = selected;
-    int r = attempt_files_begin(&a->starting, &a->files_config, (int)a->group.generation,
-                                (int)a->assignment.rank_base, selected, on_files_ready, a);
-    if (r) {
-        drop_store(a);
+    int r = agent_start_begin(a->start);
+
+    if (r)
         return r;
-    }
     open_views(a); /* while a thread makes the files */
     agent_children_seek_cgroup(a->children);
     return 0;
@@ -346,48 +226,19 @@ static int make_attempt_files(struct agent *a, const bool *selected)
 
 static void do_spawn(struct agent *a)
 {
-    const struct job *job = a->config->job;
+    const struct job *job = a->host.job;
 
-    drop_pending_start(a);
     agent_hang_forget(a->hang);
-    take_promised_store(a);
-    end_generation(a); /* its workers have ended, so its store has no clients */
-    a->is_replacing = false;
     agent_lines_forget(a->lines);
-    a->start_failed = job->meeting == JOB_ALONE ? assign_ranks_alone(a) : 0;
-    if (a->start_failed)
-        return;
-    if (job->health_check && job->meeting != JOB_ROUNDS) /* with other nodes before they count on this one */
+    agent_start_clear(a->start);
+    int r = job->meeting == JOB_ALONE ? agent_start_assign(a->start) : 0;
+    if (!r && job->health_check &&
+        job->meeting != JOB_ROUNDS) /* there before other nodes count on this one */
         agent_health_begin(a->health);
-    else
-        a->start_failed = make_attempt_files(a, NULL);
-}
-
-/* Whether all remaining workers have asked for their store to stay. */
-static bool remaining_keep_store(const struct agent *a)
-{
-    for (int i = 0; i < a->group.config.n_workers; i++)
-        if (a->group.workers[i].can_stay && !a->group.workers[i].failed &&
-            !a->host.generation->keeps_store[i])
-            return false;
-    return true;
-}
-
-/* It is served here, and is to stay. */
-static bool store_is_to_stay(const struct agent *a)
-{
-    return a->host.generation->server && remaining_keep_store(a);
-}
-
-/* The store and the ranks of the next generation, of which some workers remain. */
-static int assign_replacement(struct agent *a)
-{
-    if (a->config->job->meeting == JOB_ROUNDS)
-        take_promised_store(a);
-    else if (store_is_to_stay(a))
-        a->store = generation_take_store(a->host.generation);
-    generation_close_store(a->host.generation); /* the remaining workers do not use it any more */
-    return a->config->job->meeting == JOB_ROUNDS || a->store ? 0 : assign_ranks_alone(a);
+    else if (!r)
+        r = start_workers(a);
+    if (r)
+        a->deferred = failed_start(r);
 }
 
 static int failed_rank(const struct agent *a)
@@ -399,32 +250,39 @@ static int failed_rank(const struct agent *a)
 
 static void do_replace(struct agent *a)
 {
-    int n = a->group.config.n_workers;
-
-    drop_pending_start(a);
     agent_hang_forget(a->hang);
-    a->replace_cause_rank = failed_rank(a);
-    free(a->failed);
-    a->failed = calloc((size_t)n, sizeof(*a->failed));
-    int r = a->failed ? 0 : -ENOMEM;
-    for (int i = 0; !r && i < n; i++)
-        a->failed[i] = a->group.workers[i].state == GROUP_WORKER_NONE;
-    if (!r)
-        r = assign_replacement(a);
-    a->replace_failed = r ? r : make_attempt_files(a, a->failed);
+    if (agent_start_replace(a->start, failed_rank(a)) != 0)
+        a->deferred = plain_event(GROUP_REPLACE_FAILED);
+}
+
+static void do_kill_newcomers(struct agent *a);
+
+static void on_workers_started(void *data, int r, bool is_replacement)
+{
+    struct agent *a = data;
+
+    if (is_replacement && r) {
+        agent_dispatch_kind(a, GROUP_REPLACE_FAILED);
+    } else if (is_replacement) {
+        agent_lines_forget(a->lines);
+        do_kill_newcomers(a); /* those that were condemned before they were started */
+    } else if (r) {
+        agent_dispatch_start_failed(a, r);
+    } else if (a->group.generation == 0) {
+        a->oom_kills_before = cgroup_oom_kills(""); /* after the start, which it would delay */
+    }
 }
 
 /* The workers are to end. */
 static void cancel_start(struct agent *a)
 {
-    bool is_checking = agent_health_is_checking(a->health) && a->config->job->meeting != JOB_ROUNDS;
+    bool is_checking = agent_health_is_checking(a->health) && a->host.job->meeting != JOB_ROUNDS;
 
-    if (!a->starting && !is_checking)
+    if (!agent_start_is_pending(a->start) && !is_checking)
         return;
     agent_health_end(a->health);
-    drop_pending_start(a);
-    drop_store(a);
-    a->start_cancelled = !a->is_replacing;
+    if (agent_start_cancel(a->start))
+        a->deferred = plain_event(GROUP_EMPTY);
 }
 
 /* ---- actions: notices and signals ---- */
@@ -454,7 +312,7 @@ int agent_count_unended(const struct agent *a)
 /* At once, as the report comes only when all workers have ended. */
 static void print_failure_stop(struct agent *a, int worker)
 {
-    int n = agent_count_unended(a), grace_s = a->config->job->shutdown_timeout_s;
+    int n = agent_count_unended(a), grace_s = a->host.job->shutdown_timeout_s;
     const struct group_worker *w = &a->group.workers[worker];
     const struct report_failure failure = {.exit_code = group_worker_code(w)};
     char end[96];
@@ -473,7 +331,7 @@ static void print_signal_stop(struct agent *a, int signal)
 
     if (agent_count_unended(a) > 0 && a->group.interrupt)
         log_line("%s: the workers have %d s to end; %s", signal_name(signal, name) ? name : "a signal",
-                 a->config->job->shutdown_timeout_s,
+                 a->host.job->shutdown_timeout_s,
                  signal == SIGINT && isatty(STDIN_FILENO) ? "press Ctrl-C again to kill them"
                                                           : "a second signal kills them");
 }
@@ -506,14 +364,16 @@ static void do_signal(struct agent *a, enum guardian_order_kind kind, int signal
 
 static void do_kill(struct agent *a)
 {
-    if (a->host.generation && guardian_is_lost(a))
+    const struct generation *g = a->host.generation;
+
+    if (g && !uv_is_active((const uv_handle_t *)&g->poll)) /* the guardian is lost */
         agent_children_sweep(a->children);
     else
         do_signal(a, GUARDIAN_KILL, SIGKILL);
 }
 
 /* One that is still being started is killed as soon as it runs. */
-void agent_kill_worker(void *agent, int worker, const char *option)
+static void kill_worker(void *agent, int worker, const char *option)
 {
     struct agent *a = agent;
     const struct guardian_order order = {.kind = GUARDIAN_KILL_WORKER, .worker = worker};
@@ -546,12 +406,6 @@ static void do_kill_guardian(struct agent *a)
     (void)kill(a->host.generation->guardian, SIGKILL);
 }
 
-static void do_give_up(struct agent *a)
-{
-    agent_children_print_stuck(a->children);
-    a->gave_up = true;
-}
-
 /* ---- actions: time and reports ---- */
 
 static void on_group_deadline(uv_timer_t *timer)
@@ -568,11 +422,6 @@ static void do_arm(struct agent *a, uint64_t deadline_ns)
     (void)uv_timer_start(&a->deadline, on_group_deadline, ms, 0); /* fails only without a callback */
 }
 
-static void do_disarm(struct agent *a)
-{
-    (void)uv_timer_stop(&a->deadline); /* cannot fail on a timer that exists */
-}
-
 static void do_print_report(struct agent *a)
 {
     struct failures_source source = agent_failures_source(a);
@@ -580,12 +429,6 @@ static void do_print_report(struct agent *a)
     if (a->oom_kills_before >= 0)
         source.oom_kills = cgroup_oom_kills("") - a->oom_kills_before;
     failures_tell(&source, &a->outcome);
-}
-
-static void do_start_again(struct agent *a)
-{
-    events_restart(a->host.events, &a->group, &a->outcome);
-    agent_dispatch_kind(a, GROUP_START);
 }
 
 /* ---- the end ---- */
@@ -619,64 +462,41 @@ static void on_console_patience(uv_timer_t *timer)
 {
     struct agent *a = timer->data;
 
-    output_abandon(a->output);
+    output_abandon(a->host.output);
 }
 
 /* ---- the folders of the job ---- */
 
-static void remove_temporary_folders(void *data)
-{
-    logs_remove_temporary(data);
-}
-
-static void remove_empty_folders(void *data)
-{
-    logs_remove_empty(data);
-}
-
-/* The process ends by _exit() then. */
-static void leave_folders(void *data)
-{
-}
-
 /* A temporary folder stays when the user asked for the files in it, or has to know why the job failed. */
 static void begin_removal(struct agent *a)
 {
-    bool all = !job_has_logs(a->config->job) && (a->exit_code == 0 || !a->outcome.has_files);
-
-    if (a->logs.is_temporary)
-        a->removal_failed = bounded_begin(&a->removal, all ? remove_temporary_folders : remove_empty_folders,
-                                          leave_folders, &a->logs) != 0;
-    a->has_begun_removal = true;
+    agent_folders_remove(a->folders,
+                         !job_has_logs(a->host.job) && (a->exit_code == 0 || !a->outcome.has_files));
 }
 
 /* While the rest is closed, where nothing of it writes files among the logs. */
 static void begin_early_removal(struct agent *a)
 {
-    if (!a->has_begun_removal && !job_has_logs(a->config->job) && !agent_hang_has_worked(a->hang) &&
-        attempt_files_wait(0))
+    if (!job_has_logs(a->host.job) && !agent_hang_has_worked(a->hang) && attempt_files_wait(0))
         begin_removal(a);
 }
 
 static void end_logs(struct agent *a)
 {
-    const struct job *job = a->config->job;
-
-    if (!a->has_begun_removal)
-        begin_removal(a);
-    if (a->removal_failed || bounded_end(a->removal, REMOVE_LIMIT_MS) != 0)
+    begin_removal(a);
+    if (!agent_folders_await(a->folders))
         log_line("the disk of the log files does not answer; %s stays",
                  a->logs.base ? a->logs.base : "a folder for temporary files");
-    if (a->logs.is_temporary && a->logs.run && a->exit_code == 0 && job_hides_output(job))
+    if (a->logs.is_temporary && a->logs.run && a->exit_code == 0 && job_hides_output(a->host.job))
         log_line("the workers' output is in %s", a->logs.run);
 }
 
 static void close_everything(struct agent *a)
 {
     cancel_start(a);
-    a->start_cancelled = false;
-    events_end(a->host.events, &a->group, &a->outcome, a->exit_code, a->texts);
-    disk_texts_give_up(a->texts);
+    a->deferred.kind = GROUP_EVENT_COUNT;
+    events_end(a->host.events, &a->group, &a->outcome, a->exit_code, a->failures.texts);
+    disk_texts_give_up(a->failures.texts);
     begin_early_removal(a); /* first, as it takes longest */
     events_begin_history(a->host.events);
     if (a->host.generation && a->host.generation->empty && a->host.generation->guardian)
@@ -684,17 +504,16 @@ static void close_everything(struct agent *a)
     for (size_t i = 0; i < PART_COUNT; i++)
         if (a->parts[i].stop)
             a->parts[i].stop(a->parts[i].self);
-    end_generation(a);
-    drop_store(a);
+    agent_start_stop(a->start);
     rdzv_static_uv_destroy(a->rdzv_static);
     a->rdzv_static = NULL;
     membership_destroy(a->host.membership);
     if (a->group.interrupt) /* the sender of the signal does not wait for a slow console */
         (void)uv_timer_start(&a->deadline, on_console_patience, CONSOLE_PATIENCE_MS, 0);
-    if (!a->gave_up)
-        output_end(a->output);
+    if (!a->failures.gave_up)
+        output_end(a->host.output);
     else /* a process that cannot be killed may hold a pipe open for ever */
-        output_abandon(a->output);
+        output_abandon(a->host.output);
 }
 
 /* The job's cause is that of all nodes where there are several; a static rendezvous knows its own node's only. */
@@ -702,7 +521,7 @@ static bool is_final_end(const struct agent *a)
 {
     if (a->group.interrupt)
         return false;
-    if (a->config->job->meeting == JOB_ROUNDS)
+    if (a->host.job->meeting == JOB_ROUNDS)
         return a->group.is_ending && a->peer_cause.kind == SESSION_CAUSE_WORKER &&
                (a->peer_cause.fatal || final_error_is_in(a->peer_cause.text));
     return a->outcome.is_final;
@@ -710,7 +529,7 @@ static bool is_final_end(const struct agent *a)
 
 static void do_finish(struct agent *a, int code)
 {
-    int no_requeue_code = a->config->job->no_requeue_code;
+    int no_requeue_code = a->host.job->no_requeue_code;
 
     a->exit_code = group_exit_code(&a->group, code, a->outcome.root_code);
     if (code != 0 && no_requeue_code && is_final_end(a))
@@ -725,27 +544,7 @@ static void do_hurry(struct agent *a)
     if (a->host.membership)
         membership_hurry(a->host.membership);
     if (!a->output_ended)
-        output_abandon(a->output);
-}
-
-static void do_await_others(struct agent *a)
-{
-    rdzv_static_uv_leave(a->rdzv_static);
-}
-
-/* ---- several nodes ---- */
-
-/* Remaining workers talk through the store of their first generation: if it is served here, it is offered again, and if
- * the rendezvous keeps its keys, they are kept. */
-void agent_report_ready(struct agent *a)
-{
-    bool keeps_keys = a->assignment.key_space > 0;
-    bool is_kept = a->host.generation && (keeps_keys || a->host.generation->server) &&
-                   (a->store_promised || (a->group.state == GROUP_REPLACING && remaining_keep_store(a)));
-
-    a->store_promised = is_kept;
-    membership_ready(a->host.membership, is_kept && !keeps_keys ? a->assignment.master_port : 0,
-                     is_kept && keeps_keys);
+        output_abandon(a->host.output);
 }
 
 /* ---- the machine ---- */
@@ -791,7 +590,8 @@ static void perform(struct agent *a, const struct group_action *action)
         do_kill_guardian(a);
         break;
     case GROUP_DO_GIVE_UP:
-        do_give_up(a);
+        agent_children_print_stuck(a->children);
+        a->failures.gave_up = true;
         break;
     case GROUP_DO_REPLACE:
         do_replace(a);
@@ -800,7 +600,7 @@ static void perform(struct agent *a, const struct group_action *action)
         do_arm(a, action->deadline_ns);
         break;
     case GROUP_DO_DISARM:
-        do_disarm(a);
+        (void)uv_timer_stop(&a->deadline); /* cannot fail on a timer that exists */
         break;
     case GROUP_DO_PRINT_REPORT:
         do_print_report(a);
@@ -812,10 +612,11 @@ static void perform(struct agent *a, const struct group_action *action)
                  action->value / 1000);
         break;
     case GROUP_DO_START_AGAIN:
-        do_start_again(a);
+        events_restart(a->host.events, &a->group, &a->outcome);
+        agent_dispatch_kind(a, GROUP_START);
         break;
     case GROUP_DO_AWAIT_OTHERS:
-        do_await_others(a);
+        rdzv_static_uv_leave(a->rdzv_static);
         break;
     case GROUP_DO_FINISH:
         do_finish(a, action->value);
@@ -830,10 +631,10 @@ static void perform(struct agent *a, const struct group_action *action)
         membership_done(a->host.membership);
         break;
     case GROUP_DO_REPORT_READY:
-        if (a->config->job->health_check && a->group.state != GROUP_REPLACING)
+        if (a->host.job->health_check && a->group.state != GROUP_REPLACING)
             agent_health_begin(a->health);
         else /* workers that stay have shown that their node is fit */
-            agent_report_ready(a);
+            agent_start_report_ready(a->start);
         break;
     case GROUP_DO_REQUEST_DRAIN:
         membership_drain(a->host.membership);
@@ -887,19 +688,10 @@ void agent_dispatch(void *agent, struct group_event event)
             a->parts[i].after(a->parts[i].self, &step);
     for (size_t i = 0; i < actions.n_items; i++)
         perform(a, &actions.items[i]);
-    if (a->start_failed) {
-        int r = a->start_failed;
-        a->start_failed = 0;
-        agent_dispatch_start_failed(a, r);
-    }
-    if (a->replace_failed) {
-        a->replace_failed = false;
-        agent_dispatch_kind(a, GROUP_REPLACE_FAILED);
-    }
-    if (a->start_cancelled) {
-        a->start_cancelled = false;
-        agent_dispatch_kind(a, GROUP_EMPTY);
-    }
+    const struct group_event deferred = a->deferred;
+    a->deferred.kind = GROUP_EVENT_COUNT;
+    if (deferred.kind != GROUP_EVENT_COUNT)
+        agent_dispatch(a, deferred);
 }
 
 /* ---- life ---- */
@@ -918,7 +710,7 @@ static int open_loop(struct agent *a)
 
 static int init_group(struct agent *a)
 {
-    const struct job *job = a->config->job;
+    const struct job *job = a->host.job;
     const struct group_config config = {
         .n_workers = job->n_workers,
         .max_restarts = job->max_restarts,
@@ -949,27 +741,22 @@ static bool is_warm(const struct agent_config *config)
 
 struct failures_source agent_failures_source(const struct agent *a)
 {
-    struct failures_source source = {.group = &a->group,
-                                     .job = a->config->job,
-                                     .environment = a->config->environment,
-                                     .program = a->config->file,
-                                     .logs = &a->logs,
-                                     .texts = a->texts,
-                                     .rank_base = (int)a->assignment.rank_base,
-                                     .oom_kills = -1,
-                                     .sender = a->sender,
-                                     .gave_up = a->gave_up,
-                                     .final_why = agent_restarts_why(a->restarts)};
+    struct failures_source source = a->failures;
 
+    source.rank_base = (int)a->assignment.rank_base;
     source.line_worker = agent_lines_worker(a->lines, &source.line_cause);
+    source.final_why = agent_restarts_why(a->restarts);
     return source;
 }
 
+/* Where the other nodes have got the failure without its text, that follows. */
 static void on_text_read(void *data, size_t i)
 {
     struct agent *a = data;
+    const struct worker_group *g = &a->group;
 
-    if (agent_texts_is_late(&a->host, a->texts, i))
+    if (a->host.membership && g->cause == GROUP_CAUSE_WORKER && (size_t)g->cause_worker == i &&
+        disk_texts_get(a->failures.texts, i, g->workers[i].generation))
         agent_report_failed(a, (int)i);
     agent_lines_check(a->lines);
 }
@@ -992,9 +779,9 @@ static void on_fit(void *data)
 {
     struct agent *a = data;
 
-    if (a->config->job->meeting == JOB_ROUNDS)
-        agent_report_ready(a);
-    else if (make_attempt_files(a, NULL) != 0)
+    if (a->host.job->meeting == JOB_ROUNDS)
+        agent_start_report_ready(a->start);
+    else if (start_workers(a) != 0)
         agent_dispatch_kind(a, GROUP_START_FAILED);
 }
 
@@ -1036,29 +823,17 @@ static bool take_stacks(void *data, enum watch_reason reason)
 
 static int create_parts(struct agent *a)
 {
-    const struct disk_texts_host texts_host = {.loop = &a->loop,
-                                               .n = failures_n_texts(a->config->job->n_workers),
-                                               .on_read = on_text_read,
-                                               .data = a};
+    const struct disk_texts_host texts_host = {
+        .loop = &a->loop, .n = failures_n_texts(a->host.job->n_workers), .on_read = on_text_read, .data = a};
 
-    a->host = (struct agent_host){.loop = &a->loop,
-                                  .config = a->config,
-                                  .group = &a->group,
-                                  .assignment = &a->assignment,
-                                  .peer_cause = &a->peer_cause,
-                                  .worker_memory = &a->worker_memory,
-                                  .logs = &a->logs,
-                                  .data = a,
-                                  .dispatch = agent_dispatch,
-                                  .kill_worker = agent_kill_worker,
-                                  .note_sender = note_sender,
-                                  .take_stacks = take_stacks,
-                                  .describe = describe_job};
-    a->parts[PART_GROUP] = (struct agent_observer){.self = a, .after = after_step};
+    a->parts[PART_TRACE] = (struct agent_observer){.self = a, .after = after_step};
     a->parts[PART_EVENTS] = (struct agent_observer){.self = a, .after = write_events};
-    int r = disk_texts_create(&a->texts, &texts_host);
+    int r = disk_texts_create(&a->failures.texts, &texts_host);
     if (!r)
-        r = agent_lines_create(&a->lines, &a->parts[PART_LINES], &a->host, a->texts, take_report);
+        r = agent_start_create(&a->start, &a->host, &a->assignment, &a->generation_host, &a->logs,
+                               on_workers_started);
+    if (!r)
+        r = agent_lines_create(&a->lines, &a->parts[PART_LINES], &a->host, a->failures.texts, take_report);
     if (!r)
         r = agent_restarts_create(&a->restarts, &a->parts[PART_RESTARTS], &a->host);
     if (!r)
@@ -1068,6 +843,8 @@ static int create_parts(struct agent *a)
     if (!r)
         r = agent_health_create(&a->health, &a->parts[PART_HEALTH], &a->host, on_fit, on_unfit);
     if (!r)
+        r = agent_folders_create(&a->folders, &a->loop, &a->logs);
+    if (!r)
         r = agent_children_create(&a->children, &a->parts[PART_CHILDREN], &a->host,
                                   &a->generation_host.guardians, a->health);
     if (!r)
@@ -1075,12 +852,59 @@ static int create_parts(struct agent *a)
     return r;
 }
 
+static void init_host(struct agent *a, const struct agent_config *config)
+{
+    a->host = (struct agent_host){.loop = &a->loop,
+                                  .config = config,
+                                  .job = config->job,
+                                  .group = &a->group,
+                                  .assignment = &a->assignment,
+                                  .peer_cause = &a->peer_cause,
+                                  .worker_memory = &a->worker_memory,
+                                  .logs = &a->logs,
+                                  .data = a,
+                                  .dispatch = agent_dispatch,
+                                  .kill_worker = kill_worker,
+                                  .note_sender = note_sender,
+                                  .take_stacks = take_stacks,
+                                  .describe = describe_job};
+    a->failures = (struct failures_source){.group = &a->group,
+                                           .job = config->job,
+                                           .environment = config->environment,
+                                           .program = config->file,
+                                           .logs = &a->logs,
+                                           .oom_kills = -1,
+                                           .sender = a->sender};
+}
+
+/* All but the output. */
+static void init_generation_host(struct agent *a)
+{
+    const struct job *job = a->host.job;
+    uint32_t grace_ms = (uint32_t)job->shutdown_timeout_s * 1000u;
+
+    a->generation_host =
+        (struct generation_host){.loop = &a->loop,
+                                 .config = a->host.config,
+                                 .worker_memory = &a->worker_memory,
+                                 .guardians = {.logs = &a->logs,
+                                               .grace_ms = grace_ms,
+                                               .group_delay_ms = job->worker_first ? grace_ms / 2 : 0,
+                                               .cgroup = -1},
+                                 .warm = is_warm(a->host.config),
+                                 .on_report = on_report,
+                                 .on_lost = on_guardian_lost,
+                                 .on_notice = on_worker_notice,
+                                 .data = a};
+}
+
 static int agent_init(struct agent *a, const struct agent_config *config)
 {
     const struct job *job = config->job;
 
-    *a = (struct agent){
-        .config = config, .generation_host.guardians.cgroup = -1, .oom_kills_before = -1, .held_port = -1};
+    *a = (struct agent){.oom_kills_before = -1, .deferred.kind = GROUP_EVENT_COUNT};
+    init_host(a, config);
+    init_generation_host(a);
     int r = init_group(a);
     if (!r)
         r = logs_init(&a->logs, job->log_dir, job_has_logs(job), config->environment, job->n_workers);
@@ -1094,29 +918,12 @@ static int agent_init(struct agent *a, const struct agent_config *config)
         r = create_parts(a);
     if (!r)
         r = output_create(
-            &a->output, &a->loop,
+            &a->host.output, &a->loop,
             &(struct output_callbacks){
                 .on_match = on_line_match, .on_looked = on_looked, .on_end = on_output_end, .data = a});
-    a->host.output = a->output;
+    a->generation_host.output = a->host.output;
     if (!r && prctl(PR_SET_CHILD_SUBREAPER, 1) < 0)
         r = -errno;
-    a->files_config = (struct attempt_files_config){
-        .loop = &a->loop, .job = job, .environment = config->environment, .logs = &a->logs};
-    a->generation_host = (struct generation_host){.loop = &a->loop,
-                                                  .config = config,
-                                                  .worker_memory = &a->worker_memory,
-                                                  .guardians = a->generation_host.guardians,
-                                                  .output = a->output,
-                                                  .kept = &a->kept_guardian,
-                                                  .warm = is_warm(config),
-                                                  .on_report = on_report,
-                                                  .on_lost = on_guardian_lost,
-                                                  .on_notice = on_worker_notice,
-                                                  .data = a};
-    a->generation_host.guardians.logs = &a->logs;
-    a->generation_host.guardians.grace_ms = (uint32_t)job->shutdown_timeout_s * 1000u;
-    a->generation_host.guardians.group_delay_ms =
-        job->worker_first ? a->generation_host.guardians.grace_ms / 2 : 0;
     return r;
 }
 
@@ -1131,7 +938,7 @@ static void start_job(struct agent *a)
 {
     (void)uv_timer_start(&a->history_timer, on_history_delay, HISTORY_DELAY_MS,
                          0); /* fails only without a callback */
-    if (a->config->job->meeting == JOB_ALONE)
+    if (a->host.job->meeting == JOB_ALONE)
         agent_dispatch_kind(a, GROUP_START);
     else if (agent_meet(a) != 0)
         agent_dispatch_kind(a, GROUP_START_FAILED);
@@ -1141,7 +948,7 @@ static bool print_in_order(void *data, const char *lines)
 {
     struct agent *a = data;
 
-    return output_say(a->output, lines);
+    return output_say(a->host.output, lines);
 }
 
 /* A failed worker has an error file of its own, or none. */
@@ -1151,7 +958,7 @@ static void record_own_error(const struct agent *a)
     bool is_workers = cause == GROUP_CAUSE_WORKER || cause == GROUP_CAUSE_GUARDIAN;
 
     if (a->group.interrupt || (a->exit_code != 0 && !is_workers))
-        failures_record_own(a->config->environment, a->group.interrupt,
+        failures_record_own(a->host.config->environment, a->group.interrupt,
                             cause == GROUP_CAUSE_EXEC ? a->outcome.reason : NULL);
 }
 
@@ -1173,16 +980,15 @@ int agent_run(const struct agent_config *config)
     if (a.group.state == GROUP_IDLE)
         start_job(&a);
     (void)uv_run(&a.loop, UV_RUN_DEFAULT); /* ends when the last handle is closed */
-    (void)uv_loop_close(&a.loop);          /* no handle is open any more */
     log_redirect(NULL, NULL);
     record_own_error(&a);
     events_destroy(a.host.events);
-    bool are_files_made = attempt_files_wait(REMOVE_LIMIT_MS);
+    bool are_files_made = attempt_files_wait(LATE_LIMIT_MS);
     bool is_watch_over = agent_hang_destroy(a.hang); /* it may write files among the logs */
     end_logs(&a);
+    (void)uv_loop_close(&a.loop);               /* no handle is open any more */
     bounded_wait_for_then(CONSOLE_PATIENCE_MS); /* the note on threads */
-    if (!are_files_made || !is_watch_over || bounded_is_hung() || resolver_is_asking() ||
-        side_thread_is_hung()) {
+    if (!are_files_made || !is_watch_over || bounded_is_hung() || resolver_is_asking() || side_thread_is_hung()) {
         trace_close();
         /* A thread that waits for a disk or for name servers uses what would be freed now. */
         _exit(a.exit_code);
@@ -1191,9 +997,10 @@ int agent_run(const struct agent_config *config)
         if (a.parts[i].destroy)
             a.parts[i].destroy(a.parts[i].self);
     free(a.signals);
-    disk_texts_destroy(a.texts);
-    free(a.failed);
-    output_destroy(a.output);
+    free(a.folders);
+    disk_texts_destroy(a.failures.texts);
+    agent_start_destroy(a.start);
+    output_destroy(a.host.output);
     group_finish(&a.group);
     worker_memory_finish(&a.worker_memory);
     logs_finish(&a.logs);

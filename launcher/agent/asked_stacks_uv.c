@@ -57,7 +57,7 @@ static char *bounded_stacks_json(const struct agent_host *host, const char *fold
     _cleanup_free_ char *lines = strdup(text ? text : "");
 
     while (lines) {
-        char *json = job_stacks_to_json(host->config->job->run_id_text, folder, lines);
+        char *json = job_stacks_to_json(host->job->run_id_text, folder, lines);
         char *end = strrchr(lines, '\n');
 
         if (!json || strlen(json) <= LOOK_STACKS_JSON_MAX)
@@ -89,7 +89,7 @@ const char *asked_stacks_for_look(const struct asked_stacks *a)
 
 static void send_to_crunctl(const struct asked_stacks *a, const char *folder, const char *text)
 {
-    _cleanup_free_ char *json = job_stacks_to_json(a->host->config->job->run_id_text, folder, text);
+    _cleanup_free_ char *json = job_stacks_to_json(a->host->job->run_id_text, folder, text);
 
     a->send(a->host->data, json);
 }
