@@ -40,7 +40,6 @@
 #include "launcher/cli/plan.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/host/cgroup_os.h"
-#include "launcher/output/attempt_files_uv.h"
 #include "launcher/output/output_uv.h"
 #include "launcher/rdzv/job_keys_os.h"
 #include "launcher/rdzv/membership_uv.h"
@@ -477,7 +476,7 @@ static void begin_removal(struct agent *a)
 /* While the rest is closed, where nothing of it writes files among the logs. */
 static void begin_early_removal(struct agent *a)
 {
-    if (!job_has_logs(a->host.job) && !agent_hang_has_worked(a->hang) && attempt_files_wait(0))
+    if (!job_has_logs(a->host.job) && !agent_hang_has_worked(a->hang) && !side_thread_is_hung())
         begin_removal(a);
 }
 
@@ -983,12 +982,12 @@ int agent_run(const struct agent_config *config)
     log_redirect(NULL, NULL);
     record_own_error(&a);
     events_destroy(a.host.events);
-    bool are_files_made = attempt_files_wait(LATE_LIMIT_MS);
+    (void)side_thread_wait(LATE_LIMIT_MS);           /* what it makes is removed */
     bool is_watch_over = agent_hang_destroy(a.hang); /* it may write files among the logs */
     end_logs(&a);
     (void)uv_loop_close(&a.loop);               /* no handle is open any more */
     bounded_wait_for_then(CONSOLE_PATIENCE_MS); /* the note on threads */
-    if (!are_files_made || !is_watch_over || bounded_is_hung() || resolver_is_asking() || side_thread_is_hung()) {
+    if (!is_watch_over || bounded_is_hung() || resolver_is_asking() || side_thread_is_hung()) {
         trace_close();
         /* A thread that waits for a disk or for name servers uses what would be freed now. */
         _exit(a.exit_code);

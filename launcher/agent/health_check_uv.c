@@ -24,7 +24,7 @@
 #include "launcher/output/logs_os.h"
 #include "launcher/supervise/spawn_worker_os.h"
 #include "launcher/supervise/worker_start.h"
-#include "launcher/util/bounded_os.h"
+#include "launcher/util/side_thread_uv.h"
 #include "launcher/util/log_os.h"
 #include "launcher/util/signal_name.h"
 #include "launcher/util/strlist.h"
@@ -129,10 +129,22 @@ static void drop_health_log(void *data)
     free(l);
 }
 
+static void on_log_kept(void *owner, void *data)
+{
+    if (data)
+        drop_health_log(data);
+}
+
 static void keep_output(struct health_check *c)
 {
     struct health_log *l =
         c->config.logs->base && !c->config.logs->is_temporary ? calloc(1, sizeof(*l)) : NULL;
+    const struct side_task task = {.run = append_health_log,
+                                   .drop = drop_health_log,
+                                   .done = on_log_kept,
+                                   .data = l,
+                                   .limit_ms = APPEND_MS};
+    struct side_call *call;
     char host[256];
 
     if (!l)
@@ -141,9 +153,10 @@ static void keep_output(struct health_check *c)
     (void)snprintf(l->name, sizeof(l->name), "health_check_%s.log", host); /* fits */
     l->text = c->kept;
     c->kept = (struct buf){0};
-    if (logs_copy(&l->logs, c->config.logs) < 0 ||
-        bounded_call(append_health_log, drop_health_log, l, APPEND_MS) != -ETIMEDOUT)
+    if (logs_copy(&l->logs, c->config.logs) < 0)
         drop_health_log(l);
+    else
+        (void)side_thread_submit(&call, c->config.loop, &task); /* without a thread the log lacks it */
 }
 
 /* ---- the end ---- */

@@ -1,38 +1,28 @@
 /*
- * Two parts: the request belongs to the loop and is freed when libuv has closed its handle; what the thread works on is
- * shared, with a reference for each side.
- *
- * Ways it fails: a folder or file cannot be made (logged with the remedy; a restart goes on without files), no thread, and a disk that hangs: then the
- * request is pending until it is cancelled. Each cancelled request may leave a thread behind; after HUNG_MAX of them
- * further requests fail.
+ * Ways it fails: a folder or file cannot be made (logged with the remedy; a restart goes on without files), no thread, and a disk that
+ * hangs: then the request is pending until it is cancelled. Each cancelled request may leave a thread behind; side_thread_submit()
+ * bounds their number.
  */
 
 #include "launcher/output/attempt_files_uv.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "launcher/cli/job.h"
 #include "launcher/output/logs_os.h"
 #include "launcher/output/output_stream_os.h"
 #include "launcher/util/log_os.h"
-#include "launcher/util/thread_os.h"
+#include "launcher/util/side_thread_uv.h"
 #include "base/cleanup.h"
 
-enum { ERROR_SIZE = 4608, HUNG_MAX = 16 };
+enum { ERROR_SIZE = 4608 };
 
 /* What the thread works on. */
 struct attempt_work {
-    pthread_mutex_t lock; /* of the next four members */
-    unsigned n_references;
-    bool is_cancelled, is_made;
-    uv_async_t *async; /* valid until is_cancelled is set */
-
     struct attempt_files_config config;
     struct logs logs; /* a copy */
     bool is_new_run;  /* the thread has made its folders */
@@ -45,13 +35,10 @@ struct attempt_work {
 };
 
 struct attempt_request {
-    uv_async_t async;
-    struct attempt_work *work;
+    struct side_call *call;
     void (*on_ready)(void *data, int r, struct attempt_files *files);
     void *data;
 };
-
-static _Atomic int n_hung;
 
 /* ---- the thread ---- */
 
@@ -154,56 +141,32 @@ static int make_files(struct attempt_work *w)
     return r && can_do_without(w, r) ? go_on_without_files(w) : r;
 }
 
-/* Drops a reference. The caller holds the lock, which is released. */
-static void drop_work(struct attempt_work *w)
-{
-    bool is_last = --w->n_references == 0;
-
-    (void)pthread_mutex_unlock(&w->lock);
-    if (!is_last)
-        return;
-    free_files(&w->files);
-    logs_finish(&w->logs);
-    free(w->selected);
-    (void)pthread_mutex_destroy(&w->lock);
-    free(w);
-}
-
 static void make_in_thread(void *data)
 {
     struct attempt_work *w = data;
 
     w->result = make_files(w);
-    (void)pthread_mutex_lock(&w->lock);
-    w->is_made = true;
-    bool is_late = w->is_cancelled;
-    if (!is_late) {
-        (void)uv_async_send(w->async); /* cannot fail on a handle that is open */
-        drop_work(w);
-        return;
-    }
-    (void)pthread_mutex_unlock(&w->lock);
+}
+
+static void free_work(struct attempt_work *w)
+{
+    free_files(&w->files);
+    logs_finish(&w->logs);
+    free(w->selected);
+    free(w);
+}
+
+/* The files are not wanted any more. */
+static void drop_work(void *data)
+{
+    struct attempt_work *w = data;
+
     if (w->is_new_run)
         logs_remove_temporary(&w->logs);
-    (void)pthread_mutex_lock(&w->lock);
-    drop_work(w);
-    n_hung--;
+    free_work(w);
 }
 
 /* ---- the loop ---- */
-
-static void free_request(uv_handle_t *handle)
-{
-    free(handle->data);
-}
-
-/* Ends the loop's part. The caller holds the lock, which is released. */
-static void close_request(struct attempt_request *request)
-{
-    drop_work(request->work);
-    request->work = NULL;
-    uv_close((uv_handle_t *)&request->async, free_request);
-}
 
 /* The folders are those of the later attempts as well. */
 static void keep_folders(struct attempt_work *w)
@@ -229,20 +192,18 @@ static void log_failure(const struct attempt_work *w, int r)
         log_line("cannot prepare the output of the workers: %s%s", strerror(-r), log_remedy(r));
 }
 
-static void on_made(uv_async_t *async)
+static void on_made(void *owner, void *data)
 {
-    struct attempt_request *request = async->data;
-    struct attempt_work *w = request->work;
+    struct attempt_request *request = owner;
+    struct attempt_work *w = data;
+    int r = w->result;
 
-    if (!w)
-        return;        /* closing */
-    int r = w->result; /* the thread has done its part: it sent this */
     keep_folders(w);
     if (r || *w->error)
         log_failure(w, r);
     request->on_ready(request->data, r, r ? NULL : &w->files);
-    (void)pthread_mutex_lock(&w->lock);
-    close_request(request);
+    free_work(w);
+    free(request);
 }
 
 static struct attempt_work *new_work(const struct attempt_files_config *config, int attempt, int rank_base,
@@ -256,35 +217,14 @@ static struct attempt_work *new_work(const struct attempt_files_config *config, 
     w->config = *config;
     w->attempt = attempt;
     w->rank_base = rank_base;
-    w->n_references = 1;
-    (void)pthread_mutex_init(&w->lock, NULL); /* does not fail on Linux */
     w->selected = selected ? malloc(n * sizeof(*selected)) : NULL;
     if (w->selected)
         memcpy(w->selected, selected, n * sizeof(*selected));
     if ((selected && !w->selected) || logs_copy(&w->logs, config->logs) != 0) {
-        (void)pthread_mutex_lock(&w->lock);
-        drop_work(w);
+        free_work(w);
         return NULL;
     }
     return w;
-}
-
-static int start_request(struct attempt_request *request, uv_loop_t *loop)
-{
-    int r = uv_async_init(loop, &request->async, on_made);
-    if (r) {
-        free(request);
-        return r;
-    }
-    request->async.data = request;
-    request->work->async = &request->async;
-    request->work->n_references++;
-    r = call_in_thread(make_in_thread, request->work);
-    if (!r)
-        return 0;
-    request->work->n_references--; /* no other thread has it */
-    uv_close((uv_handle_t *)&request->async, free_request);
-    return r;
 }
 
 int attempt_files_begin(struct attempt_request **ret, const struct attempt_files_config *config, int attempt,
@@ -293,22 +233,17 @@ int attempt_files_begin(struct attempt_request **ret, const struct attempt_files
 {
     struct attempt_request *request = calloc(1, sizeof(*request));
     struct attempt_work *w = request ? new_work(config, attempt, rank_base, selected) : NULL;
-    int r = n_hung >= HUNG_MAX ? -EBUSY : w ? 0 : -ENOMEM;
+    const struct side_task task = {
+        .run = make_in_thread, .drop = drop_work, .done = on_made, .data = w, .owner = request};
+    int r = w ? side_thread_submit(&request->call, config->loop, &task) : -ENOMEM;
 
     if (!r) {
-        *request = (struct attempt_request){.work = w, .on_ready = on_ready, .data = data};
-        r = start_request(request, config->loop); /* frees it when it fails */
-    } else {
-        free(request);
-    }
-    if (!r) {
+        request->on_ready = on_ready;
+        request->data = data;
         *ret = request;
         return 0;
     }
-    if (w) {
-        (void)pthread_mutex_lock(&w->lock);
-        drop_work(w);
-    }
+    free(request);
     log_line("cannot create the log files: %s%s", strerror(-r),
              r == -EBUSY ? "; the disk of the logs has not answered for several generations, choose another "
                            "place with --log-dir"
@@ -318,24 +253,11 @@ int attempt_files_begin(struct attempt_request **ret, const struct attempt_files
 
 void attempt_files_cancel(struct attempt_request *request)
 {
-    if (!request)
-        return;
-    struct attempt_work *w = request->work;
-    (void)pthread_mutex_lock(&w->lock);
-    w->is_cancelled = true;
-    bool is_made = w->is_made;
-    if (!is_made)
-        n_hung++;
-    else
-        keep_folders(w); /* whoever removes the folders of the job removes these */
-    close_request(request);
-}
+    struct attempt_work *w = side_thread_cancel(request->call);
 
-bool attempt_files_wait(unsigned timeout_ms)
-{
-    const struct timespec pause = {.tv_nsec = 1000000};
-
-    for (unsigned i = 0; i < timeout_ms && n_hung > 0; i++)
-        (void)nanosleep(&pause, NULL); /* a signal ends it early, and it is asked again */
-    return n_hung == 0;
+    if (w) {
+        keep_folders(w); /* the removal of the folders of the job includes these */
+        free_work(w);
+    }
+    free(request);
 }

@@ -43,9 +43,5 @@ int attempt_files_begin(struct attempt_request **ret, const struct attempt_files
                         int rank_base, const bool *selected,
                         void (*on_ready)(void *data, int r, struct attempt_files *files), void *data);
 
-/* The thread removes what it makes from now on. NULL is fine. */
+/* The thread removes what it makes from now on; the process has to end by _exit() while side_thread_is_hung(). */
 void attempt_files_cancel(struct attempt_request *request);
-
-/* Waits for the threads of cancelled requests, which remove what they have made. False when one has not ended within
- * timeout_ms: it uses the job, so the process has to end by _exit(). */
-bool attempt_files_wait(unsigned timeout_ms);

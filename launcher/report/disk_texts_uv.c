@@ -114,7 +114,7 @@ bool disk_texts_await_any(const struct disk_texts *t)
 
 void disk_texts_give_up(struct disk_texts *t)
 {
-    side_thread_cancel(t->call);
+    file_part_drop(side_thread_cancel(t->call));
     while (t->first) {
         file_part_drop(steal_ptr(t->first->part));
         t->first->is_replaced = false;

@@ -83,7 +83,7 @@ static bool wait_until_ended(struct bounded *b, unsigned timeout_ms)
     return b->has_ended;
 }
 
-/* False: the thread is left behind. */
+/* Frees it. False: the thread is left behind, and does that. */
 static bool wait_or_leave(struct bounded *b, unsigned timeout_ms)
 {
     (void)pthread_mutex_lock(&b->lock);
@@ -92,41 +92,22 @@ static bool wait_or_leave(struct bounded *b, unsigned timeout_ms)
     if (!has_ended)
         is_hung = true; /* before the thread can see that it was left */
     (void)pthread_mutex_unlock(&b->lock);
+    if (has_ended)
+        free_bounded(b);
     return has_ended;
-}
-
-int bounded_begin(struct bounded **ret, void (*run)(void *data), void (*drop)(void *data), void *data)
-{
-    *ret = NULL;
-    if (is_hung)
-        return -EBUSY;
-    struct bounded *b = new_bounded(run, drop, data);
-    if (!b || call_in_thread(run_bounded, b) != 0) {
-        if (b)
-            free_bounded(b);
-        run(data);
-        return 0;
-    }
-    *ret = b;
-    return 0;
-}
-
-int bounded_end(struct bounded *b, unsigned timeout_ms)
-{
-    if (!b)
-        return 0;
-    if (!wait_or_leave(b, timeout_ms))
-        return -ETIMEDOUT;
-    free_bounded(b);
-    return 0;
 }
 
 int bounded_call(void (*run)(void *data), void (*drop)(void *data), void *data, unsigned timeout_ms)
 {
-    struct bounded *b;
-
-    int r = bounded_begin(&b, run, drop, data);
-    return r ? r : bounded_end(b, timeout_ms);
+    if (is_hung)
+        return -EBUSY;
+    struct bounded *b = new_bounded(run, drop, data);
+    if (b && call_in_thread(run_bounded, b) == 0)
+        return wait_or_leave(b, timeout_ms) ? 0 : -ETIMEDOUT;
+    if (b)
+        free_bounded(b);
+    run(data);
+    return 0;
 }
 
 static bool is_one_pending(const sigset_t *signals)
@@ -183,7 +164,8 @@ int bounded_call_or_signal(const struct bounded_steps *steps, void *data, const 
 
 void bounded_wait_for_then(unsigned timeout_ms)
 {
-    (void)bounded_end(in_then, timeout_ms);
+    if (in_then)
+        (void)wait_or_leave(in_then, timeout_ms); /* bounded_is_hung() */
     in_then = NULL;
 }
 

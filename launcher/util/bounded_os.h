@@ -16,15 +16,6 @@
  */
 int bounded_call(void (*run)(void *data), void (*drop)(void *data), void *data, unsigned timeout_ms);
 
-struct bounded;
-
-/*
- * The same in two steps, for what goes on while the caller does something else. *ret may be NULL with 0: nothing is to be
- * waited for. bounded_end() waits at most timeout_ms from its own call on. It has to be called.
- */
-int bounded_begin(struct bounded **ret, void (*run)(void *data), void (*drop)(void *data), void *data);
-int bounded_end(struct bounded *b, unsigned timeout_ms);
-
 struct bounded_steps {
     void (*run)(void *data);
     void (*then)(void *data); /* NULL: nothing */

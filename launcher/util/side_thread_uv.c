@@ -3,9 +3,12 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "launcher/util/thread_os.h"
 #include "base/cleanup.h"
+
+enum { HUNG_MAX = 16 };
 
 /* Shared by the thread and the loop; the one that is later frees it. */
 struct side_work {
@@ -77,17 +80,23 @@ static struct side_work *end_side_call(struct side_call *c)
     return has_returned ? w : NULL;
 }
 
+/* Data where run() has returned, else NULL. */
+static void *take_side_data(struct side_call *c)
+{
+    struct side_work *w = end_side_call(c);
+    void *data = w ? steal_ptr(w->task.data) : NULL;
+
+    if (w)
+        free_side_work(w);
+    return data;
+}
+
 static void finish_side_call(struct side_call *c)
 {
     if (!c->work)
         return; /* closing */
     const struct side_task task = c->work->task;
-    struct side_work *w = end_side_call(c);
-    if (w) {
-        w->task.data = NULL;
-        free_side_work(w);
-    }
-    task.done(task.owner, w ? task.data : NULL);
+    task.done(task.owner, take_side_data(c));
 }
 
 static void on_side_return(uv_async_t *async)
@@ -104,7 +113,7 @@ int side_thread_submit(struct side_call **ret, uv_loop_t *loop, const struct sid
 {
     struct side_call *c = calloc(1, sizeof(*c));
     struct side_work *w = calloc(1, sizeof(*w));
-    int r = c && w ? uv_async_init(loop, &c->async, on_side_return) : -ENOMEM;
+    int r = n_left >= HUNG_MAX ? -EBUSY : c && w ? uv_async_init(loop, &c->async, on_side_return) : -ENOMEM;
 
     if (r) {
         task->drop(task->data);
@@ -124,21 +133,27 @@ int side_thread_submit(struct side_call **ret, uv_loop_t *loop, const struct sid
         return r;
     }
     c->work = w;
-    (void)uv_timer_start(&c->deadline, on_side_deadline, task->limit_ms,
-                         0); /* fails only without a callback */
+    if (task->limit_ms) /* fails only without a callback */
+        (void)uv_timer_start(&c->deadline, on_side_deadline, task->limit_ms, 0);
     *ret = c;
     return 0;
 }
 
-void side_thread_cancel(struct side_call *c)
+void *side_thread_cancel(struct side_call *c)
 {
-    struct side_work *w = c ? end_side_call(c) : NULL;
-
-    if (w)
-        free_side_work(w);
+    return c ? take_side_data(c) : NULL;
 }
 
 bool side_thread_is_hung(void)
 {
+    return n_left > 0;
+}
+
+bool side_thread_wait(unsigned timeout_ms)
+{
+    const struct timespec pause = {.tv_nsec = 1000000};
+
+    for (unsigned i = 0; i < timeout_ms && n_left > 0; i++)
+        (void)nanosleep(&pause, NULL); /* a signal ends it early, and it is asked again */
     return n_left > 0;
 }

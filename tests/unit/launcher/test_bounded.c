@@ -88,27 +88,6 @@ static void calls_one_after_the_other_have_one_thread(void **state)
     assert_int_not_equal(last, getpid());
 }
 
-static void a_call_goes_on_meanwhile(void **state)
-{
-    int pipe_fds[2];
-    struct seen waits, other = {.read_from = -1};
-    struct bounded *b, *c;
-
-    (void)state;
-    assert_int_equal(pipe(pipe_fds), 0);
-    waits = (struct seen){.read_from = pipe_fds[0]};
-    assert_int_equal(bounded_begin(&b, run, drop, &waits), 0);
-    assert_int_equal(bounded_begin(&c, run, drop, &other), 0); /* not behind the first one */
-    assert_int_equal(bounded_end(c, LIMIT_MS), 0);
-    assert_int_equal(other.n_runs, 1);
-    assert_int_equal(waits.n_runs, 0);
-    assert_int_equal(write(pipe_fds[1], "x", 1), 1);
-    assert_int_equal(bounded_end(b, LIMIT_MS), 0);
-    assert_int_equal(waits.n_runs, 1);
-    assert_int_equal(waits.n_drops, 0);
-    assert_int_equal(bounded_end(NULL, 0), 0);
-}
-
 static void a_call_that_hangs_is_left(void **state)
 {
     int pipe_fds[2];
@@ -211,7 +190,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(calls_one_after_the_other_have_one_thread),
-        cmocka_unit_test(a_call_goes_on_meanwhile),
         cmocka_unit_test(a_call_that_hangs_is_left),
         cmocka_unit_test(the_second_step_is_waited_for),
         cmocka_unit_test(a_second_step_that_hangs_is_left),

@@ -5,6 +5,7 @@
 
 #include "launcher/util/side_thread_uv.h"
 
+#include <errno.h>
 #include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +20,7 @@
 struct test_task {
     sem_t *may_end; /* NULL: it does not wait */
     sem_t *dropped;
+    sem_t *returns; /* NULL: not of interest */
     int result;
 };
 
@@ -29,6 +31,8 @@ static void run_test_task(void *data)
     while (t->may_end && sem_wait(t->may_end) < 0) {
     }
     t->result = 7;
+    if (t->returns)
+        (void)sem_post(t->returns);
 }
 
 static void drop_test_task(void *data)
@@ -100,6 +104,85 @@ static void a_call_is_done_or_late_or_cancelled(void **state)
     assert_int_equal(uv_loop_close(&loop), 0);
 }
 
+/* Threads have returned from run() when they have posted this, and from all that follows a moment later. */
+static void settle(void)
+{
+    (void)usleep(50000);
+}
+
+static void a_cancelled_call_gives_back_what_it_has_made(void **state)
+{
+    sem_t dropped, returns;
+    struct test_task t = {.dropped = &dropped, .returns = &returns};
+    struct side_call *c;
+    uv_loop_t loop;
+
+    (void)state;
+    assert_int_equal(sem_init(&dropped, 0, 0) | sem_init(&returns, 0, 0), 0);
+    assert_int_equal(uv_loop_init(&loop), 0);
+    const struct side_task task = {
+        .run = run_test_task, .drop = drop_test_task, .done = on_test_task, .data = &t};
+    assert_int_equal(side_thread_submit(&c, &loop, &task), 0);
+    while (sem_wait(&returns) < 0) {
+    }
+    settle();
+    assert_ptr_equal(side_thread_cancel(c), &t); /* not dropped, which would free it */
+    assert_int_equal(t.result, 7);
+    assert_false(side_thread_is_hung());
+    (void)uv_run(&loop, UV_RUN_DEFAULT);
+    assert_int_equal(uv_loop_close(&loop), 0);
+}
+
+static void a_call_without_a_deadline_is_waited_for(void **state)
+{
+    sem_t may_end, dropped;
+    struct test_task *t = calloc(1, sizeof(*t));
+    struct side_call *c;
+    uv_loop_t loop;
+    int done = 0;
+
+    (void)state;
+    assert_non_null(t);
+    assert_int_equal(sem_init(&may_end, 0, 0) | sem_init(&dropped, 0, 0), 0);
+    assert_int_equal(uv_loop_init(&loop), 0);
+    *t = (struct test_task){.may_end = &may_end, .dropped = &dropped};
+    const struct side_task task = {
+        .run = run_test_task, .drop = drop_test_task, .done = on_test_task, .data = t, .owner = &done};
+    assert_int_equal(side_thread_submit(&c, &loop, &task), 0);
+    settle();
+    (void)uv_run(&loop, UV_RUN_NOWAIT);
+    assert_int_equal(done, 0);
+    assert_int_equal(sem_post(&may_end), 0);
+    (void)uv_run(&loop, UV_RUN_DEFAULT);
+    assert_int_equal(done, 7);
+    assert_int_equal(uv_loop_close(&loop), 0);
+}
+
+static void few_calls_hang_at_a_time(void **state)
+{
+    sem_t may_end, dropped;
+    int done = 0, n = 0;
+    uv_loop_t loop;
+
+    (void)state;
+    assert_int_equal(sem_init(&may_end, 0, 0) | sem_init(&dropped, 0, 0), 0);
+    assert_int_equal(uv_loop_init(&loop), 0);
+    for (; n < 16; n++)
+        assert_null(side_thread_cancel(submit(&loop, &may_end, &dropped, &done)));
+    struct test_task *t = calloc(1, sizeof(*t));
+    assert_non_null(t);
+    *t = (struct test_task){.dropped = &dropped};
+    struct side_call *c;
+    const struct side_task task = {.run = run_test_task, .drop = drop_test_task, .data = t};
+    assert_int_equal(side_thread_submit(&c, &loop, &task), -EBUSY);
+    assert_true(side_thread_wait(1));
+    for (int i = 0; i < n; i++)
+        assert_int_equal(sem_post(&may_end), 0);
+    assert_false(side_thread_wait(10000));
+    (void)uv_run(&loop, UV_RUN_DEFAULT);
+    assert_int_equal(uv_loop_close(&loop), 0);
+}
+
 struct texts {
     char seen[16];
     size_t n_seen;
@@ -167,6 +250,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_call_is_done_or_late_or_cancelled),
+        cmocka_unit_test(a_cancelled_call_gives_back_what_it_has_made),
+        cmocka_unit_test(a_call_without_a_deadline_is_waited_for),
+        cmocka_unit_test(few_calls_hang_at_a_time),
         cmocka_unit_test(texts_are_read_in_the_order_of_the_requests),
     };
 
