@@ -10,11 +10,10 @@ import statistics
 import sys
 import time
 
-from gpu_report import find_tool, query
+from gpu_report import find_tool, nccl_version, query
 
 HERE = pathlib.Path(__file__).resolve().parent
 KERNELS = ("loss", "norm", "products", "step")
-NCCL_SHARED_GPU = 23003  # the first that several ranks of a GPU may use without a trick
 DEVICE = os.environ.get("GPU_TEST_DEVICE", "cuda")  # of PyTorch
 GATE_S = float(os.environ.get("GPU_TEST_GATE_S", "22"))
 MEMORY_S, MEMORY_MIB = 2, 16
@@ -113,7 +112,8 @@ def compare_with_cpu(r, what, n, epochs):
         r.skip(what, "prepare has computed no curve of the CPU")
     elif epochs:
         distance = max(abs(e["loss_all"] / loss - 1) for e, loss in zip(epochs, curve))
-        r.add(what, len(epochs) == len(curve) and distance < 1e-3, 0, relative_distance=distance)
+        r.hold(what, {f"{len(epochs)} epochs beside {len(curve)}": len(epochs) == len(curve), "the bound is 0.001": distance < 1e-3},
+               relative_distance=distance)
 
 
 def middle_step(r):
@@ -129,7 +129,8 @@ def part_mnist(r):
     epochs = [epochs_of(metrics) if o.ok else [] for o, (_, metrics) in zip(outcomes, specs)]
     if all(epochs):
         resumed = any("resumed from the snapshot of step" in line for _, line in outcomes[1].lines)
-        r.add("killed and resumed: same bits", resumed and epochs[0][-1]["param_crc32c"] == epochs[1][-1]["param_crc32c"], 0)
+        same = epochs[0][-1]["param_crc32c"] == epochs[1][-1]["param_crc32c"]
+        r.hold("killed and resumed: same bits", {"it has not resumed from a snapshot": resumed, "the checksums of the parameters differ": same})
     compare_with_cpu(r, "loss as on the CPU", 1, epochs[0])
 
 
@@ -208,9 +209,9 @@ def job_that_is_killed(r):
     seconds = time.monotonic() - killed
     job.wait(5)
     r.log("job", job.output())
-    why = {} if free and seconds <= MEMORY_S else {"why": "memory of the card is still in use" if not free else "it took too long"}
-    r.add("kill -9 of crun: the card's memory is free", free and seconds <= MEMORY_S and during > before + MEMORY_MIB, seconds,
-          before_mib=before, during_mib=during, **why)
+    r.hold("kill -9 of crun: the card's memory is free",
+           {"the job took no memory of the card": during > before + MEMORY_MIB, "the memory is still in use after 10 s": free,
+            f"the bound is {MEMORY_S} s": seconds <= MEMORY_S}, seconds, before_mib=before, during_mib=during)
 
 
 # ---- alone on the card
@@ -275,7 +276,7 @@ def part_ncu(r):
         return
 
     def values(output):
-        rows = re.findall(r'^"\d+",.*?"([\w:]+)[(<].*"gpu__time_duration.sum","(\w+)","([\d.,]+)"', output, re.M)
+        rows = re.findall(r'^"\d+",.*?"(?:void )?([\w:]+)[(<].*"gpu__time_duration.sum","(\w+)","([\d.,]+)"', output, re.M)
         times = {}
         for name, unit, value in rows:
             times[name] = times.get(name, 0) + float(value.replace(",", "")) * {"ns": 1e-3, "us": 1, "ms": 1e3}.get(unit[:2], 1)
@@ -305,9 +306,8 @@ def on_shared_card(n, *args):
     return ("--backend", "cuda", "--oversubscribe-gpu", *args)
 
 
-def has_nccl(r):
-    r.facts.join(10)
-    version = r.machine["nccl_version"]
+def has_nccl(r, library=None):
+    version = nccl_version(library or r.environment.get("CRW_NCCL_LIBRARY", "libnccl.so.2"))
     if not isinstance(version, int):
         r.skip("ranks on one card", f"there is no NCCL: {version}")
     return isinstance(version, int)
@@ -322,7 +322,8 @@ def compare_ends(r, n, environment):
         if outcome.ok and epochs:
             times[ranks] = time.monotonic() - epochs[0]
     if len(times) == 2:  # an abort that waits for a graph costs 2 s
-        r.add(f"the end of a job on {n} ranks takes no 1.5 s more", times[n] - times[1] < 1.5, 0, end_1=times[1], end_n=times[n])
+        r.hold(f"the end of a job on {n} ranks", {"it takes 1.5 s more than that of 1 rank": times[n] - times[1] < 1.5}, end_1=times[1],
+               end_n=times[n])
 
 
 def kill_once(r, n, kind, step, expected, environment):
@@ -334,15 +335,16 @@ def kill_once(r, n, kind, step, expected, environment):
     if not epochs:
         return
     killed = [t for t, line in lines if ", as --fault asks" in line]
-    again = [t for t, line in lines if killed and t > killed[0] and re.match(r"step \d+  loss", line)]
-    resumed = any(f"resumed from the snapshot of step {step - 1}" in line for _, line in lines)
-    r.add(f"{name}: same parameters as undisturbed", epochs[-1]["param_crc32c"] == expected, 0)
-    r.add(f"{name}: only the step in flight is lost", resumed and bool(again), 0,
-          **({"seconds_to_the_next_step": again[0] - killed[0]} if again else {}))
+    resumed = [t for t, line in lines if f"resumed from the snapshot of step {step - 1}" in line]
+    again = [t for t, line in lines if killed and resumed and t > resumed[0] and re.match(r"step \d+  loss", line)]
+    r.hold(f"{name}: same parameters as undisturbed", {"the checksums of the parameters differ": epochs[-1]["param_crc32c"] == expected})
+    r.hold(f"{name}: only the step in flight is lost", {f"it has not resumed from the snapshot of step {step - 1}": resumed,
+                                                       "no step followed": again},
+           **({"seconds_to_the_next_step": again[0] - killed[0]} if again else {}))
 
 
 def ranks(r, n, environment=None):
-    if not has_nccl(r):
+    if not has_nccl(r, (environment or {}).get("CRW_NCCL_LIBRARY")):
         return
     compare_ends(r, n, environment)
     undisturbed, _ = train(r, f"{n} ranks undisturbed", n, 60, *on_shared_card(n), "--log-every", 1, environment=environment)
@@ -425,7 +427,7 @@ def part_ddp(r):
            torch_job(r, "2 ranks undisturbed", 2, 30, wrapper=wrapper)]
     for n, sums in ((1, one), (2, two)):
         if all(sums):
-            r.add(f"{n} rank(s): the same parameters", len(set().union(*sums)) == 1, 0)
+            r.hold(f"{n} rank(s): the same parameters", {"the checksums of the parameters differ": len(set().union(*sums)) == 1})
 
 
 def part_reconfigure(r):
@@ -439,7 +441,7 @@ def part_reconfigure(r):
     sums = [torch_job(r, name, 2, 170, *kill, crun_args=("--restart-policy=replace", "--replace-timeout=120"), n_processes=2 + bool(kill))
             for name, kill in (("undisturbed", ()), ("rank 1 killed", ("--kill", "1:30")), ("rank 0 killed", ("--kill", "0:30")))]
     if all(sums):
-        r.add("the same parameters", len(set().union(*sums)) == 1, 0)
+        r.hold("the same parameters", {"the checksums of the parameters differ": len(set().union(*sums)) == 1})
 
 
 PARTS = {name[5:].replace("_", "-"): f for name, f in list(globals().items()) if name.startswith("part_")}

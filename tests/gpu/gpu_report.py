@@ -232,6 +232,11 @@ class Report:
     def skip(self, name, why):
         self.add(name, None, 0, why=why)
 
+    def hold(self, name, sentences, seconds=0, **values):
+        """What has to hold, by the sentence that explains why it does not."""
+        broken = [sentence for sentence, holds in sentences.items() if not holds]
+        self.add(name, not broken, seconds, **values, **({"why": "; ".join(broken)} if broken else {}))
+
     def log(self, name, output):
         (self.work / re.sub(r"[^A-Za-z0-9.-]", "_", f"{self.part}-{name}.log")).write_text(output[-LOG_BYTES:])
 
@@ -269,7 +274,7 @@ class Report:
             except (IndexError, KeyError, ValueError, OSError, TypeError, AttributeError) as e:
                 ok, missing = False, f"no figures: {e!r}"
         if not ok and "why" not in figures:
-            figures["why"] = missing if code == 0 and missing else why_of(output)
+            figures["why"] = why_of(output) if code else missing or "the figures are not what they have to be"
         return figures, ok
 
     def together(self, specs):

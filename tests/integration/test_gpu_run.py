@@ -249,6 +249,40 @@ def test_parts_that_this_machine_cannot_run(tmp_path):
             assert part != "multi-rank", p.stdout  # nothing that is installed makes it possible
 
 
+NCU = """==PROF== Connected to process 7
+"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Metric Name","Metric Unit","Metric Value"
+"0","7","train_check","127.0.0.1","void gemm<64, 32>(float const*, int)","1","7","gpu__time_duration.sum","ns","3,456.5"
+"0","7","train_check","127.0.0.1","void gemm<64, 32>(float const*, int)","1","7","launch__grid_size","","24"
+"1","7","train_check","127.0.0.1","relu(float*)","1","7","gpu__time_duration.sum","us","1.5"
+"2","7","train_check","127.0.0.1","void gemm<16, 16>(float const*, int)","1","7","gpu__time_duration.sum","ns","543.5"
+"""
+
+
+def test_tools_of_the_card(tmp_path):
+    """How ncu and compute-sanitizer are called, by scripts in their places, and what is read from ncu's table."""
+    folder, tools = tmp_path / "folder", tmp_path / "tools"
+    folder.mkdir()
+    tools.mkdir()
+    for name in [f"gpu_kernel_{k}" for k in ("loss", "norm", "products", "step")] + ["train_check"]:
+        (folder / name).write_text(f"#!/bin/sh\necho '{name}' $KERNEL_MEMORY \"$@\" >>{tmp_path}/ran\n")
+        (folder / name).chmod(0o755)
+    (tmp_path / "table").write_text(NCU)
+    for tool, script in (("compute-sanitizer", 'test "$1 $3 $4" = "--tool --error-exitcode 1" && echo "$2" >>"$RAN" && shift 4 && exec "$@"'),
+                         ("ncu", 'cat "$TABLE"')):
+        (tools / tool).write_text(f"#!/bin/sh\n{script}\n")
+        (tools / tool).chmod(0o755)
+    environment = {"PATH": f"{tools}:{os.environ['PATH']}", "RAN": str(tmp_path / "tools-ran"), "TABLE": str(tmp_path / "table")}
+    p, _ = run("sanitizer", folder, tmp_path / "reports", **environment)
+    assert p.returncode == 0, p.stdout
+    ran = sorted((tmp_path / "ran").read_text().split("\n")[:-1])
+    assert ran == sorted(["train_check steps 3", *(f"gpu_kernel_{k} device" for k in ("loss", "norm", "norm", "products", "products", "step")),
+                          *(f"gpu_kernel_{k}" for k in ("loss", "norm", "products", "step"))])
+    assert sorted((tmp_path / "tools-ran").read_text().split()) == ["memcheck"] * 9 + ["racecheck"] * 2
+    _, report = run("ncu", folder, tmp_path / "reports", **environment)
+    assert report["results"][0]["launches"] == 3
+    assert (report["results"][0]["gemm"], report["results"][0]["relu"]) == (4.0, 1.5)
+
+
 def test_a_host_for_each_rank():
     p = jobs.run([jobs.ROOT / "tests/workers/shared_gpu", "sh", "-c", "echo $NCCL_HOSTID $NCCL_NET $NCCL_SOCKET_IFNAME"],
                  env={**os.environ, "RANK": "3", "TORCHELASTIC_RUN_ID": "a"})
