@@ -11,6 +11,7 @@ import pytest
 
 import jobs
 from jobs import assert_one_sentence
+from nodes import Nodes, free_port
 
 
 def plugin_folder():
@@ -285,6 +286,21 @@ def test_host_reduces_as_on_the_cpu(tmp_path, gpu_without_nccl, program, n, args
     late, early = (epochs_of(tmp_path / name) for name in ("late", "early"))
     assert [e["param_crc32c"] for e in late] == [e["param_crc32c"] for e in early]
     assert_same_curve(late, epochs_of(tmp_path / "cpu"))
+
+
+def test_hosts_reduce_between_nodes(tmp_path, gpu_without_nccl):
+    """Two ranks share the GPU of each of two nodes: the bits of four that share one."""
+    args = ("--backend", "cuda", *HOST, "--epochs", 1, "--log-every", 0)
+    p = jobs.run(job("classifier", 4, *args), env=gpu_without_nccl())
+    assert p.returncode == 0, p.stderr
+    endpoint = f"--rdzv-endpoint=localhost:{free_port()}"
+    with Nodes(tmp_path) as nodes:
+        for _ in range(2):
+            nodes.crun("--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=c10d", endpoint, "--rdzv-id=reduce", "--no-python",
+                       jobs.train(), "classifier", "--oversubscribe-gpu", *args, env=gpu_without_nccl("early"))
+        assert nodes.codes() == [0, 0], nodes.texts()
+        text = "".join(node.text() for node in nodes)
+    assert re.findall(r"parameters (\w{8})", text) == re.findall(r"parameters (\w{8})", p.stdout) != []
 
 
 def test_killed_rank_and_resume_with_the_host(tmp_path, gpu_without_nccl):
