@@ -134,29 +134,35 @@ def part_mnist(r):
     compare_with_cpu(r, "loss as on the CPU", 1, epochs[0])
 
 
-def part_sanitizer(r):
-    """All at once: the cores suffice, and only the result counts. Device memory is what memcheck sees best."""
+def sanitizer_of(r):
     tool = find_tool("compute-sanitizer")
     if not tool:
         r.skip("compute-sanitizer", "there is no compute-sanitizer on this machine")
+    return tool
+
+
+def under(tool, check):
+    return (tool, "--tool", check, "--error-exitcode", "1")
+
+
+def part_sanitizer(r):
+    """All at once: the cores suffice, and only the result counts. Device memory is what memcheck sees best."""
+    tool = sanitizer_of(r)
+    if not tool:
         return
-
-    def under(name, *options):
-        return (tool, "--tool", name, "--error-exitcode", "1", *options)
-
+    memcheck, racecheck = under(tool, "memcheck"), under(tool, "racecheck")
     device = {"KERNEL_MEMORY": "device"}
-    r.together([kernel(r, k, "in device memory", timeout=70, environment=device, before=under("memcheck")) for k in KERNELS]
-               + [kernel(r, k, timeout=70, before=under("memcheck")) for k in KERNELS]
-               + [kernel(r, k, timeout=70, environment=device, before=under("racecheck")) for k in ("products", "norm")]
-               + [("memcheck train_check", [*under("memcheck"), program(r, "train_check"), "steps", "3"], 70)])
+    r.together([kernel(r, k, "in device memory", timeout=70, environment=device, before=memcheck) for k in KERNELS]
+               + [kernel(r, k, timeout=70, before=memcheck) for k in KERNELS]
+               + [kernel(r, k, timeout=70, environment=device, before=racecheck) for k in ("products", "norm")]
+               + [("memcheck train_check", [*memcheck, program(r, "train_check"), "steps", "3"], 70)])
 
 
 def part_synccheck(r):
-    tool = find_tool("compute-sanitizer")
-    if not tool:
-        r.skip("compute-sanitizer", "there is no compute-sanitizer on this machine")
-        return
-    r.together([kernel(r, k, timeout=70, before=(tool, "--tool", "synccheck", "--error-exitcode", "1")) for k in KERNELS])
+    """Barriers, and memory that is read before it is written."""
+    if tool := sanitizer_of(r):
+        r.together([kernel(r, k, timeout=70, before=under(tool, "synccheck")) for k in KERNELS]
+                   + [("initcheck train_check", [*under(tool, "initcheck"), program(r, "train_check"), "steps", "3"], 70)])
 
 
 # ---- the launcher
@@ -302,8 +308,7 @@ def part_blas(r):
 
 # ---- several ranks on one card
 
-def on_shared_card(n, *args):
-    return ("--backend", "cuda", "--oversubscribe-gpu", *args)
+ON_SHARED_CARD = ("--backend", "cuda", "--oversubscribe-gpu")
 
 
 def has_nccl(r, library=None):
@@ -313,10 +318,10 @@ def has_nccl(r, library=None):
     return isinstance(version, int)
 
 
-def compare_ends(r, n, environment):
+def compare_ends(r, n, environment, more):
     times = {}
     for ranks in (1, n):
-        outcome = r.run(f"toy on {ranks}", crun(r, ranks, r.folder / "train", "toy", *on_shared_card(ranks), "--epochs", 1), 40, None,
+        outcome = r.run(f"toy on {ranks}", crun(r, ranks, r.folder / "train", "toy", *ON_SHARED_CARD, *more, "--epochs", 1), 40, None,
                         environment)
         epochs = [t for t, line in outcome.lines if line.startswith("epoch 1/1")]
         if outcome.ok and epochs:
@@ -326,11 +331,11 @@ def compare_ends(r, n, environment):
                end_n=times[n])
 
 
-def kill_once(r, n, kind, step, expected, environment):
+def kill_once(r, n, kind, step, expected, environment, more):
     """A rank is killed in front of a step or inside it: the same parameters at the end as without that, and one step lost."""
     name = f"{n} ranks {kind} step {step}"
     snapshots = r.work / re.sub(" ", "-", f"snapshots-{r.part}-{name}")
-    epochs, lines = train(r, name, n, 40, *on_shared_card(n), "--log-every", 1, "--snapshot-dir", snapshots,
+    epochs, lines = train(r, name, n, 40, *ON_SHARED_CARD, *more, "--log-every", 1, "--snapshot-dir", snapshots,
                           "--fault", f"rank={n - 1},step={step},kind={kind}", crun_args=("--max-restarts=1",), environment=environment)
     if not epochs:
         return
@@ -343,23 +348,31 @@ def kill_once(r, n, kind, step, expected, environment):
            **({"seconds_to_the_next_step": again[0] - killed[0]} if again else {}))
 
 
-def ranks(r, n, environment=None):
-    if not has_nccl(r, (environment or {}).get("CRW_NCCL_LIBRARY")):
-        return
-    compare_ends(r, n, environment)
-    undisturbed, _ = train(r, f"{n} ranks undisturbed", n, 60, *on_shared_card(n), "--log-every", 1, environment=environment)
+def nccl_ranks(r, n, environment=None):
+    if has_nccl(r, (environment or {}).get("CRW_NCCL_LIBRARY")):
+        ranks(r, n, environment)
+
+
+def ranks(r, n, environment=None, more=()):
+    compare_ends(r, n, environment, more)
+    undisturbed, _ = train(r, f"{n} ranks undisturbed", n, 60, *ON_SHARED_CARD, *more, "--log-every", 1, environment=environment)
     compare_with_cpu(r, f"{n} ranks: loss as on the CPU", n, undisturbed)
     for i, kind in enumerate(("kill", "kill-early") if undisturbed else ()):
-        kill_once(r, n, kind, 30 + i, undisturbed[-1]["param_crc32c"], environment)
+        kill_once(r, n, kind, 30 + i, undisturbed[-1]["param_crc32c"], environment, more)
 
 
 def part_nccl_2(r):
     """NCCL before 2.30.3: each rank is a host of its own, with the transport of sockets."""
-    ranks(r, 2)
+    nccl_ranks(r, 2)
 
 
 def part_nccl_3(r):
-    ranks(r, 3)
+    nccl_ranks(r, 3)
+
+
+def part_reduce_host(r):
+    """The ranks' gradients are summed by libcrw on the host, without NCCL."""
+    ranks(r, 2, more=("--reduce=host",))
 
 
 def part_multi_rank(r):
@@ -368,13 +381,13 @@ def part_multi_rank(r):
     if not own.exists():
         r.skip("NCCL_MULTI_RANK_GPU_ENABLE", "no NCCL was carried; prepare --nccl takes 2.30.3 or later")
         return
-    ranks(r, 2, {"CRW_NCCL_LIBRARY": own, "NCCL_MULTI_RANK_GPU_ENABLE": 1})
+    nccl_ranks(r, 2, {"CRW_NCCL_LIBRARY": own, "NCCL_MULTI_RANK_GPU_ENABLE": 1})
 
 
 def part_host_memory(r):
     """NCCL takes host memory by cuMem calls, which need NUMA information that a small virtual machine may lack."""
     if has_nccl(r):
-        r.run("toy on 2, NCCL_CUMEM_HOST_ENABLE=0", crun(r, 2, r.folder / "train", "toy", *on_shared_card(2), "--epochs", 1), 60, None,
+        r.run("toy on 2, NCCL_CUMEM_HOST_ENABLE=0", crun(r, 2, r.folder / "train", "toy", *ON_SHARED_CARD, "--epochs", 1), 60, None,
               {"NCCL_CUMEM_HOST_ENABLE": 0, "NCCL_DEBUG": "INFO"})
 
 
@@ -401,6 +414,7 @@ def torch_job(r, name, n, timeout, *args, crun_args=(), wrapper=(), n_processes=
     logs.mkdir(parents=True)
     script = r.folder / "in-place/tests/workers/torch_in_place.py"
     found = {}
+    timeout *= 2 if r.emulated else 1  # two busy cores import PyTorch in ten seconds
 
     def values(_output):
         steps, pids, ends = in_place_steps(logs)
@@ -412,7 +426,7 @@ def torch_job(r, name, n, timeout, *args, crun_args=(), wrapper=(), n_processes=
         return v
     command = ["--no-python", *wrapper, os.environ.get("PYTHON_EXEC", sys.executable)] if wrapper else []
     outcome = r.run(name, crun(r, n, *command, script, logs, "--samples", 1000, "--epochs", 1, "--device", DEVICE, *args,
-                               crun_args=("--max-restarts=1", *crun_args)), timeout, values)
+                               crun_args=("--max-restarts=1", *crun_args)), timeout, values, {"XDG_CACHE_HOME": r.work / "cache"})
     return found["ends"] if outcome.ok else None
 
 
@@ -420,9 +434,9 @@ def part_ddp(r):
     """PyTorch's DistributedDataParallel: kill -9 to the next step, with a new process and with one that is forked (--warm)."""
     wrapper = (r.folder / "in-place/tests/workers/shared_gpu",)
     kill = ("--kill", "0:30")
-    one = [torch_job(r, "1 rank killed, cold", 1, 45, *kill, n_processes=2),
+    one = [torch_job(r, "1 rank undisturbed, --warm makes its list", 1, 45, crun_args=("--warm",)),
            torch_job(r, "1 rank killed, --warm", 1, 45, *kill, crun_args=("--warm",), n_processes=2),
-           torch_job(r, "1 rank undisturbed", 1, 30)]
+           torch_job(r, "1 rank killed, cold", 1, 45, *kill, n_processes=2)]
     two = [torch_job(r, "2 ranks killed", 2, 45, "--kill", "1:30", wrapper=wrapper, n_processes=4),
            torch_job(r, "2 ranks undisturbed", 2, 30, wrapper=wrapper)]
     for n, sums in ((1, one), (2, two)):
@@ -450,4 +464,4 @@ PARTS = {name[5:].replace("_", "-"): f for name, f in list(globals().items()) if
 FIRST = (("kernels", 10, 40), ("curves", 15, 40), ("mnist", 15, 60), ("sanitizer", 25, 80), ("wait", 5, 60), ("launcher", 15, 50),
          ("memory", 10, 40), ("ours", 12, 40), ("pytorch", 15, 120), ("ncu", 15, 40), ("blas", 12, 50), ("nccl-2", 25, 90),
          ("ddp", 20, 200))
-SECOND = (("nccl-2", 25, 90), ("multi-rank", 25, 90), ("nccl-3", 25, 90), ("synccheck", 20, 80), ("host-memory", 10, 60))
+SECOND = (("nccl-2", 25, 90), ("reduce-host", 25, 90), ("multi-rank", 25, 90), ("nccl-3", 25, 90), ("synccheck", 20, 80), ("host-memory", 10, 60))

@@ -2,6 +2,7 @@
 its failure."""
 
 import collections
+import ctypes.util
 import concurrent.futures
 import datetime
 import json
@@ -167,6 +168,8 @@ class Report:
             self.folder = self.work / "unpacked"
             with tarfile.open(folder / PACK) as tar:
                 tar.extractall(self.folder)
+            if ctypes.util.find_library("z"):  # else Python's own modules would load the one that was carried
+                (self.folder / "libz.so.1").unlink(missing_ok=True)
         settings = self.folder / SETTINGS
         self.settings = json.loads(settings.read_text()) if settings.exists() else {}
         self.emulated = self.settings.get("emulated", False)
@@ -274,7 +277,8 @@ class Report:
             except (IndexError, KeyError, ValueError, OSError, TypeError, AttributeError) as e:
                 ok, missing = False, f"no figures: {e!r}"
         if not ok and "why" not in figures:
-            figures["why"] = why_of(output) if code else missing or "the figures are not what they have to be"
+            signal_text = f"ended by signal {-code}: " if code < 0 else ""
+            figures["why"] = signal_text + why_of(output) if code else missing or "the figures are not what they have to be"
         return figures, ok
 
     def together(self, specs):

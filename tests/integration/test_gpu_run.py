@@ -147,6 +147,7 @@ def test_missing_figures_explain_nothing(tmp_path):
     def values(_output):
         raise FileNotFoundError("metrics")
     assert judge(1, "train: no GPU\n", values) == ({"why": "train: no GPU"}, False)
+    assert judge(-11, "begun\n", None) == ({"why": "ended by signal 11: begun"}, False)
     assert judge(0, "train: fine\n", values) == ({"why": "no figures: FileNotFoundError('metrics')"}, False)
 
 
