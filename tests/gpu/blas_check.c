@@ -36,7 +36,7 @@ static void must(cudaError_t r, const char *what)
 {
     if (r == cudaSuccess)
         return;
-    (void)fprintf(stderr, "blas_check: %s: %s\n", what, cudaGetErrorString(r));
+    (void)fprintf(stderr, "kernel_blas: %s: %s\n", what, cudaGetErrorString(r));
     exit(1);
 }
 
@@ -282,19 +282,19 @@ int main(int argc, char **argv)
     int n_devices = 0;
 
     if (argc < 2 || (!timed && strcmp(argv[1], "check") != 0) || edge < 512 || edge > 16384) {
-        (void)fprintf(stderr, "usage: blas_check check [EDGE] | time [EDGE]\n");
+        (void)fprintf(stderr, "usage: kernel_blas check [EDGE] | time [EDGE]\n");
         return 2;
     }
     if (cudaGetDeviceCount(&n_devices) != cudaSuccess || n_devices == 0) {
-        (void)fprintf(stderr, "blas_check: no device\n");
+        (void)fprintf(stderr, "kernel_blas: no device\n");
         return 77;
     }
     if (cuda_blas_open(getenv("CRW_CUBLASLT_LIBRARY"), &l.blas) != 0) {
-        (void)fprintf(stderr, "blas_check: %s\n", crw_error_message());
+        (void)fprintf(stderr, "kernel_blas: %s\n", crw_error_message());
         return 1;
     }
     if (!l.blas) {
-        (void)fprintf(stderr, "blas_check: no cuBLASLt can be loaded\n");
+        (void)fprintf(stderr, "kernel_blas: no cuBLASLt can be loaded\n");
         return 77;
     }
     const int code = run(&l, edge, timed);
