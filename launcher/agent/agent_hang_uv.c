@@ -12,11 +12,9 @@
 #include <string.h>
 
 #include "launcher/agent/agent_host_uv.h"
-#include "launcher/agent/agent_uv.h"
 #include "launcher/agent/asked_stacks_uv.h"
 #include "launcher/agent/generation_uv.h"
 #include "launcher/agent/hang_report_uv.h"
-#include "launcher/cli/job.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/host/worker_memory_os.h"
 #include "launcher/rdzv/membership_uv.h"
@@ -27,7 +25,6 @@
 #include "launcher/watch/watch_uv.h"
 #include "base/time.h"
 #include "rendezvous/server/server_uv.h"
-#include "rendezvous/session/session_message.h"
 
 enum {
     CULPRIT_MS = 10000,     /* for the end of the worker that was killed alone */

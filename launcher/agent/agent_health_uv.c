@@ -12,14 +12,11 @@
 
 #include "base/utf8.h"
 #include "launcher/agent/agent_host_uv.h"
-#include "launcher/agent/agent_uv.h"
 #include "launcher/agent/health_check_uv.h"
-#include "launcher/cli/job.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/rdzv/membership_uv.h"
 #include "launcher/util/log_os.h"
 #include "base/time.h"
-#include "rendezvous/session/session_message.h"
 
 #define SECOND_NS UINT64_C(1000000000)
 

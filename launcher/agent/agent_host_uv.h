@@ -6,22 +6,20 @@
  */
 
 #include <stdbool.h>
-#include <stdint.h>
 #include <uv.h>
 
+#include "launcher/agent/agent_uv.h"
+#include "launcher/cli/job.h"
 #include "launcher/supervise/worker_group.h"
 #include "launcher/watch/stack_requests.h"
+#include "rendezvous/session/session_message.h"
 
-struct agent_config;
 struct events;
 struct generation;
-struct job;
 struct job_status;
 struct logs;
 struct membership;
 struct output;
-struct rank_assignment;
-struct session_cause;
 struct worker_memory;
 
 /* The job as parts see it, and what they ask for. One for all; it lives as long as the agent. */

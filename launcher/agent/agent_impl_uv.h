@@ -6,20 +6,14 @@
  */
 
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <sys/types.h>
 #include <uv.h>
 
 #include "launcher/agent/agent_host_uv.h"
-#include "launcher/agent/agent_uv.h"
 #include "launcher/agent/generation_uv.h"
 #include "launcher/host/worker_memory_os.h"
 #include "launcher/output/logs_os.h"
 #include "launcher/report/failures_os.h"
-#include "launcher/supervise/worker_group.h"
 #include "proto/worker_notice.h"
-#include "rendezvous/session/session_message.h"
 
 /* The parts, in the order in which they see a step of the group machine, describe the job and are stopped. */
 enum agent_part {

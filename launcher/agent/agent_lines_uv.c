@@ -18,8 +18,6 @@
 #include <stdlib.h>
 
 #include "launcher/agent/agent_host_uv.h"
-#include "launcher/agent/agent_uv.h"
-#include "launcher/cli/job.h"
 #include "launcher/cli/line_rules.h"
 #include "launcher/output/output_pump_os.h"
 #include "launcher/output/output_uv.h"
@@ -31,7 +29,6 @@
 #include "launcher/util/log_os.h"
 #include "base/cleanup.h"
 #include "base/time.h"
-#include "rendezvous/session/session_message.h"
 
 enum {
     HELD_MS = 1000,

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <stdbool.h>
-
 struct agent_host;
 struct agent_lines;
 struct agent_observer;

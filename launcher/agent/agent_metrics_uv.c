@@ -7,8 +7,6 @@
 #include <string.h>
 
 #include "launcher/agent/agent_host_uv.h"
-#include "launcher/agent/agent_uv.h"
-#include "launcher/cli/job.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/output/output_pump_os.h"
 #include "launcher/rdzv/membership_uv.h"

@@ -16,7 +16,6 @@
 #include "launcher/agent/agent_status_uv.h"
 #include "launcher/agent/asked_stacks_uv.h"
 #include "launcher/agent/generation_uv.h"
-#include "launcher/cli/job.h"
 #include "launcher/rdzv/job_keys_os.h"
 #include "launcher/rdzv/membership_uv.h"
 #include "launcher/rdzv/rdzv_static_uv.h"
@@ -27,7 +26,6 @@
 #include "launcher/util/log_os.h"
 #include "launcher/util/signal_name.h"
 #include "base/time.h"
-#include "rendezvous/server/server_uv.h"
 
 /* ---- to the workers and to the rendezvous ---- */
 

@@ -7,12 +7,9 @@
 #include <stdlib.h>
 
 #include "launcher/agent/agent_host_uv.h"
-#include "launcher/agent/agent_uv.h"
-#include "launcher/cli/job.h"
 #include "launcher/host/worker_beat_os.h"
 #include "launcher/host/worker_memory_os.h"
 #include "launcher/supervise/restart_progress.h"
-#include "rendezvous/session/session_message.h"
 
 struct agent_restarts {
     const struct agent_host *host;

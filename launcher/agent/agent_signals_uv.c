@@ -11,8 +11,6 @@
 #include "launcher/agent/agent_children_uv.h"
 #include "launcher/agent/agent_hang_uv.h"
 #include "launcher/agent/agent_host_uv.h"
-#include "launcher/agent/agent_uv.h"
-#include "launcher/cli/job.h"
 #include "launcher/host/proc_info_os.h"
 #include "launcher/supervise/suspend.h"
 #include "base/time.h"

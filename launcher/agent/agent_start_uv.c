@@ -8,16 +8,13 @@
 
 #include "base/utf8.h"
 #include "launcher/agent/agent_host_uv.h"
-#include "launcher/agent/agent_uv.h"
 #include "launcher/agent/generation_uv.h"
-#include "launcher/cli/job.h"
 #include "launcher/output/attempt_files_uv.h"
 #include "launcher/rdzv/membership_uv.h"
 #include "launcher/rdzv/worker_store_uv.h"
 #include "launcher/util/log_os.h"
 #include "base/random_os.h"
 #include "rendezvous/server/server_uv.h"
-#include "rendezvous/session/session_message.h"
 
 struct agent_start {
     struct agent_host *host;

@@ -9,8 +9,6 @@
 
 #include "base/utf8.h"
 #include "launcher/agent/agent_host_uv.h"
-#include "launcher/agent/agent_uv.h"
-#include "launcher/cli/job.h"
 #include "launcher/ctl/control_uv.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/job_status_json.h"
@@ -20,7 +18,6 @@
 #include "launcher/rdzv/membership_uv.h"
 #include "launcher/util/trace_os.h"
 #include "rendezvous/session/look_json.h"
-#include "rendezvous/session/session_message.h"
 #include "base/cleanup.h"
 #include "base/minmax.h"
 #include "base/time.h"

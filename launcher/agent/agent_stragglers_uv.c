@@ -10,8 +10,6 @@
 #include <string.h>
 
 #include "launcher/agent/agent_host_uv.h"
-#include "launcher/agent/agent_uv.h"
-#include "launcher/cli/job.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/stragglers.h"
 #include "launcher/host/worker_beat_os.h"

@@ -18,7 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/utf8.h"
@@ -36,7 +35,6 @@
 #include "launcher/agent/agent_stragglers_uv.h"
 #include "launcher/agent/agent_trace_os.h"
 #include "launcher/agent/asked_stacks_uv.h"
-#include "launcher/cli/job.h"
 #include "launcher/cli/plan.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/host/cgroup_os.h"
@@ -45,7 +43,6 @@
 #include "launcher/rdzv/membership_uv.h"
 #include "launcher/rdzv/rdzv_static_uv.h"
 #include "launcher/rdzv/resolver_uv.h"
-#include "launcher/rdzv/worker_store_uv.h"
 #include "launcher/report/disk_texts_uv.h"
 #include "launcher/report/events.h"
 #include "launcher/report/events_os.h"
@@ -61,9 +58,7 @@
 #include "launcher/util/trace_os.h"
 #include "launcher/watch/examined_os.h"
 #include "base/err.h"
-#include "base/random_os.h"
 #include "base/time.h"
-#include "rendezvous/server/server_uv.h"
 
 enum {
     CONSOLE_PATIENCE_MS = 1000, /* at the end, for output that the console has not taken yet */

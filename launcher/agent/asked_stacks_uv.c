@@ -5,9 +5,7 @@
 #include <string.h>
 
 #include "launcher/agent/agent_host_uv.h"
-#include "launcher/agent/agent_uv.h"
 #include "launcher/agent/hang_report_uv.h"
-#include "launcher/cli/job.h"
 #include "launcher/ctl/job_stacks_json.h"
 #include "launcher/rdzv/membership_uv.h"
 #include "launcher/watch/hang_collect.h"
@@ -15,7 +13,6 @@
 #include "base/cleanup.h"
 #include "base/time.h"
 #include "rendezvous/session/look_json.h"
-#include "rendezvous/session/session_message.h"
 
 enum {
     ASKERS_MAX = 16,  /* nodes on which crunctl asks at once; one more gets its report without some ranks */

@@ -12,7 +12,6 @@
 #include "launcher/watch/watch_uv.h"
 #include "base/buf.h"
 #include "base/cleanup.h"
-#include "rendezvous/session/session_message.h"
 
 enum {
     COLLECT_MS =
