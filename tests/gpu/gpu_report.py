@@ -88,20 +88,20 @@ class Running:
     def end(self):
         """crun ends its workers, which are in sessions of their own, when it gets SIGTERM, and its guardian does behind SIGKILL."""
         for number in (signal.SIGTERM, signal.SIGKILL):
-            if self.process.poll() is None:
-                self.signal(number)
-                try:
-                    self.process.wait(END_S)
-                except subprocess.TimeoutExpired:
-                    continue
-        if self.process.poll() is None:
-            self.added.append((time.monotonic(), "error: SIGKILL does not end it\n"))
+            self.signal(number)
+            try:
+                self.process.wait(END_S)
+                return
+            except subprocess.TimeoutExpired:
+                continue
+        self.added.append((time.monotonic(), "error: SIGKILL does not end it\n"))
 
     def signal(self, number):
-        try:
-            os.killpg(self.process.pid, number)
-        except OSError:
-            pass
+        if self.process.poll() is None:  # else its number may be another's
+            try:
+                os.killpg(self.process.pid, number)
+            except OSError:
+                pass
 
 
 Outcome = collections.namedtuple("Outcome", "ok code output lines figures")
@@ -355,8 +355,8 @@ class Report:
     def close(self):
         """False: something failed, or nothing was done."""
         left = [c for c in self.children if c.process.poll() is None]
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            until = time.monotonic() + END_S
+        for number, seconds in ((signal.SIGTERM, 0 if self.stopped else END_S), (signal.SIGKILL, 2)):
+            until = time.monotonic() + seconds
             for child in left:
                 child.signal(number)
             while time.monotonic() < until and any(c.process.poll() is None for c in left):
