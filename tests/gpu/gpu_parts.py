@@ -10,7 +10,7 @@ import statistics
 import sys
 import time
 
-from gpu_report import find_tool, nccl_version, query
+from gpu_report import find_tool, nccl_version, query, why_of
 
 HERE = pathlib.Path(__file__).resolve().parent
 KERNELS = ("loss", "norm", "products", "step")
@@ -197,10 +197,14 @@ def job_that_is_killed(r):
     before = card_mib()
     spec, _ = train_spec(r, "job", 1, 30, "--backend", "cuda", "--log-every", 20, processes="gpu", epochs="100000")
     job = r.start(spec[1])
-    if not wait_for(lambda: any(line.startswith("step ") for _, line in job.lines()), 20):
+
+    def has_stepped():
+        return any(line.startswith("step ") for _, line in job.lines())
+    wait_for(lambda: has_stepped() or job.process.poll() is not None, 20)
+    if not has_stepped() or job.process.poll() is not None:
         job.end()
         r.log("job", job.output())
-        r.add("a job for crunctl", False, 20, why="it takes no step within 20 s: " + job.output()[-200:])
+        r.add("a job for crunctl", False, time.monotonic() - job.began, why="it takes no step: " + why_of(job.output()))
         return
 
     def shown():

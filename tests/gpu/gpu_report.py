@@ -24,13 +24,14 @@ LOG_BYTES = 1 << 20
 LINES_MAX = 10000  # kept of the first and of the last ones each
 END_S = 5  # between SIGTERM and SIGKILL, and behind it
 MARGIN_S = 2 * END_S + 2
-SKIPPED = 77  # the exit code of a program that lacks something here
+SKIPPED, OPTIONAL = 77, ("blas",)  # the exit code of a program that lacks something here; parts in which that is no failure
 LEAST_S = 3  # a program that may run for less is not started
 
 # The first line that matches explains a failure; the line is looked at without the prefix of a rank.
 EXPLAINS = re.compile(r"^(train|train_check|device_check|(gpu_|emulated_)?kernel_\w+|torch_\w+): |\[  ERROR   \]|NCCL WARN|"
                       r"^========= (Invalid|Error|Race|Uninit|Barrier|Program hit|Internal)|"
                       r"^[\w.]*(Error|Exception|Interrupt)\b|\berror\b", re.IGNORECASE)
+CMOCKA = "[  ERROR   ] --- "
 LATE = re.compile(r"not done after \d+ s$")  # Running.wait() adds it
 NOISE = re.compile(r"^\s|\b0 errors?\b|error_file|^crun: ")
 TRACEBACK = re.compile(r"^\s*traceback : (?!To enable)(.*)")
@@ -42,6 +43,9 @@ def why_of(output):
     traceback = [m.group(1) for m in map(TRACEBACK.match, lines) if m]
     failed = [line for line in lines if "FAILED" in line]
     why = (explaining or traceback or failed or lines[-1:] or ["it printed nothing"])[0].strip()
+    if why.startswith(CMOCKA):  # the place is in the next line
+        place = [re.sub(r".*--- ", "", line) for before, line in zip(lines, lines[1:]) if before.strip() == why and "[   LINE" in line][:1]
+        why = " in ".join([why[len(CMOCKA):], *place])
     late = [line for line in lines[-2:] if LATE.match(line)]
     return (f"{late[0]}: {why}" if late and why != late[0] else why)[:300]
 
@@ -137,7 +141,7 @@ def nccl_version(path):
     """As the library counts: 23203 is 2.32.3. In a process of its own, for libraries that do not load."""
     code = "import ctypes, sys; v = ctypes.c_int(); ctypes.CDLL(sys.argv[1]).ncclGetVersion(ctypes.byref(v)); print(v.value)"
     output = query(sys.executable, "-c", code, path)
-    return int(output) if output.isdigit() else output[-200:]
+    return int(output) if output.isdigit() else why_of(output)
 
 
 def torch_facts():
@@ -262,7 +266,7 @@ class Report:
         output = child.output()
         self.log(name, output)
         figures, ok = self.judge(code, output, values)
-        ok = None if code == SKIPPED and self.part != "gate" else ok
+        ok = None if code == SKIPPED and self.part in OPTIONAL else ok
         self.add(name, ok, time.monotonic() - child.began, exit=code, **figures)
         return Outcome(ok, code, output, child.lines(), figures)
 

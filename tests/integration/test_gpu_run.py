@@ -124,7 +124,7 @@ Root Cause (first observed failure):
      "train: --backend cuda: there is no GPU: why"),
     (CRUN_TABLE.format("rank 1 cannot connect"), "rank 1 cannot connect"),
     ("[==========] Running 9 test(s).\n[  ERROR   ] --- conv dw[17] is 3\n[   LINE   ] --- a.c:3: error: Failure!\n 9 FAILED TEST(S)\n",
-     "[  ERROR   ] --- conv dw[17] is 3"),
+     "conv dw[17] is 3 in a.c:3: error: Failure!"),
     ("vm:1:2 [0] NCCL INFO a\nvm:1:2 [0] init.cc:903 NCCL WARN Duplicate GPU detected\nlast\n",
      "vm:1:2 [0] init.cc:903 NCCL WARN Duplicate GPU detected"),
     ("[rank0]: Traceback (most recent call last):\n[rank0]:   File x\n[rank0]:     raise an error\n[rank0]: RuntimeError: CUDA is gone\n",
