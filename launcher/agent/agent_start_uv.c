@@ -1,7 +1,6 @@
 #include "launcher/agent/agent_start_uv.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -21,7 +20,7 @@ struct agent_start {
     struct rank_assignment *assignment;
     struct generation_host *generations;
     void (*on_start)(void *data, int r, bool is_replacement);
-    struct kept_guardian kept_guardian; /* --warm, between two generations */
+    struct kept_guardian kept_guardian; /* between two generations */
     struct attempt_files_config files_config;
     struct attempt_request *files; /* that are being made; or NULL */
     bool is_replacing;             /* what the files are for */
@@ -234,12 +233,7 @@ bool agent_start_cancel(struct agent_start *s)
 
 static void end_generation(struct agent_start *s)
 {
-    struct generation *g = s->host->generation;
-
-    if (g && g->empty && g->guardian && !s->generations->warm)
-        (void)kill(g->guardian,
-                   SIGKILL); /* it has no child left; it ends by itself unless it has been stopped */
-    generation_destroy(g);
+    generation_destroy(s->host->generation);
     s->host->generation = NULL;
 }
 

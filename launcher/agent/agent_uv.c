@@ -492,9 +492,9 @@ static void close_everything(struct agent *a)
     events_end(a->host.events, &a->group, &a->outcome, a->exit_code, a->failures.texts);
     disk_texts_give_up(a->failures.texts);
     begin_early_removal(a); /* first, as it takes longest */
+    if (a->host.generation)
+        generation_dismiss_guardian(a->host.generation);
     events_begin_history(a->host.events);
-    if (a->host.generation && a->host.generation->empty && a->host.generation->guardian)
-        generation_end_guardian(a->host.generation); /* it may have been stopped */
     for (size_t i = 0; i < PART_COUNT; i++)
         if (a->parts[i].stop)
             a->parts[i].stop(a->parts[i].self);
@@ -974,6 +974,7 @@ int agent_run(const struct agent_config *config)
     if (a.group.state == GROUP_IDLE)
         start_job(&a);
     (void)uv_run(&a.loop, UV_RUN_DEFAULT); /* ends when the last handle is closed */
+    generation_end_guardian(a.generation_host.kept);
     log_redirect(NULL, NULL);
     record_own_error(&a);
     events_destroy(a.host.events);

@@ -1,9 +1,7 @@
 /*
  * Happy path of a start: the folders and log files that a thread has made (attempt_files_uv.h), a notice socket for each
- * worker, arguments and environments with the ranks, then one fork: the guardian starts the workers from the memory it
- * inherits.
- *
- * Warm start: the guardian of the generation before is taken over, if there is one, and gets an order for each worker.
+ * worker, arguments and environments with the ranks, then an order for each worker to the guardian: that of the generation
+ * before, or a new one.
  *
  * Ways it fails: no descriptors, no process. Each is logged with its remedy. Orders that the guardian does not read yet
  * wait here, in their order.
@@ -47,19 +45,14 @@ enum {
 
 /* ---- what workers are started with ---- */
 
-/* Everything that a guardian is forked with; freed afterwards. */
+/* What workers are ordered with; freed afterwards. */
 struct worker_starts {
     struct worker_start *workers;
     struct worker_attributes *attributes;
     struct strlist *arguments, *environments;
     int n_workers;
-    const bool *selected; /* NULL: all */
+    bool *selected;
 };
-
-static bool is_selected(const struct worker_starts *s, int i)
-{
-    return !s->selected || s->selected[i];
-}
 
 /* The worker has its own copies. */
 static void close_worker_fds(const struct worker_start *w)
@@ -69,7 +62,7 @@ static void close_worker_fds(const struct worker_start *w)
             (void)close(w->fds[i]);
 }
 
-static void start_finish(struct worker_starts *s)
+static void free_starts(struct worker_starts *s)
 {
     for (int i = 0; i < s->n_workers; i++) {
         if (s->arguments)
@@ -79,24 +72,36 @@ static void start_finish(struct worker_starts *s)
         if (s->workers)
             close_worker_fds(&s->workers[i]);
     }
+    free(s->selected);
     free(s->arguments);
     free(s->environments);
     free(s->attributes);
     free(s->workers);
+    free(s);
 }
 
-static int start_init(struct worker_starts *s, const struct agent_config *config)
+/* selected NULL: all. */
+static struct worker_starts *new_starts(const struct agent_config *config, const bool *selected)
 {
     size_t n = (size_t)config->job->n_workers;
+    struct worker_starts *s = calloc(1, sizeof(*s));
 
-    *s = (struct worker_starts){.n_workers = config->job->n_workers};
-    s->workers = calloc(n, sizeof(*s->workers));
-    s->attributes = calloc(n, sizeof(*s->attributes));
-    s->arguments = calloc(n, sizeof(*s->arguments));
-    s->environments = calloc(n, sizeof(*s->environments));
+    if (!s)
+        return NULL;
+    *s = (struct worker_starts){.workers = calloc(n, sizeof(*s->workers)),
+                                .attributes = calloc(n, sizeof(*s->attributes)),
+                                .arguments = calloc(n, sizeof(*s->arguments)),
+                                .environments = calloc(n, sizeof(*s->environments)),
+                                .selected = malloc(n * sizeof(*s->selected)),
+                                .n_workers = config->job->n_workers};
     for (size_t i = 0; s->workers && i < n; i++)
         s->workers[i] = (struct worker_start){.file = config->file, .fds = WORKER_START_NO_FDS};
-    return s->workers && s->attributes && s->arguments && s->environments ? 0 : -ENOMEM;
+    for (size_t i = 0; s->selected && i < n; i++)
+        s->selected[i] = !selected || selected[i];
+    if (s->workers && s->attributes && s->arguments && s->environments && s->selected)
+        return s;
+    free_starts(s);
+    return NULL;
 }
 
 static void describe_attributes(const struct agent_config *config, int i, struct worker_attributes *ret)
@@ -168,7 +173,7 @@ static int describe_workers(struct generation *g, struct worker_starts *s, const
     };
 
     for (int i = 0; i < job->n_workers; i++) {
-        if (!is_selected(s, i))
+        if (!s->selected[i])
             continue;
         plan.state_fd = g->host->worker_memory->states[i] < 0 ? 0 : SPAWN_STATE_FD;
         int r = describe_worker(s, config, &plan, i);
@@ -200,7 +205,7 @@ static int open_descriptors(struct generation *g, struct worker_starts *s, struc
     for (int i = 0; i < g->n_workers; i++) {
         int pair[2];
 
-        if (!is_selected(s, i))
+        if (!s->selected[i])
             continue;
         int r = take_streams(g, s, files, i);
         if (r)
@@ -214,6 +219,22 @@ static int open_descriptors(struct generation *g, struct worker_starts *s, struc
         s->workers[i].fds[SPAWN_KEY_FD] = g->host->worker_memory->key;
     }
     return 0;
+}
+
+/* *ret is NULL after an error. */
+static int make_starts(struct generation *g, const struct rank_assignment *assignment, int restarts,
+                       struct attempt_files *files, const bool *selected, struct worker_starts **ret)
+{
+    const struct agent_config *config = g->host->config;
+    struct worker_starts *s = new_starts(config, selected);
+
+    int r = s ? describe_workers(g, s, config, assignment, restarts) : -ENOMEM;
+    if (!r)
+        r = open_descriptors(g, s, files);
+    if (r && s)
+        free_starts(s);
+    *ret = r ? NULL : s;
+    return r;
 }
 
 /* ---- notices from workers ---- */
@@ -299,30 +320,21 @@ enum { ORDERS_MAX = 16384 }; /* four for each worker that a node can have */
 struct order_queue {
     struct guardian_order *items; /* from `first` on */
     size_t first, n_items, capacity;
-    struct worker_starts *start; /* what items of kind GUARDIAN_START refer to; or NULL */
-    bool *selected;              /* of start */
+    struct worker_starts *starts; /* what items of kind GUARDIAN_START refer to; or NULL */
 };
 
-static void free_start(struct worker_starts *start)
+static void drop_starts(struct order_queue *q)
 {
-    start_finish(start);
-    free(start);
-}
-
-static void drop_start(struct order_queue *q)
-{
-    if (q->start)
-        free_start(q->start);
-    free(q->selected);
-    q->start = NULL;
-    q->selected = NULL;
+    if (q->starts)
+        free_starts(q->starts);
+    q->starts = NULL;
 }
 
 static void free_orders(struct generation *g)
 {
     if (!g->unsent)
         return;
-    drop_start(g->unsent);
+    drop_starts(g->unsent);
     free(g->unsent->items);
     free(g->unsent);
     g->unsent = NULL;
@@ -351,13 +363,15 @@ static int queue_order(struct generation *g, const struct guardian_order *order)
 static int send_order(struct generation *g, const struct guardian_order *order)
 {
     if (order->kind == GUARDIAN_START)
-        return replacement_send(g->link, order->worker, &g->unsent->start->workers[order->worker]);
+        return replacement_send(g->link, order->worker, &g->unsent->starts->workers[order->worker],
+                                g->host->warm);
     return send(g->link, order, sizeof(*order), MSG_NOSIGNAL) < 0 ? -errno : 0;
 }
 
+/* Too many references: descriptors of orders that the guardian has not read; the limit is that of open files. */
 static bool is_link_full(int r)
 {
-    return r == -EAGAIN || r == -ENOBUFS || r == -ENOMEM || r == -EINTR;
+    return r == -ETOOMANYREFS || r == -EAGAIN || r == -ENOBUFS || r == -ENOMEM || r == -EINTR;
 }
 
 /* A worker that cannot be started is reported as the guardian would. Every other order fails only when the guardian has
@@ -396,7 +410,7 @@ static void send_orders(struct generation *g)
             report_unsent(g, &order, r);
     }
     if (q)
-        drop_start(q);
+        drop_starts(q);
     if (q)
         q->first = q->n_items = 0;
 }
@@ -431,57 +445,59 @@ void generation_pass_lease_on(struct generation *g)
         generation_order(g, &order);
 }
 
-/* Takes over start, in any case. */
-static int queue_starts(struct generation *g, struct worker_starts *start)
+/* Takes over the starts, in any case. */
+static int queue_starts(struct generation *g, struct worker_starts *starts)
 {
-    bool *selected = malloc((size_t)g->n_workers * sizeof(*selected));
     struct order_queue *q = g->unsent ? g->unsent : calloc(1, sizeof(*q));
 
     g->unsent = q;
-    if (!q || !selected || q->start) { /* a replacement comes after the one before has been carried out */
-        free(selected);
-        free_start(start);
-        return q && selected ? -EBUSY : -ENOMEM;
+    if (!q || q->starts) { /* a replacement comes after the one before has been carried out */
+        free_starts(starts);
+        return q ? -EBUSY : -ENOMEM;
     }
-    memcpy(selected, start->selected, (size_t)g->n_workers * sizeof(*selected));
-    start->selected = q->selected = selected;
-    q->start = start;
+    q->starts = starts;
     continue_guardian(g);
     for (int i = 0; i < g->n_workers; i++) {
         const struct guardian_order order = {.kind = GUARDIAN_START, .worker = i};
-        int r = selected[i] ? queue_order(g, &order) : 0;
+        int r = starts->selected[i] ? queue_order(g, &order) : 0;
         if (r)
             return r;
     }
     if (q->first == q->n_items) /* all workers remain: there is nothing to send */
-        drop_start(q);
+        drop_starts(q);
     watch_link(g); /* they are sent from the loop: one that fails is an event of the group machine */
     return 0;
 }
 
-/* ---- warm start ---- */
+/* ---- the guardian ---- */
 
-/* A guardian with a zygote, whose command line and environment are the first worker's. */
-static int spawn_warm_guardian(struct generation *g, const struct worker_starts *start)
+static int spawn_cold_guardian(struct generation *g)
 {
-    const struct agent_config *config = g->host->config;
+    return spawn_guardian((size_t)g->n_workers, NULL, g->host->death_notice, &g->host->guardians,
+                          &g->guardian, &g->link);
+}
+
+/* With a zygote, whose command line and environment are the first worker's. */
+static int spawn_warm_guardian(struct generation *g, const struct worker_start *first)
+{
     _cleanup_close_ int source = zygote_open_source(), import = zygote_open_import();
     struct strlist environment = {0};
 
     if (source < 0 || import < 0)
         return source < 0 ? source : import;
-    zygote_environment(start->workers[0].environment,
-                       config->job->virtual_local_rank ? "CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES" : NULL,
+    zygote_environment(first->environment,
+                       g->host->config->job->virtual_local_rank ? "CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES"
+                                                                : NULL,
                        &environment);
-    struct worker_start zygote = {.file = config->file,
-                                  .argv = start->workers[0].argv,
+    struct worker_start zygote = {.file = first->file,
+                                  .argv = first->argv,
                                   .environment = environment.items,
                                   .fds = WORKER_START_NO_FDS,
-                                  .attributes = g->n_workers == 1 ? start->workers[0].attributes : NULL};
+                                  .attributes = g->n_workers == 1 ? first->attributes : NULL};
     zygote.fds[SPAWN_STATE_FD] = source;
     zygote.fds[SPAWN_IMPORT_FD] = import;
     int r = environment.failed ? -ENOMEM
-                               : spawn_guardian(NULL, (size_t)g->n_workers, &zygote, g->host->death_notice,
+                               : spawn_guardian((size_t)g->n_workers, &zygote, g->host->death_notice,
                                                 &g->host->guardians, &g->guardian, &g->link);
     strlist_finish(&environment);
     return r;
@@ -500,47 +516,26 @@ static bool take_kept_guardian(struct generation *g)
     if (replacement_send_begin(g->link, g->host->death_notice) == 0)
         return true;
     (void)close(g->link); /* which ends it; the agent reaps it */
+    g->guardian = 0;
     g->link = -1;
     return false;
 }
 
-/* Selects all workers of start for queue_starts(), which generation_create() calls when the link is on the loop. */
-static int start_warm(struct generation *g, struct worker_starts *start)
+/* One that begins this generation before it gets other orders. */
+static int get_guardian(struct generation *g, const struct worker_start *first)
 {
-    int r = 0;
+    const struct guardian_order begin = {.kind = GUARDIAN_BEGIN};
 
-    if (!take_kept_guardian(g)) {
-        r = spawn_warm_guardian(g, start);
-        if (!r)
-            r = replacement_send_begin(g->link, g->host->death_notice);
-    }
-    if (r)
-        return r;
-    g->starting = malloc(sizeof(*g->starting));
-    if (!g->starting)
-        return -ENOMEM;
-    *g->starting = *start;
-    *start = (struct worker_starts){0};
-    return 0;
-}
-
-static int order_warm_starts(struct generation *g)
-{
-    _cleanup_free_ bool *all = malloc((size_t)g->n_workers * sizeof(*all));
-    struct worker_starts *start = g->starting;
-
-    if (!all)
-        return -ENOMEM;
-    memset(all, true, (size_t)g->n_workers * sizeof(*all));
-    start->selected = all;
-    g->starting = NULL;
-    return queue_starts(g, start);
+    if (take_kept_guardian(g))
+        return 0;
+    int r = g->host->warm ? spawn_warm_guardian(g, first) : spawn_cold_guardian(g);
+    return r ? r : queue_order(g, &begin); /* it has the death notice in its memory */
 }
 
 /* The guardian stays for the next generation, if it lives and waits for orders. */
 static void keep_guardian(struct generation *g)
 {
-    if (!g->host->warm || !g->empty || !g->guardian)
+    if (!g->empty || !g->guardian || g->is_guardian_ending)
         return;
     *g->host->kept = (struct kept_guardian){.pid = g->guardian, .link = g->link};
     g->guardian = 0;
@@ -560,19 +555,31 @@ static bool await_guardian(pid_t pid)
     }
 }
 
-void generation_end_guardian(struct generation *g)
+void generation_dismiss_guardian(struct generation *g)
 {
     const struct guardian_order order = {.kind = GUARDIAN_END};
 
-    if (g->host->warm)
+    if (g->empty)
         generation_order(g, &order);
-    if (!g->host->warm || !await_guardian(g->guardian)) {
-        (void)kill(g->guardian, SIGKILL); /* it has no child left but a zygote, which dies by that */
-        if (!await_guardian(g->guardian)) /* in the kernel, at a disk that hangs */
+}
+
+void generation_end_guardian(struct kept_guardian *kept)
+{
+    const struct guardian_order order = {.kind = GUARDIAN_END};
+
+    if (!kept->pid)
+        return;
+    /* Perhaps once more. It may have been stopped. Where the order fails, it has ended. */
+    (void)kill(kept->pid, SIGCONT);
+    (void)send(kept->link, &order, sizeof(order), MSG_NOSIGNAL);
+    if (!await_guardian(kept->pid)) {
+        (void)kill(kept->pid, SIGKILL); /* it has no child left but a zygote, which dies by that */
+        if (!await_guardian(kept->pid)) /* in the kernel, at a disk that hangs */
             log_line("the guardian (process %d) does not end on SIGKILL; crun ends without it",
-                     (int)g->guardian);
+                     (int)kept->pid);
     }
-    g->guardian = 0;
+    (void)close(kept->link); /* which ends a guardian that is still there */
+    *kept = (struct kept_guardian){.link = -1};
 }
 
 /* ---- link ---- */
@@ -604,6 +611,7 @@ static void on_link(uv_poll_t *poll, int status, int events)
     }
     while (!g->empty && (n = receive_report(g, &report)) == sizeof(report)) {
         g->empty = report.kind == GUARDIAN_EMPTY;
+        g->is_guardian_ending = g->empty && report.value != 0;
         g->host->on_report(g->host->data,
                            &report); /* with GUARDIAN_EMPTY the last time; g may be closing afterwards */
     }
@@ -640,8 +648,6 @@ static void free_generation(struct generation *g)
     if (g->held_port >= 0)
         (void)close(g->held_port);
     free_orders(g);
-    if (g->starting)
-        free_start(g->starting);
     free(g->notice_fds);
     free(g->keeps_store);
     free(g->listeners);
@@ -681,24 +687,48 @@ static void log_cannot_start(const struct generation *g, int r)
                  log_remedy(r));
 }
 
-static int start_generation(struct generation *g, const struct rank_assignment *assignment, int restarts,
-                            struct attempt_files *files)
+static int watch_guardian(struct generation *g)
 {
-    const struct agent_config *config = g->host->config;
-    struct worker_starts start;
+    g->poll.data = g;
+    int r = uv_poll_start(&g->poll, UV_READABLE | UV_DISCONNECT, on_link);
+    if (!r)
+        r = listen_to_all(g);
+    if (!r && g->host->lease_end_ns)
+        generation_pass_lease_on(g);
+    return r;
+}
 
+static struct generation *new_generation(const struct generation_host *host, uint32_t number)
+{
+    struct generation *g = calloc(1, sizeof(*g));
+    int n_workers = host->config->job->n_workers;
+
+    if (!g)
+        return NULL;
+    *g = (struct generation){
+        .host = host, .number = number, .n_workers = n_workers, .link = -1, .held_port = -1};
+    g->notice_fds = malloc((size_t)n_workers * sizeof(*g->notice_fds));
+    for (int i = 0; g->notice_fds && i < n_workers; i++)
+        g->notice_fds[i] = -1;
+    g->keeps_store = calloc((size_t)n_workers, sizeof(*g->keeps_store));
+    if (g->notice_fds && g->keeps_store)
+        return g;
+    free_generation(g);
+    return NULL;
+}
+
+/* 0 or -errno, with a line logged: then g has no handle. */
+static int prepare_generation(struct generation *g, const struct rank_assignment *assignment, int restarts,
+                              struct attempt_files *files, struct worker_starts **ret)
+{
     take_folder(g, files);
-    int r = start_init(&start, config);
+    int r = make_starts(g, assignment, restarts, files, NULL, ret);
     if (!r)
-        r = describe_workers(g, &start, config, assignment, restarts);
+        r = get_guardian(g, &(*ret)->workers[0]);
     if (!r)
-        r = open_descriptors(g, &start, files);
-    if (!r)
-        r = g->host->warm
-                ? start_warm(g, &start)
-                : spawn_guardian(start.workers, (size_t)start.n_workers, NULL, g->host->death_notice,
-                                 &g->host->guardians, &g->guardian, &g->link);
-    start_finish(&start);
+        r = uv_poll_init(g->host->loop, &g->poll, g->link);
+    if (r && *ret)
+        free_starts(*ret);
     log_cannot_start(g, r);
     return r;
 }
@@ -707,34 +737,21 @@ int generation_create(struct generation **ret, const struct generation_host *hos
                       int restarts, const struct rank_assignment *assignment, struct attempt_files *files,
                       struct server *store)
 {
-    struct generation *g = calloc(1, sizeof(*g));
-    int n_workers = host->config->job->n_workers;
+    struct generation *g = new_generation(host, number);
+    struct worker_starts *starts;
 
     if (!g)
         return -ENOMEM;
-    *g = (struct generation){
-        .host = host, .number = number, .n_workers = n_workers, .link = -1, .held_port = -1};
-    g->notice_fds = malloc((size_t)n_workers * sizeof(*g->notice_fds));
-    for (int i = 0; g->notice_fds && i < n_workers; i++)
-        g->notice_fds[i] = -1;
-    g->keeps_store = calloc((size_t)n_workers, sizeof(*g->keeps_store));
-    int r = g->notice_fds && g->keeps_store ? start_generation(g, assignment, restarts, files) : -ENOMEM;
-    if (!r) {
-        r = uv_poll_init(host->loop, &g->poll, g->link);
-        log_cannot_start(g, r);
-    }
+    int r = prepare_generation(g, assignment, restarts, files, &starts);
     if (r) {
         free_generation(g); /* closes the link, which ends a guardian that was already there */
         return r;
     }
-    g->poll.data = g;
-    r = uv_poll_start(&g->poll, UV_READABLE | UV_DISCONNECT, on_link);
+    r = watch_guardian(g);
     if (!r)
-        r = listen_to_all(g);
-    if (!r && g->host->lease_end_ns)
-        generation_pass_lease_on(g);
-    if (!r && g->starting)
-        r = order_warm_starts(g);
+        r = queue_starts(g, starts);
+    else
+        free_starts(starts);
     if (r) {
         log_cannot_start(g, r);
         generation_destroy(g);
@@ -758,19 +775,19 @@ static void close_worker(struct generation *g, int worker)
     g->keeps_store[worker] = false;
 }
 
-/* Takes over start. */
-static int order_replacements(struct generation *g, struct worker_starts *start)
+/* Takes over the starts. */
+static int order_replacements(struct generation *g, struct worker_starts *starts)
 {
     int r = 0;
 
     for (int i = 0; !r && i < g->n_workers; i++)
-        if (is_selected(start, i))
+        if (starts->selected[i])
             r = listen_to_worker(g, i);
     if (r) {
-        free_start(start);
+        free_starts(starts);
         return r;
     }
-    return queue_starts(g, start);
+    return queue_starts(g, starts);
 }
 
 static void notify_place(struct generation *g, int worker, const struct rank_assignment *r, int restarts,
@@ -819,8 +836,7 @@ int generation_replace(struct generation *g, uint32_t number, int restarts,
                        const struct rank_assignment *assignment, struct attempt_files *files,
                        struct server *store, const bool *failed, int cause_rank)
 {
-    const struct agent_config *config = g->host->config;
-    struct worker_starts *start = calloc(1, sizeof(*start));
+    struct worker_starts *starts;
 
     g->number = number;
     g->server = store;
@@ -828,19 +844,11 @@ int generation_replace(struct generation *g, uint32_t number, int restarts,
         if (failed[i])
             close_worker(g, i);
     take_folder(g, files);
-    int r = start ? start_init(start, config) : -ENOMEM;
-    if (!r) {
-        start->selected = failed;
-        r = describe_workers(g, start, config, assignment, restarts);
-    }
-    if (!r)
-        r = open_descriptors(g, start, files);
-    if (!r) /* before the forks: the remaining workers prepare meanwhile */
+    int r = make_starts(g, assignment, restarts, files, failed, &starts);
+    if (!r) { /* first the notices: the remaining workers prepare meanwhile */
         notify_remaining_workers(g, failed, cause_rank, assignment, restarts);
-    if (!r)
-        r = order_replacements(g, start);
-    else if (start)
-        free_start(start);
+        r = order_replacements(g, starts);
+    }
     log_cannot_start(g, r);
     return r;
 }

@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * One generation of workers on crun's side: its guardian, the notice sockets, and the worker store if it is served here.
+ * One generation of workers on crun's side: the guardian, the notice sockets, and the worker store if it is served here.
  * Created with all workers ordered, destroyed when no process of it is left.
  */
 
@@ -23,7 +23,7 @@ struct attempt_files;
 struct server;
 struct rank_assignment;
 
-/* A guardian that outlives its generations (--warm), between two of them. */
+/* The guardian of the job, between two generations. */
 struct kept_guardian {
     pid_t pid; /* 0: none */
     int link;
@@ -37,10 +37,10 @@ struct generation_host {
     struct spawn_guardian_job guardians;
     struct output *output;
     const struct death_notice
-        *death_notice;          /* for the guardian of the next generation; NULL: no rendezvous */
+        *death_notice;          /* for the guardian in the next generation; NULL: no rendezvous */
     uint64_t lease_end_ns;      /* no worker may run from then on, by boot_ns(); 0: no limit */
     bool warm;                  /* workers are forked by a zygote, if that is possible */
-    struct kept_guardian *kept; /* warm: for the next generation to take */
+    struct kept_guardian *kept; /* for the next generation to take */
     void (*on_report)(void *data, const struct guardian_report *report);
     void (*on_lost)(void *data); /* once, if the link ends before GUARDIAN_EMPTY */
     void (*on_notice)(void *data, int worker, const struct worker_notice *notice); /* from a worker */
@@ -58,12 +58,12 @@ struct generation {
     bool *keeps_store; /* per worker: its last NOTICE_READY asked for it (READY_KEEPS_STORE) */
     struct notice_listener **listeners; /* of the notice sockets, where workers may be replaced; else NULL */
     int n_workers;
-    pid_t guardian;                 /* 0 once reaped */
-    int link;                       /* -1 until it exists */
-    struct order_queue *unsent;     /* what the link did not take yet; NULL: nothing */
-    struct worker_starts *starting; /* warm: until the starts are ordered; else NULL */
-    bool empty;                     /* the guardian has reported it */
-    uv_poll_t poll;                 /* of the link */
+    pid_t guardian;             /* 0 once reaped */
+    int link;                   /* -1 until it exists */
+    struct order_queue *unsent; /* what the link did not take yet; NULL: nothing */
+    bool empty;                 /* the guardian has reported it */
+    bool is_guardian_ending;    /* it has reported that, too */
+    uv_poll_t poll;             /* of the link */
 };
 
 /*
@@ -98,8 +98,11 @@ int generation_replace(struct generation *g, uint32_t number, int restarts,
                        const struct rank_assignment *assignment, struct attempt_files *files,
                        struct server *store, const bool *failed, int cause_rank);
 
-/* The job has ended, and so has the last generation: ends its guardian, waiting for it. */
-void generation_end_guardian(struct generation *g);
+/* The job has ended: the guardian may end meanwhile, if no worker is left. */
+void generation_dismiss_guardian(struct generation *g);
+
+/* The job has ended: ends the guardian that no generation has, waiting for it. */
+void generation_end_guardian(struct kept_guardian *kept);
 
 /* Sends a notice to one worker; dropped when it does not read. */
 void generation_notify(struct generation *g, int worker, const struct worker_notice *notice);

@@ -1,7 +1,8 @@
 /*
- * Happy path: close the descriptors of crun, start the workers in order, then sleep until the kernel reports an event:
- * a worker ended (its pidfd), another child ended (SIGCHLD), crun sent an order (the link). When the last worker has
- * ended, report how many processes are left; when none is left, report that and end.
+ * Happy path: close the descriptors of crun, then sleep until the kernel reports an event: crun sent an order (the link), a
+ * worker ended (its pidfd), another child ended (SIGCHLD). A generation begins with GUARDIAN_BEGIN and an order for each
+ * worker. When the last worker has ended and left processes, report how many; when none is left, report that, and wait for
+ * the next generation or the end of the job.
  *
  * Why pidfds and not wait(-1) alone: epoll returns descriptors in the order in which they became ready, so when several
  * workers die at once, their ends are reported in the order in which they died. A worker whose tracer (a debugger, strace)
@@ -15,13 +16,15 @@
  * Where crun may make cgroups, the workers are in one of their own (job_cgroup_os.h): then SIGKILL is sent to that as well,
  * which needs no /proc, and a keeper does the same when the guardian has been killed.
  *
+ * One guardian for all generations, and they do not mix: a generation ends when the guardian has no child but the zygote, and
+ * crun orders no worker before that. What only a cgroup shows is killed as well.
+ *
  * Replacing: when one worker has failed and the others stay, crun orders a new one in its place. Processes that the old
  * one left in its session are killed; processes that have left that session cannot be distinguished from what other
  * workers have started, and end with those.
  *
- * Warm start: with a zygote (zygote_os.h) the guardian stays for all generations of the job, because the zygote does and a
- * forked worker is adopted by the nearest subreaper above the zygote. It starts nothing by itself then: crun orders
- * GUARDIAN_BEGIN and each worker. A start that is under way counts as a live worker; it is cancelled by an order to stop,
+ * Warm start: a zygote (zygote_os.h) forks the workers, and each is adopted by the nearest subreaper above the zygote, the guardian.
+ * A start that is under way counts as a live worker; it is cancelled by an order to stop,
  * and becomes a start by exec when the zygote cannot fork. The zygote is in no generation: no signal to the workers and
  * no count of orphans includes it. One that ends is launched again, a few times in each generation.
  *
@@ -36,7 +39,8 @@
  * rendezvous has answered. A timer of the kernel that goes on during a suspension wakes the guardian at that time: also when
  * crun is stopped or hangs, no worker runs on.
  *
- * Ways it ends: without children after GUARDIAN_EMPTY, or by SIGKILL. Then its workers get SIGKILL from the kernel (their
+ * Ways it ends: without children after GUARDIAN_END or the end of crun, with children that it cannot list (no /proc, and no cgroup)
+ * after GUARDIAN_EMPTY, or by SIGKILL. Then its workers get SIGKILL from the kernel (their
  * parent-death signal), and the other processes become children of crun, which is a subreaper as well. Every other
  * signal is blocked for life: a batch system that signals all processes of a job must not end the one that cleans up.
  * A signal from a worker is different: it is meant for the launcher, which a worker knows as its parent, so it is
@@ -78,8 +82,9 @@
 enum {
     KILL_INTERVAL_MS = 10,
     CRUN_END_MS = 500,
-    LISTED_MAX = 16384, /* children looked at in one round: four for each worker that a node can have */
-    TOKEN_LINK = -1,    /* epoll data: the number of a worker, or one of these */
+    ORDERS_AT_ONCE = 16, /* starts of workers, of a millisecond at most; then other events have their turn */
+    LISTED_MAX = 16384,  /* children looked at in one round: four for each worker that a node can have */
+    TOKEN_LINK = -1,     /* epoll data: the number of a worker, or one of these */
     TOKEN_SIGNAL = -2,
     TOKEN_ZYGOTE = -3,
     TOKEN_LEASE = -4,
@@ -97,12 +102,12 @@ struct guardian {
     uint64_t release_end_ns; /* SIGKILL then */
     int group_signal;        /* the workers have got it, their groups have not; 0: none */
     uint64_t group_signal_ns;
-    bool is_orphan; /* crun has ended */
+    bool has_lost_link;
+    bool is_orphan; /* the same, because crun has ended */
     bool has_reported_orphans;
-    bool cannot_list; /* processes may be left that cannot be found */
-    bool sweeping;    /* for some worker */
-    /* With a zygote: */
-    struct zygote zygote;
+    bool cannot_list;       /* processes may be left that cannot be found */
+    bool sweeping;          /* for some worker */
+    struct zygote zygote;   /* pid 0: none */
     bool is_zygote_lost;    /* in this generation; reported to crun */
     bool is_zygote_refused; /* for the life of the job, as above */
     bool is_running;        /* from GUARDIAN_BEGIN to GUARDIAN_EMPTY */
@@ -111,7 +116,6 @@ struct guardian {
     bool ending;            /* GUARDIAN_END has come */
     bool has_death_notice;
     size_t unsent_at, n_unsent; /* in setup->unsent: the first report, and how many */
-    bool has_reported_end;
 };
 
 static pid_t listed[LISTED_MAX];
@@ -179,13 +183,6 @@ static int close_others(const struct guardian_setup *s)
         from = s->keep[i] + 1;
     }
     return close_descriptors(from, INT_MAX);
-}
-
-static void close_kept(const struct guardian_setup *s)
-{
-    for (size_t i = 0; i < s->n_keep; i++)
-        if (s->keep[i] != s->link && s->keep[i] != s->cgroup->parent)
-            (void)close(s->keep[i]);
 }
 
 /* Also takes back crun's signal handlers: workers unblock signals before they execute their program. */
@@ -256,13 +253,6 @@ static bool start_guarded_worker(struct guardian *g, size_t i, const struct work
     watch_worker(g, i);
     report_to_crun(g, (struct guardian_report){.kind = GUARDIAN_STARTED, .worker = (int)i, .pid = w->pid});
     return true;
-}
-
-static void start_workers(struct guardian *g)
-{
-    for (size_t i = 0; i < g->setup->n_workers; i++)
-        if (!start_guarded_worker(g, i, &g->setup->workers[i]))
-            return;
 }
 
 /* ---- starts by the zygote ---- */
@@ -492,6 +482,8 @@ static void begin_generation(struct guardian *g, const struct replacement *r)
     if (r->fd >= 0)
         g->has_death_notice =
             pread(r->fd, &latest_notice, sizeof(latest_notice), 0) == (ssize_t)sizeof(latest_notice);
+    if (!g->setup->zygote) /* else it holds the zygote already */
+        job_cgroup_make(g->setup->cgroup);
     g->is_running = true;
     g->group_signal = 0;
     g->n_to_start = g->setup->n_workers;
@@ -726,7 +718,8 @@ static void sweep_sessions(struct guardian *g)
         g->setup->state[i].sweep = false;
 }
 
-static void start_replacement(struct guardian *g, const struct guardian_order *order, struct replacement *r)
+static void start_ordered_worker(struct guardian *g, const struct guardian_order *order,
+                                 struct replacement *r)
 {
     struct guardian_worker *w = &g->setup->state[order->worker];
 
@@ -757,16 +750,16 @@ static void begin_release(struct guardian *g)
     request_end(g, SIGTERM);
 }
 
-/* ---- lease ---- */
-
 /* Between two generations nothing is there to be killed. */
-static void end_lease(struct guardian *g)
+static void begin_kill(struct guardian *g)
 {
-    if (g->setup->zygote && !g->is_running)
+    if (!g->is_running)
         return;
     g->killing = true;
     cancel_starts(g);
 }
+
+/* ---- lease ---- */
 
 /* Without a timer it is as if the lease had ended: no worker must run longer than it. */
 static void set_lease(struct guardian *g, uint64_t end_ns)
@@ -784,7 +777,7 @@ static void set_lease(struct guardian *g, uint64_t end_ns)
     if (g->lease_fd >= 0 && timerfd_settime(g->lease_fd, TFD_TIMER_ABSTIME, &at, NULL) == 0)
         return;
     g->lease_fd = 0;
-    end_lease(g);
+    begin_kill(g);
 }
 
 static void on_lease_timer(struct guardian *g)
@@ -792,7 +785,7 @@ static void on_lease_timer(struct guardian *g)
     uint64_t n;
 
     if (read(g->lease_fd, &n, sizeof(n)) == sizeof(n)) /* not when it has been set anew meanwhile */
-        end_lease(g);
+        begin_kill(g);
 }
 
 static void carry_out_order(struct guardian *g, const struct guardian_order *order, struct replacement *r)
@@ -810,8 +803,7 @@ static void carry_out_order(struct guardian *g, const struct guardian_order *ord
             zygote_end(&g->zygote);
         break;
     case GUARDIAN_KILL:
-        g->killing = true;
-        cancel_starts(g);
+        begin_kill(g);
         break;
     case GUARDIAN_LEASE:
         set_lease(g, order->time_ns);
@@ -820,7 +812,7 @@ static void carry_out_order(struct guardian *g, const struct guardian_order *ord
         kill_worker(g, &g->setup->state[order->worker]);
         break;
     case GUARDIAN_START:
-        start_replacement(g, order, r);
+        start_ordered_worker(g, order, r);
         break;
     case GUARDIAN_PASS_SIGNAL:
         pass_signal(g, order->signal);
@@ -838,7 +830,8 @@ static void carry_out_order(struct guardian *g, const struct guardian_order *ord
     }
 }
 
-static void read_order(struct guardian *g)
+/* Whether there was one. */
+static bool read_order(struct guardian *g)
 {
     struct guardian_order order;
     struct replacement replacement;
@@ -847,19 +840,21 @@ static void read_order(struct guardian *g)
     /* It stays readable. A reset, because crun ended with reports unread, comes ahead of the orders that crun sent before: these
      * follow, then the end. */
     if (n < 0 && (errno == EAGAIN || errno == ECONNRESET || is_short_of_memory(errno)))
-        return;
+        return false;
     if (n <= 0) { /* crun has ended; a closed link would stay readable */
         g->n_unsent = 0;
         g->killing = !g->released;
+        g->has_lost_link = true;
         g->is_orphan = n == 0;
         (void)epoll_ctl(g->epoll_fd, EPOLL_CTL_DEL, g->setup->link, NULL);
         cancel_starts(g);
         if (g->zygote.pid > 0)
             (void)kill(g->zygote.pid, SIGKILL); /* it forks no more */
-        return;
+        return false;
     }
     carry_out_order(g, &order, &replacement);
     replacement_finish(&replacement);
+    return true;
 }
 
 /* ---- signals to the guardian ---- */
@@ -914,8 +909,8 @@ static void on_link(struct guardian *g, uint32_t events)
 {
     if (events & EPOLLOUT)
         send_unsent_reports(g);
-    if (events & ~(uint32_t)EPOLLOUT)
-        read_order(g);
+    for (int i = 0; i < ORDERS_AT_ONCE && events & ~(uint32_t)EPOLLOUT && read_order(g); i++)
+        ;
 }
 
 static void wait_for_events(struct guardian *g)
@@ -968,9 +963,7 @@ static void kill_children(struct guardian *g)
 
 static bool have_workers_ended(const struct guardian *g)
 {
-    if (!g->setup->zygote)
-        return g->n_live == 0;
-    return g->n_live == 0 && g->is_running && (g->n_to_start == 0 || g->refuses_starts || g->killing);
+    return g->n_live == 0 && g->is_running && (g->n_to_start == 0 || g->refuses_starts);
 }
 
 static void report_orphans(struct guardian *g)
@@ -981,31 +974,31 @@ static void report_orphans(struct guardian *g)
 
 static void report_empty(struct guardian *g)
 {
-    report_to_crun(g, (struct guardian_report){.kind = GUARDIAN_EMPTY});
+    if (!g->setup->zygote)
+        job_cgroup_remove(g->setup->cgroup);
+    report_to_crun(g, (struct guardian_report){.kind = GUARDIAN_EMPTY, .value = g->cannot_list});
     g->is_running = g->killing = false;
 }
 
-/* Whether the guardian has nothing more to do. With a zygote the end of a generation is not its own end; the zygote is a
- * child all the time, so a list of children shows whether the generation has ended. Its roots are all in the list,
- * since only this process reaps: what is adopted meanwhile has an ancestor there. */
-static bool is_over(struct guardian *g, bool has_children)
+/* The zygote is a child all the time: then a list of children shows whether the generation has ended. Its roots are all in the
+ * list, since only this process reaps: what is adopted meanwhile has an ancestor there. */
+static void end_generation(struct guardian *g, bool has_children)
 {
-    if (!g->setup->zygote || g->cannot_list)
-        return !has_children || g->cannot_list;
-    if (have_workers_ended(g) && list_children(g) == 0)
+    if (!have_workers_ended(g))
+        return;
+    bool is_empty = g->zygote.pid > 0 ? list_children(g) == 0 : !has_children;
+    if (!is_empty && !g->has_reported_orphans)
+        report_orphans(g);
+    if (is_empty || g->cannot_list)
         report_empty(g);
-    return !has_children && (g->ending || g->is_orphan);
 }
 
-/* The last report; whether crun has taken all of them, or waits for none. */
-static bool has_reported_all(struct guardian *g)
+/* Whether the guardian has nothing more to do, and crun has taken all reports, or waits for none. */
+static bool is_over(const struct guardian *g, bool has_children)
 {
-    if (!g->has_reported_end)
-        job_cgroup_remove(g->setup->cgroup);
-    if (!g->has_reported_end && !g->ending)
-        report_to_crun(g, (struct guardian_report){.kind = GUARDIAN_EMPTY});
-    g->has_reported_end = true;
-    return g->ending || g->n_unsent == 0;
+    if (g->cannot_list && !g->is_running)
+        return g->n_unsent == 0;
+    return !has_children && (g->ending || g->has_lost_link);
 }
 
 /* The end of the link is not enough: a process that ends closes its files a moment before its children get another
@@ -1062,31 +1055,28 @@ _Noreturn void guardian_run(const struct guardian_setup *setup)
         report_to_crun(&g, (struct guardian_report){.kind = GUARDIAN_EXEC_FAILED, .value = -r});
         _exit(1);
     }
-    job_cgroup_make(setup->cgroup);
-    if (setup->zygote)
+    if (setup->zygote) {
+        job_cgroup_make(setup->cgroup);
         launch_zygote(&g);
-    else {
-        start_workers(&g);
-        close_kept(setup);
     }
 
     for (;;) {
         bool has_children = reap_others(&g);
 
-        if ((setup->zygote || has_children) && !g.has_reported_orphans && have_workers_ended(&g))
-            report_orphans(&g);
-        if (is_over(&g, has_children) && has_reported_all(&g))
+        end_generation(&g, has_children);
+        if (is_over(&g, has_children))
             break;
         renew_zygote(&g);
         limit_loading(&g);
         signal_groups_in_time(&g);
         end_release(&g);
-        if (g.killing)
+        if (g.killing && has_children)
             kill_children(&g);
         else if (g.sweeping)
             sweep_sessions(&g);
         wait_for_events(&g);
     }
+    job_cgroup_remove(setup->cgroup);
     if (g.is_orphan && !g.cannot_list && has_crun_ended(setup->crun)) {
         const struct death_notice *notice = g.has_death_notice ? &latest_notice : setup->death_notice;
         if (notice)

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * The guardian: a small process between crun and the workers of a generation, their parent and the subreaper of
- * every process that they start ("shepherd" or "slurmstepd" elsewhere). It stays with the remaining workers when a failed
- * worker is replaced. It exists so that no process of a job outlives crun, however crun ends.
+ * The guardian: a small process between crun and the workers, their parent and the subreaper of every process that they
+ * start ("shepherd" or "slurmstepd" elsewhere). It stays for all generations of the job. It exists so that no process of
+ * a job outlives crun, however crun ends.
  *
  * crun and the guardian are connected by a SOCK_SEQPACKET socket, the link: orders one way, reports the other. The
  * guardian decides nothing; it starts, signals, reaps and reports. When the link ends (crun has ended), it kills all its
@@ -28,13 +28,13 @@ enum guardian_order_kind {
     GUARDIAN_FREEZE, /* SIGSTOP or SIGCONT to the process group of every worker, and to every orphan; as above */
     GUARDIAN_KILL,        /* SIGKILL to every process, again and again until none is left */
     GUARDIAN_KILL_WORKER, /* SIGKILL to that worker's process group */
-    GUARDIAN_START, /* start a new process for `worker`, which has ended (replacement_os.h); what the old one
-                             left in its session is killed */
+    GUARDIAN_START, /* start a process for `worker`, the first one or after its end (replacement_os.h); what an earlier one
+                       of the same generation left in its session is killed */
     GUARDIAN_RELEASE, /* crun is being ended by a signal: when the link ends, SIGTERM and the grace come before
                              SIGKILL, so that workers can save their state */
-    GUARDIAN_BEGIN, /* a generation begins, with GUARDIAN_START for each worker (of a guardian with a zygote) */
-    GUARDIAN_LEASE, /* as GUARDIAN_KILL, at time_ns by CLOCK_BOOTTIME; 0: not; replaces an earlier one */
-    GUARDIAN_END,   /* the job has ended, and so do the zygote and the guardian */
+    GUARDIAN_BEGIN,   /* a generation begins, with GUARDIAN_START for each worker */
+    GUARDIAN_LEASE,   /* as GUARDIAN_KILL, at time_ns by CLOCK_BOOTTIME; 0: not; replaces an earlier one */
+    GUARDIAN_END,     /* the job has ended: end */
 };
 
 struct guardian_order {
@@ -50,7 +50,7 @@ enum guardian_report_kind {
     GUARDIAN_EXEC_FAILED, /* worker: could not; value: errno. No further worker is started */
     GUARDIAN_EXITED,      /* worker: ended; value: its wait status. In the kernel's order */
     GUARDIAN_ORPHANS,     /* all workers have ended; value: processes they left behind */
-    GUARDIAN_EMPTY,       /* no process is left; the guardian ends */
+    GUARDIAN_EMPTY, /* no process of the generation is left; value 1: the guardian ends, as it cannot list those that may be left */
     GUARDIAN_SIGNALLED, /* worker: it, or a process of its session (pid), sent signal `value` to its parent */
     GUARDIAN_ZYGOTE, /* a report of the zygote (zygote_os.h): value: its kind; text; the members named there */
 };
@@ -82,27 +82,25 @@ struct guardian_worker {
 };
 
 struct guardian_setup {
-    const struct worker_start *workers;
     struct guardian_worker *state;
     size_t n_workers;
     struct guardian_report *unsent; /* room for reports that crun does not take yet */
     size_t n_unsent_max;            /* two for each worker and GUARDIAN_UNSENT_MORE */
     int link;
-    int *keep; /* descriptors that the workers need, the link and the folder of cgroups, ascending; all others
-                  above 2 are closed */
+    int *
+        keep; /* descriptors of the zygote, the link and the folder of cgroups, ascending; all others above 2 are closed */
     size_t n_keep;
     pid_t crun;
-    const struct worker_start
-        *zygote;               /* NULL: none. With it the guardian stays for all generations of the job, and
-                                          starts workers by orders alone (GUARDIAN_BEGIN, GUARDIAN_START) */
-    struct job_cgroup *cgroup; /* of the workers */
+    const struct worker_start *zygote; /* NULL: none, workers start by exec */
+    struct job_cgroup *cgroup;         /* of the workers */
     uint32_t
         group_delay_ms; /* longest time between GUARDIAN_SIGNAL to a worker and to its process group; 0: at once */
     /* For the case that crun ends first: */
-    uint32_t grace_ms;                       /* after GUARDIAN_RELEASE, between SIGTERM and SIGKILL */
-    const struct death_notice *death_notice; /* NULL: there is no rendezvous */
-    const struct logs *logs;                 /* folders that crun would have removed; NULL: none */
-    const struct named_file *socket;         /* the same; NULL: none */
+    uint32_t grace_ms; /* after GUARDIAN_RELEASE, between SIGTERM and SIGKILL */
+    const struct death_notice
+        *death_notice;               /* until GUARDIAN_BEGIN brings another; NULL: there is no rendezvous */
+    const struct logs *logs;         /* folders that crun would have removed; NULL: none */
+    const struct named_file *socket; /* the same; NULL: none */
 };
 
 /* For main(): the strings of argv, which guardians overwrite in their copy of the memory. */

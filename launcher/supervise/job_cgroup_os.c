@@ -1,6 +1,7 @@
 /*
- * Happy path: the guardian starts the keeper, makes the cgroup, and starts its workers in it (spawn_worker_os.h). When no
- * process is left it removes the cgroup and kills the keeper. So nothing of this remains, and crun has no part in it.
+ * Happy path: for each generation the guardian starts the keeper, makes the cgroup, and starts the workers in it
+ * (spawn_worker_os.h). When no process is left it removes the cgroup and kills the keeper. So nothing of this remains, and
+ * crun has no part in it. A zygote is in the cgroup as well: with it there is one for all generations.
  *
  * The keeper sleeps in read() on a pipe of which only the guardian has the other end. When the guardian has ended, it
  * writes to cgroup.kill (Linux 5.14; before that it freezes the cgroup and kills each process), removes the folder, and
@@ -49,16 +50,9 @@ enum {
 
 void job_cgroup_init(struct job_cgroup *c, int parent, struct job_cgroup_shared *shared)
 {
-    uint64_t number = 0;
-
     *c = (struct job_cgroup){.parent = shared ? parent : -1, .folder = -1, .pipe = -1, .shared = shared};
-    if (!shared || parent < 0)
-        return;
-    *shared = (struct job_cgroup_shared){0};
-    /* Not the process id: process namespaces that share a cgroup have the same ones. */
-    if (getrandom(&number, sizeof(number), GRND_NONBLOCK) != (ssize_t)sizeof(number))
-        c->parent = -1;
-    (void)snprintf(c->name, sizeof(c->name), "crun-%016llx", (unsigned long long)number); /* fits */
+    if (shared && parent >= 0)
+        *shared = (struct job_cgroup_shared){0};
 }
 
 /* ---- the folder ---- */
@@ -195,6 +189,21 @@ static int run_keeper(void *data)
     clean_up(c);
 }
 
+static void close_pipe(struct job_cgroup *c)
+{
+    if (c->pipe >= 0)
+        (void)close(c->pipe); /* the keeper reads its end */
+    c->pipe = -1;
+}
+
+/* One that still removes an earlier cgroup: there is no other beside it. */
+static bool is_keeper_busy(struct job_cgroup *c)
+{
+    if (c->keeper && waitpid(c->keeper, NULL, __WCLONE | WNOHANG) != 0)
+        c->keeper = c->shared->keeper = 0;
+    return c->keeper != 0;
+}
+
 static int start_keeper(struct job_cgroup *c)
 {
     int pipe[2];
@@ -215,13 +224,11 @@ static int start_keeper(struct job_cgroup *c)
     return 0;
 }
 
+/* Where a filter refuses the kill, the keeper ends by the end of the pipe: no folder is left. */
 static void end_keeper(struct job_cgroup *c)
 {
-    if (!c->keeper)
-        return;
     (void)kill(c->keeper, SIGKILL); /* a child that is not reaped */
-    (void)close(c->pipe); /* where a filter refuses the kill, the keeper ends by this: no folder is left */
-    c->pipe = -1;
+    close_pipe(c);
     while (waitpid(c->keeper, NULL, __WCLONE) < 0 && errno == EINTR)
         ;
     c->keeper = 0;
@@ -230,6 +237,17 @@ static void end_keeper(struct job_cgroup *c)
 
 /* ---- for the guardian ---- */
 
+/* Not the process id: process namespaces that share a cgroup have the same ones. */
+static int choose_name(struct job_cgroup *c)
+{
+    uint64_t number;
+
+    if (getrandom(&number, sizeof(number), GRND_NONBLOCK) != (ssize_t)sizeof(number))
+        return -EAGAIN;
+    (void)snprintf(c->name, sizeof(c->name), "crun-%016llx", (unsigned long long)number); /* fits */
+    return 0;
+}
+
 void job_cgroup_make(struct job_cgroup *c)
 {
     struct cgroup_limits limits;
@@ -237,7 +255,9 @@ void job_cgroup_make(struct job_cgroup *c)
     if (c->parent < 0)
         return;
     cgroup_limits_read(c->parent, &limits); /* anew for each generation: they may have been changed */
-    int r = cgroup_limits_enable(c->parent, &limits) ? start_keeper(c) : -EOPNOTSUPP;
+    int r = is_keeper_busy(c) ? -EBUSY : choose_name(c);
+    if (!r)
+        r = cgroup_limits_enable(c->parent, &limits) ? start_keeper(c) : -EOPNOTSUPP;
     if (!r && mkdirat(c->parent, c->name, 0755) < 0)
         r = -errno;
     if (!r) {
@@ -277,7 +297,7 @@ void job_cgroup_remove(struct job_cgroup *c)
     if (c->folder >= 0)
         (void)close(c->folder);
     c->folder = -1;
-    /* The keeper goes on where a process does not end that no child list has shown. */
     if (c->keeper && remove_folder(c->parent, c->name, 0) != -EBUSY)
         end_keeper(c);
+    close_pipe(c); /* the keeper goes on where a process is left that no child list has shown */
 }

@@ -51,5 +51,5 @@ void job_cgroup_kill(const struct job_cgroup *c);
 /* How many processes are in it; 0 without it. */
 int job_cgroup_count(const struct job_cgroup *c);
 
-/* The processes have ended: removes it and ends the keeper. */
+/* The processes have ended: removes it and ends the keeper. Does nothing where there is none. */
 void job_cgroup_remove(struct job_cgroup *c);

@@ -1,8 +1,9 @@
 /*
- * The guardian maps the memory file privately: worker_start_take() sets the pointers in its copy, and the zygote reads the file.
+ * Happy path: the bytes follow the order in its record. They are in a memory file where the zygote reads them, or where they do not fit into
+ * the record; the guardian maps the file privately, and worker_start_take() sets the pointers in its copy.
  *
- * Ways it fails: no memory for the file, and no free descriptor in the guardian: the kernel then delivers the record with
- * fewer descriptors. Both are reported as a failed start.
+ * Ways it fails: no memory; a memory file above the limit of file size (RLIMIT_FSIZE), which holds for no record; no free descriptor in the
+ * guardian: the kernel then delivers the record with fewer descriptors. Each is reported as a failed start.
  */
 
 #include "launcher/supervise/replacement_os.h"
@@ -10,7 +11,9 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -22,26 +25,22 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 
-enum { N_SENT_MAX = SPAWN_FD_END + 1 }; /* the memory file comes first */
+enum {
+    N_SENT_MAX = SPAWN_FD_END + 1, /* the memory file comes first */
+    RECORD_BYTES_MAX = 65536,      /* some of them fit into the link, whatever its buffer */
+};
 static_assert((int)N_SENT_MAX <= (int)SEND_DESCRIPTORS_MAX, "all fit");
 
 /* ---- bytes ---- */
 
-static int make_file(const struct worker_start *start, int *ret_fd)
+static int make_file(const void *bytes, size_t size)
 {
-    const size_t size = worker_start_size(start);
     _cleanup_close_ int fd = memfd_create("crun-worker", MFD_CLOEXEC);
-    void *map;
 
-    if (fd < 0 || ftruncate(fd, (off_t)size) < 0)
-        return -errno;
-    map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (map == MAP_FAILED)
-        return -errno;
-    worker_start_put(start, map);
-    (void)munmap(map, size); /* cannot fail for a mapping made above */
-    *ret_fd = steal_fd(&fd);
-    return 0;
+    ssize_t n = fd < 0 ? -1 : write(fd, bytes, size);
+    if (n != (ssize_t)size)
+        return n < 0 ? -errno : -ENOSPC;
+    return steal_fd(&fd);
 }
 
 static int map_file(int fd, struct replacement *r)
@@ -61,6 +60,9 @@ static int map_file(int fd, struct replacement *r)
 
 /* ---- records ---- */
 
+/* Of the last order; the worker is started before the next one is read. */
+static _Alignas(max_align_t) uint8_t record_bytes[RECORD_BYTES_MAX];
+
 union control {
     struct cmsghdr head;
     char bytes[CMSG_SPACE(N_SENT_MAX * sizeof(int))];
@@ -78,18 +80,42 @@ int replacement_send_begin(int link, const struct death_notice *notice)
     return send_descriptors(link, &order, sizeof(order), &fd, 1, 0);
 }
 
-int replacement_send(int link, int worker, const struct worker_start *start)
+static int send_in_record(int link, const struct guardian_order *order, const struct worker_start *start,
+                          const void *bytes, size_t size)
 {
-    struct guardian_order order = {.kind = GUARDIAN_START, .worker = worker};
-    int fds[N_SENT_MAX];
-    _cleanup_close_ int file = -1;
+    const struct iovec parts[] = {{.iov_base = (void *)(uintptr_t)order, .iov_len = sizeof(*order)},
+                                  {.iov_base = (void *)(uintptr_t)bytes, .iov_len = size}}; /* only read */
+    int fds[SPAWN_FD_END];
 
-    int r = make_file(start, &file);
-    if (r)
-        return r;
+    int n = worker_start_list_fds(start, fds);
+    return send_parts(link, parts, 2, fds, n, 0);
+}
+
+static int send_in_file(int link, const struct guardian_order *order, const struct worker_start *start,
+                        const void *bytes, size_t size)
+{
+    _cleanup_close_ int file = make_file(bytes, size);
+    int fds[N_SENT_MAX];
+
+    if (file < 0)
+        return file;
     fds[0] = file;
     int n = 1 + worker_start_list_fds(start, fds + 1);
-    return send_descriptors(link, &order, sizeof(order), fds, n, 0);
+    return send_descriptors(link, order, sizeof(*order), fds, n, 0);
+}
+
+int replacement_send(int link, int worker, const struct worker_start *start, bool for_zygote)
+{
+    const struct guardian_order order = {.kind = GUARDIAN_START, .worker = worker};
+    const size_t size = worker_start_size(start);
+    _cleanup_free_ void *bytes = malloc(size);
+
+    if (!bytes)
+        return -ENOMEM;
+    worker_start_put(start, bytes);
+    int r =
+        for_zygote || size > RECORD_BYTES_MAX ? -EMSGSIZE : send_in_record(link, &order, start, bytes, size);
+    return r == -EMSGSIZE ? send_in_file(link, &order, start, bytes, size) : r;
 }
 
 static int list_received(const struct msghdr *message, int fds[N_SENT_MAX])
@@ -103,26 +129,34 @@ static int list_received(const struct msghdr *message, int fds[N_SENT_MAX])
     return n;
 }
 
-/* Takes over the descriptors. The kernel leaves out those for which there is no free number. */
-static int take_start(const int *fds, int n, struct replacement *ret)
+static int take_from_file(const int *fds, int n, struct replacement *ret)
 {
     if (n == 0)
         return -EMFILE;
-    ret->fd = fds[0];
     int r = map_file(fds[0], ret);
-    if (!r)
-        r = worker_start_take(ret->bytes, ret->size, fds + 1, n - 1, &ret->start);
-    for (int i = 1; r && i < n; i++)
+    return r ? r : worker_start_take(ret->bytes, ret->size, fds + 1, n - 1, &ret->start);
+}
+
+/* Takes over the descriptors. The kernel leaves out those for which there is no free number. size: of the bytes in the record. */
+static int take_start(size_t size, const int *fds, int n, struct replacement *ret)
+{
+    const bool has_file = size == 0 && n > 0;
+
+    ret->fd = has_file ? fds[0] : -1;
+    int r =
+        size > 0 ? worker_start_take(record_bytes, size, fds, n, &ret->start) : take_from_file(fds, n, ret);
+    for (int i = has_file; r && i < n; i++)
         (void)close(fds[i]); /* nothing uses them */
     return r;
 }
 
 ssize_t replacement_receive(int link, struct guardian_order *order, struct replacement *ret)
 {
-    struct iovec data = {.iov_base = order, .iov_len = sizeof(*order)};
+    struct iovec parts[] = {{.iov_base = order, .iov_len = sizeof(*order)},
+                            {.iov_base = record_bytes, .iov_len = sizeof(record_bytes)}};
     union control control;
-    struct msghdr message = {.msg_iov = &data,
-                             .msg_iovlen = 1,
+    struct msghdr message = {.msg_iov = parts,
+                             .msg_iovlen = ARRAY_SIZE(parts),
                              .msg_control = control.bytes,
                              .msg_controllen = sizeof(control.bytes)};
     int fds[N_SENT_MAX];
@@ -133,7 +167,7 @@ ssize_t replacement_receive(int link, struct guardian_order *order, struct repla
         return got;
     int n = list_received(&message, fds);
     if (order->kind == GUARDIAN_START)
-        order->error = -take_start(fds, n, ret);
+        order->error = -take_start((size_t)got - sizeof(*order), fds, n, ret);
     else
         ret->fd = n > 0 ? fds[0] : -1;
     return got;

@@ -1,28 +1,29 @@
 #pragma once
 
 /*
- * The order to a running guardian to start one more worker: its start (worker_start.h) goes through the link as bytes in a memory
- * file, with the descriptors attached. (For the first workers they are in the memory that the guardian inherits by fork.)
+ * The orders to the guardian (guardian_os.h), above all the one to start a worker: its start (worker_start.h) goes through the link as
+ * bytes, with the descriptors attached.
  */
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
 
 #include "launcher/supervise/guardian_os.h"
 #include "launcher/supervise/worker_start.h"
 
-/* For crun: sends the order. The caller keeps the worker's descriptors. 0 or -errno. */
-int replacement_send(int link, int worker, const struct worker_start *start);
+/* For crun: sends the order. The caller keeps the worker's descriptors. for_zygote: the guardian has one. 0 or -errno. */
+int replacement_send(int link, int worker, const struct worker_start *start, bool for_zygote);
 
 /* For crun, where a guardian stays for several generations: sends GUARDIAN_BEGIN. The notice may be NULL. 0 or -errno. */
 int replacement_send_begin(int link, const struct death_notice *notice);
 
 /* The contents of an order, which own their descriptors. */
 struct replacement {
-    struct worker_start start; /* in bytes */
-    void *bytes;               /* NULL: none */
+    struct worker_start start; /* valid until the next order is received, unless there is a memory file */
+    int fd;      /* the memory file of its bytes; GUARDIAN_BEGIN: of the death notice; -1: none */
+    void *bytes; /* the mapped file, or NULL */
     size_t size;
-    int fd; /* the memory file of bytes; GUARDIAN_BEGIN: of the death notice; -1: none */
 };
 
 #define REPLACEMENT_NONE ((struct replacement){.start = {.fds = WORKER_START_NO_FDS}, .fd = -1})

@@ -20,17 +20,17 @@ static int compare_ints(const void *a, const void *b)
     return *(const int *)a - *(const int *)b;
 }
 
-/* All descriptors that the workers need, ascending. */
-static size_t collect_descriptors(const struct worker_start *workers, size_t n_workers, int *keep)
-{
-    size_t n = 0;
+enum { KEEP_MAX = SPAWN_FD_END + 2 }; /* of the zygote, the link and the folder of cgroups */
 
-    for (size_t i = 0; i < n_workers; i++)
-        for (int j = 0; j < SPAWN_FD_END; j++)
-            if (workers[i].fds[j] > 2)
-                keep[n++] = workers[i].fds[j];
-    qsort(keep, n, sizeof(*keep), compare_ints);
-    return n;
+static size_t list_kept(const struct worker_start *zygote, int link, int cgroup, int keep[KEEP_MAX])
+{
+    int n = zygote ? worker_start_list_fds(zygote, keep) : 0;
+
+    keep[n++] = link;
+    if (cgroup >= 0)
+        keep[n++] = cgroup;
+    qsort(keep, (size_t)n, sizeof(*keep), compare_ints);
+    return (size_t)n;
 }
 
 /* fork() without the handlers of libraries. _Fork() came with glibc 2.34; the system call is what it makes. */
@@ -43,26 +43,24 @@ static pid_t fork_plainly(void)
 #endif
 }
 
-int spawn_guardian(const struct worker_start *workers, size_t n_workers, const struct worker_start *zygote,
+int spawn_guardian(size_t n_workers, const struct worker_start *zygote,
                    const struct death_notice *death_notice, const struct spawn_guardian_job *job,
                    pid_t *ret_pid, int *ret_link)
 {
     struct job_cgroup cgroup;
     _cleanup_free_ struct guardian_worker *state = calloc(n_workers, sizeof(*state));
     _cleanup_free_ struct replacement *starts = calloc(n_workers, sizeof(*starts));
-    _cleanup_free_ int *keep = calloc(SPAWN_FD_END * n_workers + 8, sizeof(*keep));
     const size_t n_unsent_max = 2 * n_workers + GUARDIAN_UNSENT_MORE;
     _cleanup_free_ struct guardian_report *unsent = calloc(n_unsent_max, sizeof(*unsent));
-    int link[2];
+    int link[2], keep[KEEP_MAX];
 
-    if (!state || !keep || !starts || !unsent)
+    if (!state || !starts || !unsent)
         return -ENOMEM;
     for (size_t i = 0; i < n_workers; i++)
         state[i].start = &starts[i];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, link) < 0)
         return -errno;
-    struct guardian_setup setup = {.workers = workers,
-                                   .state = state,
+    struct guardian_setup setup = {.state = state,
                                    .n_workers = n_workers,
                                    .unsent = unsent,
                                    .n_unsent_max = n_unsent_max,
@@ -76,13 +74,8 @@ int spawn_guardian(const struct worker_start *workers, size_t n_workers, const s
                                    .death_notice = death_notice,
                                    .logs = job->logs,
                                    .socket = job->socket};
-    setup.n_keep =
-        zygote ? collect_descriptors(zygote, 1, keep) : collect_descriptors(workers, n_workers, keep);
-    keep[setup.n_keep++] = link[1];
     job_cgroup_init(&cgroup, job->cgroup, job->shared);
-    if (cgroup.parent >= 0)
-        keep[setup.n_keep++] = cgroup.parent;
-    qsort(keep, setup.n_keep, sizeof(*keep), compare_ints);
+    setup.n_keep = list_kept(zygote, link[1], cgroup.parent, keep);
 
     /* Without the fork handlers of libraries: libuv's opens a pipe, and aborts the child where there is no descriptor for
      * it. The guardian makes system calls only, as the output thread may hold the lock of malloc() now. */

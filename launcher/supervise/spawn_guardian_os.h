@@ -1,6 +1,6 @@
 #pragma once
 
-/* Forking the guardian (guardian_os.h) of a generation. For crun. */
+/* Forking the guardian (guardian_os.h) of a job. For crun. */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -12,7 +12,7 @@ struct logs;
 struct named_file;
 struct worker_start;
 
-/* What the guardians of a job have in common. */
+/* What the guardians of a job have in common; there is more than one where one is killed. */
 struct spawn_guardian_job {
     const struct logs *logs;         /* NULL: none */
     const struct named_file *socket; /* of crun; NULL: none */
@@ -23,12 +23,11 @@ struct spawn_guardian_job {
 };
 
 /*
- * Forks a guardian that starts the workers; with a zygote (else NULL) it waits for orders to start n_workers instead,
- * generation after generation, and workers is not used. If crun is killed, the guardian sends the death notice (NULL: none) and
- * removes empty folders of the logs, and crun's socket. Returns 0 with the guardian's process id and crun's end of the link to
- * it (see guardian_os.h; non-blocking, close-on-exec), or -errno. The caller may close the workers' descriptors
- * afterwards.
+ * Forks a guardian that waits for orders to start n_workers, generation after generation; it launches the zygote (NULL: none) at
+ * once. If crun is killed, the guardian sends the death notice (NULL: none) and removes empty folders of the logs, and crun's
+ * socket. Returns 0 with the guardian's process id and crun's end of the link to it (see guardian_os.h; non-blocking,
+ * close-on-exec), or -errno. The caller may close the zygote's descriptors afterwards.
  */
-int spawn_guardian(const struct worker_start *workers, size_t n_workers, const struct worker_start *zygote,
+int spawn_guardian(size_t n_workers, const struct worker_start *zygote,
                    const struct death_notice *death_notice, const struct spawn_guardian_job *job,
                    pid_t *ret_pid, int *ret_link);

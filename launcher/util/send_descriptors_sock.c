@@ -6,14 +6,14 @@
 #include <string.h>
 #include <sys/socket.h>
 
-int send_descriptors(int link, const void *record, size_t size, const int *fds, int n, int flags)
+int send_parts(int link, const struct iovec *parts, size_t n_parts, const int *fds, int n, int flags)
 {
     union {
         struct cmsghdr head;
         char bytes[CMSG_SPACE(SEND_DESCRIPTORS_MAX * sizeof(int))];
     } control = {0};
-    struct iovec data = {.iov_base = (void *)(uintptr_t)record, .iov_len = size}; /* only read */
-    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1};
+    struct msghdr message = {.msg_iov = (struct iovec *)(uintptr_t)parts,
+                             .msg_iovlen = n_parts}; /* only read */
 
     assert(n >= 0 && n <= SEND_DESCRIPTORS_MAX);
     if (n > 0) {
@@ -26,4 +26,11 @@ int send_descriptors(int link, const void *record, size_t size, const int *fds, 
         memcpy(CMSG_DATA(c), fds, (size_t)n * sizeof(int));
     }
     return sendmsg(link, &message, flags | MSG_NOSIGNAL) < 0 ? -errno : 0;
+}
+
+int send_descriptors(int link, const void *record, size_t size, const int *fds, int n, int flags)
+{
+    const struct iovec data = {.iov_base = (void *)(uintptr_t)record, .iov_len = size}; /* only read */
+
+    return send_parts(link, &data, 1, fds, n, flags);
 }

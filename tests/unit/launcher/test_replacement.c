@@ -1,19 +1,23 @@
 /*
- * The order to start one more worker, at the guardian's limit of descriptors: the kernel then leaves out those that do not fit, and
- * a worker without one of them must not be started.
+ * The order to start a worker, in one record or with a memory file, at the guardian's limit of descriptors: the kernel then leaves out
+ * those that do not fit, and a worker without one of them must not be started.
  */
 
 #include "launcher/supervise/replacement_os.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "tests/support/c/cmocka_fixed.h"
 
-enum { N_DESCRIPTORS = 6 }; /* bytes, three for input and output, notices, state */
+enum {
+    N_DESCRIPTORS = 5,
+    BIG = 100000
+}; /* three for input and output, notices, state; and perhaps a memory file */
 
 static int link_fds[2];
 static struct rlimit limit_before;
@@ -32,7 +36,7 @@ static int tear_down_link(void **state)
     return 0;
 }
 
-static void send_order(void)
+static void send_order(bool for_zygote)
 {
     char name[] = "worker", argument[] = "argument", rank[] = "RANK=1";
     char *argv[] = {name, argument, NULL}, *environment[] = {rank, NULL};
@@ -41,14 +45,14 @@ static void send_order(void)
                                        .environment = environment,
                                        .fds = {0, 1, 2, link_fds[0], 0, -1, -1}};
 
-    assert_int_equal(replacement_send(link_fds[0], 1, &start), 0);
+    assert_int_equal(replacement_send(link_fds[0], 1, &start, for_zygote), 0);
 }
 
 /* Only so many more descriptors can be opened. */
 static void leave_room_for(int n)
 {
     struct rlimit limit = limit_before;
-    int taken[N_DESCRIPTORS + 1];
+    int taken[N_DESCRIPTORS + 2];
 
     for (int i = 0; i <= n; i++)
         taken[i] = fcntl(0, F_DUPFD_CLOEXEC, 0);
@@ -63,38 +67,86 @@ static int receive_error(struct replacement *r)
 {
     struct guardian_order order;
 
-    assert_int_equal(replacement_receive(link_fds[1], &order, r), sizeof(order));
+    assert_true(replacement_receive(link_fds[1], &order, r) >= (ssize_t)sizeof(order));
     assert_int_equal(order.kind, GUARDIAN_START);
     assert_int_equal(order.worker, 1);
     return order.error;
 }
 
-static void an_order_arrives_with_its_descriptors(void **state)
+static void check_arrival(bool for_zygote)
 {
     struct replacement r;
 
-    send_order();
-    leave_room_for(N_DESCRIPTORS);
+    send_order(for_zygote);
+    leave_room_for(N_DESCRIPTORS + for_zygote);
     assert_int_equal(receive_error(&r), 0);
     assert_string_equal(r.start.file, "/bin/worker");
     assert_string_equal(r.start.argv[1], "argument");
     assert_string_equal(r.start.environment[0], "RANK=1");
     assert_true(r.start.fds[2] > 2 && r.start.fds[SPAWN_NOTICE_FD] > 2 && r.start.fds[SPAWN_STATE_FD] > 2);
     assert_int_equal(r.start.fds[SPAWN_IMPORT_FD], -1);
+    assert_int_equal(r.fd >= 0, for_zygote);
     replacement_finish(&r);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit_before), 0);
+}
+
+static void an_order_arrives_with_its_descriptors(void **state)
+{
+    check_arrival(false);
+    check_arrival(true);
 }
 
 static void an_order_without_all_of_its_descriptors_is_one_that_failed(void **state)
 {
-    for (int n = 0; n < N_DESCRIPTORS; n++) {
-        struct replacement r;
+    for (int for_zygote = 0; for_zygote < 2; for_zygote++)
+        for (int n = 0; n < N_DESCRIPTORS + for_zygote; n++) {
+            struct replacement r;
 
-        send_order();
-        leave_room_for(n);
-        assert_int_equal(receive_error(&r), EMFILE);
-        replacement_finish(&r);
-        assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit_before), 0);
-    }
+            send_order(for_zygote);
+            leave_room_for(n);
+            assert_int_equal(receive_error(&r), EMFILE);
+            replacement_finish(&r);
+            assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit_before), 0);
+        }
+}
+
+static void send_with_variable(char *variable, size_t size)
+{
+    char name[] = "worker", *argv[] = {name, NULL}, *environment[] = {variable, NULL};
+    const struct worker_start start = {
+        .file = "/bin/worker", .argv = argv, .environment = environment, .fds = {0, -1, -1, -1, -1, -1, -1}};
+    struct replacement r;
+
+    memset(variable, 'x', size - 1);
+    variable[size - 1] = '\0';
+    assert_int_equal(replacement_send(link_fds[0], 1, &start, false), 0);
+    assert_int_equal(receive_error(&r), 0);
+    assert_string_equal(r.start.environment[0], variable);
+    assert_int_equal(r.fd >= 0, size == BIG);
+    replacement_finish(&r);
+}
+
+static void an_environment_may_be_larger_than_a_record(void **state)
+{
+    static char variable[BIG];
+
+    send_with_variable(variable, BIG / 2);
+    send_with_variable(variable, BIG);
+}
+
+/* The file is created and written, which no record is. */
+static void a_record_needs_no_file_size(void **state)
+{
+    struct rlimit before, none = {.rlim_max = RLIM_INFINITY};
+    struct replacement r;
+
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    none.rlim_max = before.rlim_max;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &none), 0);
+    send_order(false);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_int_equal(receive_error(&r), 0);
+    replacement_finish(&r);
 }
 
 int main(void)
@@ -103,6 +155,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(an_order_arrives_with_its_descriptors, set_up_link, tear_down_link),
         cmocka_unit_test_setup_teardown(an_order_without_all_of_its_descriptors_is_one_that_failed,
                                         set_up_link, tear_down_link),
+        cmocka_unit_test_setup_teardown(an_environment_may_be_larger_than_a_record, set_up_link,
+                                        tear_down_link),
+        cmocka_unit_test_setup_teardown(a_record_needs_no_file_size, set_up_link, tear_down_link),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
