@@ -17,6 +17,7 @@ KERNELS = ("loss", "norm", "products", "step")
 DEVICE = os.environ.get("GPU_TEST_DEVICE", "cuda")  # of PyTorch
 GATE_S = float(os.environ.get("GPU_TEST_GATE_S", "20"))
 MEMORY_S, MEMORY_MIB = 2, 16
+DIFFER = "the checksums of the parameters differ"
 
 
 def last_object(output):
@@ -123,14 +124,14 @@ def middle_step(r):
 def part_mnist(r):
     """The main job on images: killed and resumed, bit for bit, beside the undisturbed one; and the CPU's loss."""
     specs = [train_spec(r, "undisturbed", 1, 60, "--backend", "cuda", processes="gpu"),
-             train_spec(r, "killed", 1, 60, "--backend", "cuda", "--snapshot-dir", r.work / "snapshots", "--snapshot-every", max(1, middle_step(r) // 3),
-                        "--fault", f"rank=0,step={middle_step(r)},kind=kill", crun_args=("--max-restarts=1",), processes="gpu")]
+             train_spec(r, "killed", 1, 60, "--backend", "cuda", "--snapshot-dir", r.work / "snapshots",
+                        "--snapshot-every", max(1, middle_step(r) // 3), "--fault", f"rank=0,step={middle_step(r)},kind=kill", crun_args=("--max-restarts=1",), processes="gpu")]
     outcomes = r.together([spec for spec, _ in specs])
     epochs = [epochs_of(metrics) if o.ok else [] for o, (_, metrics) in zip(outcomes, specs)]
     if all(epochs):
         resumed = any("resumed from the snapshot of step" in line for _, line in outcomes[1].lines)
         same = epochs[0][-1]["param_crc32c"] == epochs[1][-1]["param_crc32c"]
-        r.hold("killed and resumed: same bits", {"it has not resumed from a snapshot": resumed, "the checksums of the parameters differ": same})
+        r.hold("killed and resumed: same bits", {"it has not resumed from a snapshot": resumed, DIFFER: same})
     compare_with_cpu(r, "loss as on the CPU", 1, epochs[0])
 
 
@@ -243,7 +244,8 @@ def part_memory(r):
 def part_ours(r):
     steps, more = ("20", {"TRAIN_CHECK_MODEL": "small"}) if r.emulated else ("2000", {})
     r.ours = {}
-    r.run("train_check time", [program(r, "train_check"), "time", steps], 30, lambda o: r.ours.update(last_object(o)) or last_object(o), more)
+    r.run("train_check time", [program(r, "train_check"), "time", steps], 30,
+          lambda o: r.ours.update(last_object(o)) or last_object(o), more)
     for precision in ("fp32", "tf32"):
         epochs, _ = train(r, f"train {precision}", 1, 20, "--backend", "cuda", "--precision", precision, epochs="20")
         speeds = [e["images_per_s"] for e in epochs if "images_per_s" in e]
@@ -347,7 +349,7 @@ def kill_once(r, n, kind, step, expected, environment, more):
     killed = [t for t, line in lines if ", as --fault asks" in line]
     resumed = [t for t, line in lines if f"resumed from the snapshot of step {step - 1}" in line]
     again = [t for t, line in lines if killed and resumed and t > resumed[0] and re.match(r"step \d+  loss", line)]
-    r.hold(f"{name}: same parameters as undisturbed", {"the checksums of the parameters differ": epochs[-1]["param_crc32c"] == expected})
+    r.hold(f"{name}: same parameters as undisturbed", {DIFFER: epochs[-1]["param_crc32c"] == expected})
     r.hold(f"{name}: only the step in flight is lost", {f"it has not resumed from the snapshot of step {step - 1}": resumed,
                                                        "no step followed": again},
            **({"seconds_to_the_next_step": again[0] - killed[0]} if again else {}))
@@ -430,8 +432,10 @@ def torch_job(r, name, n, timeout, *args, crun_args=(), wrapper=(), n_processes=
             v["s_without_a_step"] = min(t for g, t in steps if g) - max(t for g, t in steps if not g)
         return v
     command = ["--no-python", *wrapper, os.environ.get("PYTHON_EXEC", sys.executable)] if wrapper else []
-    outcome = r.run(name, crun(r, n, *command, script, logs, "--samples", 1000, "--epochs", 1, "--device", DEVICE, *args,
-                               crun_args=("--max-restarts=1", *crun_args)), timeout, values, {"XDG_CACHE_HOME": r.work / "cache"})
+    # A rank that NCCL keeps in a collective obeys no SIGTERM.
+    job = crun(r, n, *command, script, logs, "--samples", 1000, "--epochs", 1, "--device", DEVICE, *args,
+               crun_args=("--max-restarts=1", "--shutdown-timeout=5", *crun_args))
+    outcome = r.run(name, job, timeout, values, {"XDG_CACHE_HOME": r.work / "cache"})
     return found["ends"] if outcome.ok else None
 
 
@@ -446,7 +450,7 @@ def part_ddp(r):
            torch_job(r, "2 ranks undisturbed", 2, 30, wrapper=wrapper)]
     for n, sums in ((1, one), (2, two)):
         if all(sums):
-            r.hold(f"{n} rank(s): the same parameters", {"the checksums of the parameters differ": len(set().union(*sums)) == 1})
+            r.hold(f"{n} rank(s): the same parameters", {DIFFER: len(set().union(*sums)) == 1})
 
 
 def part_reconfigure(r):
@@ -460,7 +464,7 @@ def part_reconfigure(r):
     sums = [torch_job(r, name, 2, 170, *kill, crun_args=("--restart-policy=replace", "--replace-timeout=120"), n_processes=2 + bool(kill))
             for name, kill in (("undisturbed", ()), ("rank 1 killed", ("--kill", "1:30")), ("rank 0 killed", ("--kill", "0:30")))]
     if all(sums):
-        r.hold("the same parameters", {"the checksums of the parameters differ": len(set().union(*sums)) == 1})
+        r.hold("the same parameters", {DIFFER: len(set().union(*sums)) == 1})
 
 
 PARTS = {name[5:].replace("_", "-"): f for name, f in list(globals().items()) if name.startswith("part_")}
@@ -469,4 +473,5 @@ PARTS = {name[5:].replace("_", "-"): f for name, f in list(globals().items()) if
 FIRST = (("kernels", 10, 40), ("curves", 15, 40), ("mnist", 15, 60), ("sanitizer", 25, 80), ("wait", 5, 60), ("launcher", 15, 50),
          ("memory", 10, 40), ("ours", 12, 40), ("pytorch", 15, 120), ("ncu", 15, 40), ("blas", 12, 50), ("nccl-2", 25, 90),
          ("ddp", 20, 200))
-SECOND = (("nccl-2", 25, 90), ("reduce-host", 25, 90), ("multi-rank", 25, 90), ("nccl-3", 25, 90), ("synccheck", 20, 80), ("host-memory", 10, 60))
+SECOND = (("nccl-2", 25, 90), ("reduce-host", 25, 90), ("multi-rank", 25, 90), ("nccl-3", 25, 90), ("synccheck", 20, 80),
+          ("host-memory", 10, 60))

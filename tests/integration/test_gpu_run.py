@@ -268,15 +268,16 @@ def test_tools_of_the_card(tmp_path):
         (folder / name).write_text(f"#!/bin/sh\necho '{name}' $KERNEL_MEMORY \"$@\" >>{tmp_path}/ran\n")
         (folder / name).chmod(0o755)
     (tmp_path / "table").write_text(NCU)
-    for tool, script in (("compute-sanitizer", 'test "$1 $3 $4" = "--tool --error-exitcode 1" && echo "$2" >>"$RAN" && shift 4 && exec "$@"'),
-                         ("ncu", 'cat "$TABLE"')):
+    sanitizer = 'test "$1 $3 $4" = "--tool --error-exitcode 1" && echo "$2" >>"$RAN" && shift 4 && exec "$@"'
+    for tool, script in (("compute-sanitizer", sanitizer), ("ncu", 'cat "$TABLE"')):
         (tools / tool).write_text(f"#!/bin/sh\n{script}\n")
         (tools / tool).chmod(0o755)
     environment = {"PATH": f"{tools}:{os.environ['PATH']}", "RAN": str(tmp_path / "tools-ran"), "TABLE": str(tmp_path / "table")}
     p, _ = run("sanitizer", folder, tmp_path / "reports", **environment)
     assert p.returncode == 0, p.stdout
     ran = sorted((tmp_path / "ran").read_text().split("\n")[:-1])
-    assert ran == sorted(["train_check steps 3", *(f"gpu_kernel_{k} device" for k in ("loss", "norm", "norm", "products", "products", "step")),
+    in_device_memory = ("loss", "norm", "norm", "products", "products", "step")
+    assert ran == sorted(["train_check steps 3", *(f"gpu_kernel_{k} device" for k in in_device_memory),
                           *(f"gpu_kernel_{k}" for k in ("loss", "norm", "products", "step"))])
     assert sorted((tmp_path / "tools-ran").read_text().split()) == ["memcheck"] * 9 + ["racecheck"] * 2
     _, report = run("ncu", folder, tmp_path / "reports", **environment)

@@ -72,8 +72,8 @@ def emulated_card(scratch):
     smi.write_text(f"#!/bin/sh\nexec {sys.executable} {jobs.ROOT}/tests/fakes/nvidia_smi '{scratch}/tmp/gpu-run-*libcrw-cuda.so' \"$@\"\n")
     smi.chmod(0o755)
     subprocess.run([plugin_folder() / "fake-nccl-memory", scratch / "nccl"], check=True)
-    return {**environment, "GPU_TEST_DEVICE": "cpu", "LD_PRELOAD": str(fake("fake_nvml")), "FAKE_NVML": "gpus=1", "FAKE_NCCL_FILE": str(scratch / "nccl"),
-            "FAKE_NCCL_VERSION": "22809"}
+    return {**environment, "GPU_TEST_DEVICE": "cpu", "LD_PRELOAD": str(fake("fake_nvml")), "FAKE_NVML": "gpus=1",
+            "FAKE_NCCL_FILE": str(scratch / "nccl"), "FAKE_NCCL_VERSION": "22809"}
 
 
 def broken_driver(scratch, kind):
