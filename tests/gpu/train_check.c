@@ -68,11 +68,12 @@ static void choose_net(void)
 static const struct crw_optimizer_options adadelta = {
     .kind = CRW_ADADELTA, .lr = 0.01, .rho = 0.9, .eps = 1e-6};
 
+/* distance_max: of the loss curves, some 20 times what 30 steps of the whole network have on the emulated device. */
 static const struct {
     const char *name;
     enum backend_precision precision;
-    double distance_max; /* of the loss curves */
-} precisions[] = {{"exact", BACKEND_EXACT, 1e-3}, {"tf32", BACKEND_TF32, 2e-2}, {"bf16", BACKEND_BF16, 1e-1}};
+    double distance_max;
+} precisions[] = {{"exact", BACKEND_EXACT, 1e-3}, {"tf32", BACKEND_TF32, 5e-3}, {"bf16", BACKEND_BF16, 2e-2}};
 
 static uint8_t items[BATCH_MAX * STEPS_OF_EPOCH * N_PIXELS_MAX];
 static int64_t labels[BATCH_MAX * STEPS_OF_EPOCH];
