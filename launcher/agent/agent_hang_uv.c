@@ -21,7 +21,7 @@
 #include "launcher/report/events.h"
 #include "launcher/report/events_os.h"
 #include "launcher/util/log_os.h"
-#include "launcher/watch/hang_pieces_json.h"
+#include "launcher/ctl/hang_message_json.h"
 #include "launcher/watch/watch_uv.h"
 #include "base/time.h"
 #include "rendezvous/server/server_uv.h"

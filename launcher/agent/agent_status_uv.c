@@ -12,17 +12,14 @@
 #include "launcher/ctl/control_uv.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/job_status_json.h"
+#include "launcher/ctl/node_ranks_json.h"
 #include "launcher/ctl/proc_usage_os.h"
 #include "launcher/host/proc_info_os.h"
 #include "launcher/output/logs_os.h"
 #include "launcher/rdzv/membership_uv.h"
 #include "launcher/util/trace_os.h"
-#include "rendezvous/session/look_json.h"
 #include "base/cleanup.h"
-#include "base/minmax.h"
 #include "base/time.h"
-
-enum { WORKERS_OF_A_PIECE = 24 }; /* of at most 600 bytes each: a frame */
 
 struct agent_status {
     const struct agent_host *host;
@@ -156,44 +153,15 @@ static void read_own_usage(struct node_status *n)
     }
 }
 
-/* Their own piece: {"host":...,"workers":[],"stacks":{...}}. */
-static char *stacks_piece_json(const struct node_status *n, const char *stacks)
-{
-    _cleanup_free_ char *node = job_status_node_to_json(n, 0, 0);
-    char *json = NULL;
-
-    if (!node || asprintf(&json, "%.*s,\"stacks\":%s}", (int)strlen(node) - 1, node, stacks) < 0)
-        return NULL;
-    return json;
-}
-
 /* Without memory a look misses this node. */
 void agent_status_report(const struct agent_host *host, const char *stacks, struct buf *out)
 {
     struct job_status s;
-    int r = host->describe(host->data, &s);
-    size_t n_workers = r ? 0 : s.nodes[0].n_workers;
-    uint32_t n_max = LOOK_PIECES_MAX - (stacks ? 1 : 0), n_of_workers;
-    struct look_piece piece = {.pieces =
-                                   (uint32_t)((n_workers + WORKERS_OF_A_PIECE - 1) / WORKERS_OF_A_PIECE)};
 
-    if (!r) {
+    if (host->describe(host->data, &s) == 0) {
         read_own_usage(&s.nodes[0]);
         s.nodes[0].taken_ms = (int64_t)(now_ns() / 1000000);
-    }
-    if (piece.pieces > n_max)
-        piece.pieces = n_max; /* the first ranks */
-    n_of_workers = piece.pieces;
-    piece.pieces += stacks ? 1 : 0;
-    for (; !r && piece.piece < piece.pieces; piece.piece++) {
-        size_t first = (size_t)piece.piece * WORKERS_OF_A_PIECE;
-        _cleanup_free_ char *json =
-            piece.piece == n_of_workers
-                ? stacks_piece_json(&s.nodes[0], stacks)
-                : job_status_node_to_json(&s.nodes[0], first,
-                                          min_size(WORKERS_OF_A_PIECE, n_workers - first));
-
-        r = json ? look_put_status(out, &piece, json) : -ENOMEM;
+        (void)node_ranks_put(out, NULL, &(struct node_ranks){.node = &s.nodes[0], .stacks = stacks});
     }
     job_status_finish(&s);
 }

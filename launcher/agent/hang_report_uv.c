@@ -6,9 +6,11 @@
 
 #include "base/utf8.h"
 #include "launcher/agent/agent_host_uv.h"
+#include "launcher/ctl/hang_message_json.h"
+#include "launcher/ctl/job_status.h"
+#include "launcher/ctl/node_ranks_json.h"
 #include "launcher/rdzv/membership_uv.h"
 #include "launcher/watch/hang_collect.h"
-#include "launcher/watch/hang_pieces_json.h"
 #include "launcher/watch/watch_uv.h"
 #include "base/buf.h"
 #include "base/cleanup.h"
@@ -167,35 +169,30 @@ void hang_reports_take(struct hang_reports *r, const struct hang_result *result)
 
 /* ---- this node ---- */
 
-/* Pieces are the form of the ranks of this node, too. */
 void hang_report_collect(const struct agent_host *host, const struct watch_stacks *s,
                          struct hang_collect *ret)
 {
-    struct hang_piece *piece = malloc(sizeof(*piece));
+    struct hang_piece own = {
+        .node = (int)host->assignment->group_rank, .pieces = 1, .ranks = s->ranks, .n_ranks = s->n_ranks};
 
-    for (size_t first = 0; piece && (first < s->n_ranks || first == 0); first += HANG_PIECE_RANKS) {
-        *piece = (struct hang_piece){.node = (int)host->assignment->group_rank,
-                                     .piece = (int)(first / HANG_PIECE_RANKS),
-                                     .pieces = (int)((s->n_ranks + HANG_PIECE_RANKS - 1) / HANG_PIECE_RANKS)};
-        text_copy(piece->host, sizeof(piece->host), s->host);
-        while (piece->n_ranks < HANG_PIECE_RANKS && first + piece->n_ranks < s->n_ranks) {
-            piece->ranks[piece->n_ranks] = s->ranks[first + piece->n_ranks];
-            piece->n_ranks++;
-        }
-        hang_collect_add(ret, piece);
-    }
-    free(piece);
+    text_copy(own.host, sizeof(own.host), s->host);
+    hang_collect_add(ret, &own);
 }
 
 void hang_report_send(const struct agent_host *host, const struct watch_stacks *s, int32_t to, bool asked)
 {
     const struct agent_message head = {.to = to, .generation = host->group->generation};
-    const struct hang_sender sender = {
-        .node = (int)host->assignment->group_rank, .asked = asked, .host = s->host};
     struct buf frames = {0};
+    struct job_status job;
 
-    if (host->membership && hang_pieces_put(&frames, &head, &sender, s->ranks, s->n_ranks) == 0)
-        membership_send(host->membership, &frames);
+    if (host->membership && host->describe(host->data, &job) == 0) {
+        const struct node_ranks ranks = {
+            .node = &job.nodes[0], .places = s->ranks, .n_places = s->n_ranks, .asked = asked};
+
+        if (node_ranks_put(&frames, &head, &ranks) == 0)
+            membership_send(host->membership, &frames);
+        job_status_finish(&job);
+    }
     buf_finish(&frames);
 }
 

@@ -9,8 +9,9 @@
 #include "base/utf8.h"
 #include "base/err.h"
 #include "launcher/ctl/job_status.h"
-#include "launcher/ctl/job_status_json.h"
+#include "launcher/ctl/node_ranks_json.h"
 #include "proto/frame.h"
+#include "rendezvous/session/fields_json.h"
 #include "rendezvous/session/look_json.h"
 #include "rendezvous/session/session_json.h"
 
@@ -62,27 +63,26 @@ static int take_node(struct query_answer *l, const struct look_node *node)
 }
 
 /* Of the agent that was asked for them. Without memory they are not there yet. */
-static void take_stacks(struct query_answer *l, const uint8_t *body, size_t n)
+static void take_stacks(struct query_answer *l, const cJSON *status)
 {
-    cJSON *json = cJSON_ParseWithLength((const char *)body, n);
-    const cJSON *status = cJSON_GetObjectItemCaseSensitive(json, "status"),
-                *node = cJSON_GetObjectItemCaseSensitive(status, "node"),
+    const cJSON *node = cJSON_GetObjectItemCaseSensitive(status, "node"),
                 *stacks = cJSON_GetObjectItemCaseSensitive(node, "stacks");
 
     if (cJSON_IsObject(stacks) && !l->stacks)
         l->stacks = cJSON_PrintUnformatted(stacks);
-    cJSON_Delete(json);
 }
 
 static int take_status(struct query_answer *l, const uint8_t *body, size_t n)
 {
+    _cleanup_json_ cJSON *json = cJSON_ParseWithLength((const char *)body, n);
+    const cJSON *status = cJSON_GetObjectItemCaseSensitive(json, "status");
     struct job_status *s = l->n_jobs > 0 ? &l->jobs[l->n_jobs - 1] : NULL;
 
     if (!s || s->n_nodes_known == 0)
         return -EBADMSG;
     l->n_unreported -= s->nodes[s->n_nodes_known - 1].n_workers == 0 && l->n_unreported > 0;
-    take_stacks(l, body, n);
-    return job_status_read_piece(body, n, s);
+    take_stacks(l, status);
+    return node_ranks_take(status, s, NULL, NULL);
 }
 
 /* Again where its generations fill several answers. */

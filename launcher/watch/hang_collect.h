@@ -21,7 +21,7 @@ struct hang_piece {
     bool asked; /* for crunctl stacks, not for a hang */
     int piece, pieces;
     char host[HANG_HOST_SIZE];
-    struct hang_rank ranks[HANG_PIECE_RANKS]; /* their hosts are not set */
+    const struct hang_rank *ranks; /* their hosts are not set */
     size_t n_ranks;
 };
 

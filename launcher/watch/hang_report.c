@@ -16,7 +16,7 @@ enum {
 
 /* ---- groups ---- */
 
-bool hang_is_blocked(char state)
+bool hang_is_blocked(uint32_t state)
 {
     return state == 'D' || state == 'T' || state == 't';
 }
@@ -284,7 +284,7 @@ static void format_ranks(const struct hang_rank *ranks, size_t n, char out[RANKS
     }
 }
 
-static const char *state_text(char state)
+static const char *state_text(uint32_t state)
 {
     if (state == 'T' || state == 't')
         return "stopped by a signal, ";

@@ -33,9 +33,9 @@ struct hang_rank {
     int64_t pid;
     const char *host;
     bool has_ended;
-    char state;        /* of the process, as /proc has it; 0: not known */
+    uint32_t state;    /* of the process, the letter that /proc has; 0: not known */
     int64_t child_pid; /* a descendant in state T or D; 0: none */
-    char child_state;
+    uint32_t child_state;
     enum stack_kind kind;
     char text[STACK_TEXT_SIZE];
     struct hang_collective collectives[HANG_COLLECTIVES_MAX];
@@ -43,7 +43,7 @@ struct hang_rank {
 };
 
 /* Whether a process is blocked in the kernel, or stopped by a signal or a tracer: 'D', 'T' or 't'. */
-bool hang_is_blocked(char state);
+bool hang_is_blocked(uint32_t state);
 
 /* Takes over the records that process `pid` has written, n_bytes from WORKER_COLLECTIVES_AT on; those of groups in which the rank
  * waits first. A rank that waits has that as its text. The rest of *rank is complete. */

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "launcher/ctl/hang_message_json.h"
 #include "launcher/ctl/history.h"
 #include "launcher/ctl/history_json.h"
 #include "launcher/ctl/job_status.h"
@@ -17,7 +18,6 @@
 #include "launcher/ctl/status_text.h"
 #include "launcher/ctl/top_text.h"
 #include "launcher/watch/hang_collect.h"
-#include "launcher/watch/hang_pieces_json.h"
 #include "rendezvous/session/look_json.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

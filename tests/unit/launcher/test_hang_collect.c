@@ -6,9 +6,12 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "launcher/ctl/hang_message_json.h"
+#include "launcher/ctl/job_status.h"
+#include "launcher/ctl/node_ranks_json.h"
 #include "launcher/watch/hang_collect.h"
-#include "launcher/watch/hang_pieces_json.h"
 #include "proto/frame.h"
+#include "rendezvous/session/session_json.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 
@@ -42,7 +45,9 @@ static void make_ranks(int node, struct hang_rank ranks[NODE_RANKS])
 /* The bodies of the frames in buf, one after the other. */
 static bool next_body(struct buf *frames, struct hang_message *ret)
 {
+    static struct session_json_message at_rendezvous;
     struct frame_reader reader = {.stage = FRAME_STAGE_FRAMES};
+    char error[SESSION_JSON_ERROR_SIZE];
     struct frame frame;
     size_t size;
 
@@ -50,22 +55,47 @@ static bool next_body(struct buf *frames, struct hang_message *ret)
         return false;
     assert_int_equal(frame_decode(&reader, buf_bytes(frames), buf_size(frames), &frame, &size), 0);
     assert_true(agent_message_is_body(frame.body.data, frame.body.size));
+    assert_true(session_json_get_message(frame.body.data, frame.body.size, &at_rendezvous, error));
+    assert_int_equal(at_rendezvous.kind, SESSION_JSON_AGENT_MESSAGE); /* which it forwards */
     assert_true(hang_message_get(frame.body.data, frame.body.size, ret));
     buf_consume(frames, size);
     return true;
 }
 
-static void put_node(struct buf *frames, int node)
+/* What the status of a node has beside the places. */
+static void put_places(struct buf *frames, int node, const struct hang_rank *places, int first_rank, size_t n)
 {
-    struct hang_rank ranks[NODE_RANKS];
+    struct job_status s = {0};
     char host[16];
 
-    make_ranks(node, ranks);
     (void)snprintf(host, sizeof(host), "node%d", node); /* fits */
-    assert_int_equal(hang_pieces_put(frames, &to_first,
-                                     &(struct hang_sender){.node = node, .host = host, .asked = node == 1},
-                                     ranks, NODE_RANKS),
-                     0);
+    assert_int_equal(job_status_add_node(&s, host, node, n), 0);
+    for (size_t i = 0; i < n; i++) {
+        struct worker_status *w = &s.nodes[0].workers[i];
+
+        w->rank = first_rank + (int32_t)i;
+        w->pid = places[0].pid - places[0].rank + w->rank;
+        w->last_step = w->started_s = INT32_MAX;
+        w->hang = w->straggler = w->has_usage = true;
+        (void)snprintf(w->state, sizeof(w->state), "succeeded"); /* fits */
+        memset(w->last_line, '\x01', sizeof(w->last_line) - 1);
+    }
+    const struct node_ranks ranks = {
+        .node = &s.nodes[0], .places = places, .n_places = n, .asked = node == 1};
+    assert_int_equal(node_ranks_put(frames, &to_first, &ranks), 0);
+    job_status_finish(&s);
+}
+
+/* In the order of the report, not of the ranks. */
+static void put_node(struct buf *frames, int node)
+{
+    struct hang_rank ranks[NODE_RANKS], last;
+
+    make_ranks(node, ranks);
+    last = ranks[NODE_RANKS - 1];
+    ranks[NODE_RANKS - 1] = ranks[17 % NODE_RANKS];
+    ranks[17 % NODE_RANKS] = last;
+    put_places(frames, node, ranks, node * NODE_RANKS, NODE_RANKS);
 }
 
 static void collect_node(struct hang_collect *c, int node)
@@ -122,11 +152,10 @@ static void test_the_report_has_a_bound(void **state)
     assert_int_equal(hang_collect_begin(&c, 4, 4 * NODE_RANKS), 0);
     for (int node = 0; node < 3; node++) {
         make_ranks(node, ranks);
-        piece = (struct hang_piece){.node = node, .pieces = 1, .n_ranks = HANG_PIECE_RANKS};
+        piece = (struct hang_piece){.node = node, .pieces = 1, .ranks = ranks, .n_ranks = HANG_PIECE_RANKS};
         for (int i = 0; i < HANG_PIECE_RANKS; i++) {
-            piece.ranks[i] = ranks[i];
-            piece.ranks[i].collectives[0].group += (uint64_t)i % 2;
-            (void)snprintf(piece.ranks[i].text, sizeof(piece.ranks[i].text), "f%d at train.py:1",
+            ranks[i].collectives[0].group += (uint64_t)i % 2;
+            (void)snprintf(ranks[i].text, sizeof(ranks[i].text), "f%d at train.py:1",
                            ranks[i].rank); /* fits */
         }
         hang_collect_add(&c, &piece);
@@ -142,19 +171,20 @@ static void test_the_report_has_a_bound(void **state)
 
 static void test_impossible_pieces_are_dropped(void **state)
 {
+    static const struct hang_rank ranks[3];
     static struct hang_piece piece;
     struct hang_collect c = {0};
 
     assert_int_equal(hang_collect_begin(&c, 1, 2), 0);
     piece = (struct hang_piece){.node = 1, .pieces = 1};
     hang_collect_add(&c, &piece);
-    piece = (struct hang_piece){.node = 0, .pieces = 1, .n_ranks = 3};
+    piece = (struct hang_piece){.node = 0, .pieces = 1, .ranks = ranks, .n_ranks = 3};
     hang_collect_add(&c, &piece);
     assert_int_equal(c.n_ranks, 0);
     assert_false(hang_collect_is_complete(&c));
-    piece = (struct hang_piece){.node = 0, .pieces = 2, .n_ranks = 1};
+    piece = (struct hang_piece){.node = 0, .pieces = 2, .ranks = ranks, .n_ranks = 1};
     hang_collect_add(&c, &piece);
-    piece = (struct hang_piece){.node = 0, .piece = 1, .pieces = 3, .n_ranks = 1};
+    piece = (struct hang_piece){.node = 0, .piece = 1, .pieces = 3, .ranks = ranks, .n_ranks = 1};
     hang_collect_add(&c, &piece);
     assert_int_equal(c.n_ranks, 1);
     piece.pieces = 2;
@@ -171,7 +201,7 @@ static void test_the_largest_piece_fits(void **state)
     struct buf frames = {0};
 
     for (int i = 0; i < HANG_PIECE_RANKS; i++) {
-        ranks[i] = (struct hang_rank){.rank = INT32_MAX,
+        ranks[i] = (struct hang_rank){.rank = INT32_MAX - HANG_PIECE_RANKS + i,
                                       .pid = INT32_MAX,
                                       .child_pid = INT32_MAX,
                                       .state = 'D',
@@ -186,9 +216,7 @@ static void test_the_largest_piece_fits(void **state)
                                                                .n_ranks = UINT32_MAX,
                                                                .is_world = true};
     }
-    assert_int_equal(hang_pieces_put(&frames, &to_first, &(struct hang_sender){.node = 16383, .host = "h"},
-                                     ranks, HANG_PIECE_RANKS),
-                     0);
+    put_places(&frames, 16383, ranks, INT32_MAX - HANG_PIECE_RANKS, HANG_PIECE_RANKS);
     buf_finish(&frames);
 }
 
@@ -220,6 +248,49 @@ static void test_an_order_to_take_stacks(void **state)
     assert_int_equal(message.take_to, 2);
 }
 
+#define WORKER "\"local_rank\":0,\"state\":\"running\",\"hang\":false"
+#define RANKS_BODY(head, workers)                                                                            \
+    "{\"relay\":0,\"generation\":1,\"ranks\":{" head                                                         \
+    ",\"node\":{\"host\":\"h\",\"group_rank\":0,\"workers\":" workers "}}}"
+
+static void test_a_body_of_ranks(void **state)
+{
+    static const char body[] =
+        RANKS_BODY("\"pieces\":3,\"piece\":2,\"new\":1",
+                   "[{" WORKER
+                   ",\"rank\":1,\"pid\":2,\"new\":{},\"at\":{\"state\":83,\"child_state\":68,\"kind\":1,"
+                   "\"text\":\"a\\tb\",\"new\":1,\"collectives\":[{\"group\":\"00000000000000ff\"}]}}]");
+    static struct hang_message message;
+
+    assert_true(hang_message_get((const uint8_t *)body, strlen(body), &message));
+    assert_int_equal(message.kind, HANG_MESSAGE_RANKS);
+    assert_true(message.piece.piece == 2 && message.piece.pieces == 3 && !message.piece.asked);
+    assert_int_equal(message.piece.n_ranks, 1);
+    assert_true(message.piece.ranks[0].rank == 1 && message.piece.ranks[0].pid == 2);
+    assert_true(message.piece.ranks[0].state == 'S' && message.piece.ranks[0].child_state == 'D');
+    assert_string_equal(message.piece.ranks[0].text, "a b");
+    assert_int_equal(message.piece.ranks[0].collectives[0].group, 255);
+}
+
+/* One worker more than a piece has room for. */
+static void test_too_many_ranks(void **state)
+{
+    static const char worker[] = "{" WORKER ",\"rank\":1,\"pid\":2,\"at\":{}}";
+    static struct hang_message message;
+    char workers[sizeof(worker) * (HANG_PIECE_RANKS + 1) + 2] = "[", body[sizeof(workers) + 200];
+
+    for (int i = 0; i <= HANG_PIECE_RANKS; i++) {
+        (void)strcat(workers, i > 0 ? "," : "");
+        (void)strcat(workers, worker);
+        (void)snprintf(body, sizeof(body),
+                       "{\"relay\":0,\"generation\":1,\"ranks\":{\"pieces\":1,\"node\":{\"host\":\"h\","
+                       "\"group_rank\":0,\"workers\":%s]}}}",
+                       workers);
+        assert_int_equal(hang_message_get((const uint8_t *)body, strlen(body), &message),
+                         i < HANG_PIECE_RANKS);
+    }
+}
+
 static void test_other_bodies(void **state)
 {
     static const char *const bodies[] = {
@@ -228,16 +299,27 @@ static void test_other_bodies(void **state)
         "{\"relay\":0,\"generation\":1}",
         "{\"relay\":-2,\"generation\":1,\"hang\":{}}",
         "{\"relay\":0,\"generation\":1,\"ranks\":{\"node\":1}}",
+        "{\"relay\":0,\"generation\":1,\"ranks\":{\"node\":{}}}",
         "{\"relay\":0,\"generation\":1,\"take\":{\"to\":-1}}",
         "{\"relay\":0,\"generation\":1,\"take\":{}}",
-        "{\"relay\":0,\"generation\":1,\"ranks\":{\"node\":1,\"piece\":1,\"pieces\":1}}",
-        "{\"relay\":0,\"generation\":1,\"ranks\":{\"node\":1,\"pieces\":1,\"list\":[{}]}}",
-        "{\"relay\":0,\"generation\":1,\"ranks\":{\"node\":1,\"pieces\":1,\"list\":[{\"rank\":1,\"kind\":99}]}}",
+        RANKS_BODY("\"piece\":1,\"pieces\":1", "[]"),
+        RANKS_BODY("\"piece\":0", "[]"),
+        RANKS_BODY("\"pieces\":1", "{}"),
+        RANKS_BODY("\"pieces\":1", "[{}]"),
+        RANKS_BODY("\"pieces\":1", "[{" WORKER ",\"rank\":1,\"pid\":2}]"),            /* no place */
+        RANKS_BODY("\"pieces\":1", "[{" WORKER ",\"rank\":-1,\"pid\":2,\"at\":{}}]"), /* no rank yet */
+        RANKS_BODY("\"pieces\":1", "[{" WORKER ",\"rank\":1,\"pid\":-1,\"at\":{}}]"),
+        RANKS_BODY("\"pieces\":1", "[{" WORKER ",\"rank\":1,\"pid\":2,\"at\":{\"kind\":99}}]"),
+        RANKS_BODY("\"pieces\":1", "[{" WORKER ",\"rank\":1,\"pid\":2,\"at\":{\"collectives\":[{}]}}]"),
+        RANKS_BODY("\"pieces\":1", "[{" WORKER ",\"rank\":1,\"pid\":2,\"at\":{\"state\":999}}]"),
+        /* of an earlier release, whose agents a job should not have beside others */
+        "{\"relay\":0,\"generation\":1,\"ranks\":{\"node\":1,\"piece\":0,\"pieces\":1,\"list\":[{\"rank\":1}]}}",
     };
     static struct hang_message message;
 
     for (size_t i = 0; i < ARRAY_SIZE(bodies); i++)
-        assert_false(hang_message_get((const uint8_t *)bodies[i], strlen(bodies[i]), &message));
+        if (hang_message_get((const uint8_t *)bodies[i], strlen(bodies[i]), &message))
+            fail_msg("%s", bodies[i]);
 }
 
 int main(void)
@@ -249,6 +331,8 @@ int main(void)
         cmocka_unit_test(test_the_largest_piece_fits),
         cmocka_unit_test(test_the_report_comes_back_printable),
         cmocka_unit_test(test_an_order_to_take_stacks),
+        cmocka_unit_test(test_a_body_of_ranks),
+        cmocka_unit_test(test_too_many_ranks),
         cmocka_unit_test(test_other_bodies),
     };
 

@@ -11,6 +11,7 @@
 #include "base/err.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/job_status_json.h"
+#include "launcher/ctl/node_ranks_json.h"
 #include "launcher/ctl/job_stragglers.h"
 #include "launcher/ctl/query_answer_json.h"
 #include "rendezvous/session/look_json.h"
@@ -89,8 +90,8 @@ static void put_node(const struct test_job *job, int node, struct buf *out)
     assert_int_equal(look_put_node(out, &facts), 0);
     for (; piece.piece < piece.pieces; piece.piece++) {
         int first = (int)piece.piece * OF_A_PIECE, left = ranks_of(job) - first;
-        char *json = job_status_node_to_json(&s.nodes[0], (size_t)first,
-                                             (size_t)(left < OF_A_PIECE ? left : OF_A_PIECE));
+        char *json = node_ranks_to_json(&(struct node_ranks){.node = &s.nodes[0]}, (size_t)first,
+                                        (size_t)(left < OF_A_PIECE ? left : OF_A_PIECE));
 
         assert_non_null(json);
         assert_int_equal(look_put_status(out, &piece, json), 0);

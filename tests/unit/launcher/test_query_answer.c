@@ -10,6 +10,7 @@
 #include "base/err.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/job_status_json.h"
+#include "launcher/ctl/node_ranks_json.h"
 #include "launcher/ctl/query_answer_json.h"
 #include "proto/frame.h"
 #include "rendezvous/session/look_json.h"
@@ -32,7 +33,7 @@ static void put_status(struct buf *out, const char *host, int first_rank, int n_
         s.nodes[0].workers[i].has_usage = true;
         (void)strcpy(s.nodes[0].workers[i].state, "running");
     }
-    char *json = job_status_node_to_json(&s.nodes[0], 0, (size_t)n_workers);
+    char *json = node_ranks_to_json(&(struct node_ranks){.node = &s.nodes[0]}, 0, (size_t)n_workers);
     assert_non_null(json);
     assert_int_equal(look_put_status(out, &piece, json), 0);
     free(json);

@@ -1,10 +1,10 @@
 #pragma once
 
 /*
- * What one agent sends another about the ranks of its node when a job hangs, and the report on all nodes that goes back, as
- * messages of agent_message_json.h. Pure.
+ * What agents send each other when a job hangs, as messages of agent_message_json.h: what the ranks of a node are, with their places
+ * (node_ranks_json.h), the report on all nodes that goes back, and an order to take stacks. Pure.
  *
- *   {"relay":0,"generation":2,"ranks":{"node":3,"piece":0,"pieces":1,"host":"node3","list":[{"rank":24,"pid":4711,...},...]}}
+ *   {"relay":0,"generation":2,"ranks":{"piece":0,"pieces":1,"node":{...}}}
  *   {"relay":-1,"generation":2,"hang":{"rank":27,"text":"  rank 27 on node3 (pid 4714) stands out: ...\n"}}
  */
 
@@ -26,22 +26,13 @@ enum hang_message_kind {
 struct hang_message {
     struct agent_message head;
     enum hang_message_kind kind;
-    struct hang_piece piece;
+    struct hang_piece piece; /* its ranks: those below */
+    struct hang_rank ranks[HANG_PIECE_RANKS];
     struct hang_result result;
     int32_t take_to; /* a group rank */
 };
 
-/* What all pieces of a node have. */
-struct hang_sender {
-    int node;
-    bool asked;
-    const char *host;
-};
-
-/* All ranks of a node, in pieces. 0 or -errno. */
-int hang_pieces_put(struct buf *out, const struct agent_message *head, const struct hang_sender *sender,
-                    const struct hang_rank *ranks, size_t n_ranks);
-
+/* 0 or -errno. */
 int hang_result_put(struct buf *out, const struct agent_message *head, const struct hang_result *result);
 
 /* Texts are made printable. False: the body is another one. */

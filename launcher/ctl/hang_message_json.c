@@ -1,0 +1,93 @@
+#include "launcher/ctl/hang_message_json.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/utf8.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "launcher/ctl/job_status.h"
+#include "launcher/ctl/node_ranks_json.h"
+#include "rendezvous/session/fields_json.h"
+#include "rendezvous/session/session_message.h"
+
+static const struct field result_fields[] = {
+    {"rank", FIELD_I32, offsetof(struct hang_result, rank), -1, INT32_MAX, .missing = -1},
+    {"text", FIELD_TEXT, offsetof(struct hang_result, text), .size = HANG_TEXT_SIZE},
+};
+
+/* ---- writing ---- */
+
+int hang_result_put(struct buf *out, const struct agent_message *head, const struct hang_result *result)
+{
+    _cleanup_json_ cJSON *json = cJSON_CreateObject();
+    int r = json ? fields_write(json, result_fields, ARRAY_SIZE(result_fields), result) : -ENOMEM;
+    _cleanup_free_ char *text = r ? NULL : cJSON_PrintUnformatted(json);
+
+    return text ? agent_message_put(out, head, "hang", text) : -ENOMEM;
+}
+
+/* ---- reading ---- */
+
+/* Lines stay lines. */
+static void clean_lines(char *text)
+{
+    for (char *line = text; line;) {
+        char *end = strchr(line, '\n');
+        if (end)
+            *end = '\0';
+        text_clean(line);
+        if (end)
+            *end = '\n';
+        line = end ? end + 1 : NULL;
+    }
+}
+
+static bool read_result(const cJSON *json, struct hang_result *ret)
+{
+    char error[FIELDS_ERROR_SIZE];
+    bool is_read = fields_read(json, result_fields, ARRAY_SIZE(result_fields), ret, error);
+
+    if (is_read)
+        clean_lines(ret->text);
+    return is_read;
+}
+
+static bool read_take(const cJSON *json, int32_t *ret)
+{
+    const cJSON *to = cJSON_GetObjectItemCaseSensitive(json, "to");
+
+    if (!cJSON_IsNumber(to) || !(to->valuedouble >= 0 && to->valuedouble < SESSION_NODES_MAX))
+        return false;
+    *ret = (int32_t)to->valuedouble;
+    return true;
+}
+
+static bool read_ranks(const cJSON *ranks, struct hang_message *ret)
+{
+    struct job_status s = {0};
+    bool is_read =
+        job_status_add_node(&s, "", -1, 0) == 0 && node_ranks_take(ranks, &s, &ret->piece, ret->ranks) == 0;
+
+    job_status_finish(&s);
+    return is_read;
+}
+
+bool hang_message_get(const uint8_t *body, size_t n, struct hang_message *ret)
+{
+    _cleanup_json_ cJSON *json = cJSON_ParseWithLength((const char *)body, n);
+    const cJSON *ranks = cJSON_GetObjectItemCaseSensitive(json, "ranks"),
+                *hang = cJSON_GetObjectItemCaseSensitive(json, "hang"),
+                *take = cJSON_GetObjectItemCaseSensitive(json, "take");
+
+    *ret = (struct hang_message){.kind = hang   ? HANG_MESSAGE_RESULT
+                                         : take ? HANG_MESSAGE_TAKE
+                                                : HANG_MESSAGE_RANKS};
+    if (!json || !agent_message_read(json, &ret->head))
+        return false;
+    if (hang)
+        return read_result(hang, &ret->result);
+    return take ? read_take(take, &ret->take_to) : ranks && read_ranks(ranks, ret);
+}

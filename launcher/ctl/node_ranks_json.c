@@ -1,0 +1,437 @@
+#include "launcher/ctl/node_ranks_json.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/minmax.h"
+#include "base/utf8.h"
+#include "launcher/ctl/job_status.h"
+#include "launcher/report/events.h"
+#include "launcher/watch/hang_collect.h"
+#include "rendezvous/session/agent_message_json.h"
+#include "rendezvous/session/fields_json.h"
+#include "rendezvous/session/look_json.h"
+#include "rendezvous/session/session_message.h"
+
+enum {
+    WORKERS_OF_A_PIECE =
+        24, /* of at most 600 bytes each: a frame; those with their places: HANG_PIECE_RANKS */
+    PIECES_MAX = (SESSION_WORKERS_MAX + HANG_PIECE_RANKS - 1) / HANG_PIECE_RANKS,
+};
+
+#define WORKER_TEXT(member, bytes)                                                                           \
+    .type = FIELD_TEXT, .offset = offsetof(struct worker_status, member), .size = (bytes)
+#define I64_AT(structure, member)                                                                            \
+    .type = FIELD_I64, .offset = offsetof(structure, member), .min = -1, .max = FIELD_EXACT_MAX
+#define I32_AT(structure, member)                                                                            \
+    .type = FIELD_I32, .offset = offsetof(structure, member), .min = INT32_MIN, .max = INT32_MAX
+
+static const struct field worker_fields[] = {
+    {"rank", I32_AT(struct worker_status, rank), .required = true},
+    {"local_rank", I32_AT(struct worker_status, local_rank), .required = true},
+    {"pid", I64_AT(struct worker_status, pid), .required = true},
+    {"state", WORKER_TEXT(state, JOB_STATUS_WORD_SIZE), .required = true},
+    {"exit_code", I32_AT(struct worker_status, exit_code)},
+    {"started", I64_AT(struct worker_status, started_s)},
+    {"hang", FIELD_BOOL, offsetof(struct worker_status, hang), .required = true},
+    {"straggler", FIELD_BOOL, offsetof(struct worker_status, straggler), .always = true},
+};
+
+/* Of any origin, as above. */
+static const struct field line_fields[] = {
+    {"log", WORKER_TEXT(log, JOB_STATUS_NAME_SIZE)},
+    {"last_line", WORKER_TEXT(last_line, JOB_STATUS_LINE_SIZE)},
+};
+
+static const struct field gpu_fields[] = {
+    {"index", I32_AT(struct gpu_status, index), .required = true},
+    {"percent", I32_AT(struct gpu_status, percent), .required = true},
+    {"used_mib", I64_AT(struct gpu_status, used_mib), .required = true},
+    {"total_mib", I64_AT(struct gpu_status, total_mib), .required = true},
+};
+
+/* What crunctl adds, or the agent of another node. */
+static const struct field usage_fields[] = {
+    {"cpu_ms", I64_AT(struct worker_status, cpu_ms), .required = true},
+    {"rss_kib", I64_AT(struct worker_status, rss_kib), .required = true},
+    {"cpu_percent", I32_AT(struct worker_status, cpu_percent), .missing = -1},
+};
+
+/* Where a rank is, for a report on a hang. */
+static const struct field place_fields[] = {
+    {"state", FIELD_U32_AT(struct hang_rank, state, 0, 127)},
+    {"child_pid", FIELD_I64, offsetof(struct hang_rank, child_pid), 0, FIELD_EXACT_MAX},
+    {"child_state", FIELD_U32_AT(struct hang_rank, child_state, 0, 127)},
+    {"has_ended", FIELD_BOOL, offsetof(struct hang_rank, has_ended)},
+    {"kind", FIELD_U32_AT(struct hang_rank, kind, 0, STACK_DESTROY)},
+    {"text", FIELD_TEXT, offsetof(struct hang_rank, text), .size = STACK_TEXT_SIZE},
+};
+
+static const struct field collective_fields[] = {
+    {"group", FIELD_HEX, offsetof(struct hang_collective, group), .required = true},
+    {"number", FIELD_HEX, offsetof(struct hang_collective, number)},
+    {"kind", FIELD_U32_AT(struct hang_collective, kind, 0, WORKER_COLLECTIVE_KIND_COUNT - 1)},
+    {"n_ranks", FIELD_U32_AT(struct hang_collective, n_ranks, 0, UINT32_MAX)},
+    {"is_world", FIELD_BOOL, offsetof(struct hang_collective, is_world)},
+};
+
+static const struct field head_fields[] = {
+    {"piece", FIELD_I32, offsetof(struct hang_piece, piece), 0, PIECES_MAX - 1},
+    {"pieces", FIELD_I32, offsetof(struct hang_piece, pieces), 1, PIECES_MAX, .required = true},
+    {"asked", FIELD_BOOL, offsetof(struct hang_piece, asked)},
+};
+
+static const struct field node_fields[] = {
+    {"taken_ms", I64_AT(struct node_status, taken_ms)},
+    {"generation", I64_AT(struct node_status, generation), .missing = -1},
+    {"group_rank", I32_AT(struct node_status, group_rank), .missing = -1, .always = true},
+};
+
+/* Steps and ages in ms that are compared: their sums and products are far from the end of int64_t. */
+#define BEAT_NUMBER_MAX (INT64_C(1) << 40)
+
+/* ---- writing ---- */
+
+static int append_number(cJSON *list, double number)
+{
+    cJSON *item = cJSON_CreateNumber(number);
+
+    if (!item || !cJSON_AddItemToArray(list, item)) {
+        cJSON_Delete(item);
+        return -ENOMEM;
+    }
+    return 0;
+}
+
+static int add_worker_lines(cJSON *object, const struct worker_status *w)
+{
+    if (w->log[0])
+        events_add_text(object, "log", w->log);
+    if (w->last_line[0])
+        events_add_text(object, "last_line", w->last_line);
+    if (w->steps_per_s >= 0 && !cJSON_AddNumberToObject(object, "steps_per_s", w->steps_per_s))
+        return -ENOMEM;
+    return w->has_usage ? fields_write(object, usage_fields, ARRAY_SIZE(usage_fields), w) : 0;
+}
+
+/* The latest step and its age; then of each one before it how much lower and how much older it is. */
+static int add_beats(cJSON *object, const struct worker_status *w)
+{
+    struct step_status last = {0};
+
+    cJSON *list = w->n_beats > 0 ? cJSON_AddArrayToObject(object, "beats") : NULL;
+    if (w->n_beats > 0 && !list)
+        return -ENOMEM;
+    for (size_t i = 0; i < w->n_beats; i++) {
+        const struct step_status *b = &w->beats[i];
+        int64_t step = i == 0 ? b->step : last.step - b->step;
+
+        if (append_number(list, (double)step) != 0 ||
+            append_number(list, (double)(b->age_ms - last.age_ms)) != 0)
+            return -ENOMEM;
+        last = *b;
+    }
+    return 0;
+}
+
+static int add_place(cJSON *worker, const struct hang_rank *rank)
+{
+    cJSON *place = cJSON_AddObjectToObject(worker, "at"), *list = NULL;
+    int r = place ? fields_write(place, place_fields, ARRAY_SIZE(place_fields), rank) : -ENOMEM;
+
+    if (!r && rank->n_collectives > 0)
+        r = (list = cJSON_AddArrayToObject(place, "collectives")) ? 0 : -ENOMEM;
+    for (int i = 0; !r && i < rank->n_collectives; i++) {
+        cJSON *object = fields_append_object(list);
+
+        r = object ? fields_write(object, collective_fields, ARRAY_SIZE(collective_fields),
+                                  &rank->collectives[i])
+                   : -ENOMEM;
+    }
+    return r;
+}
+
+/* With its place in front of what makes a worker's object long: that is left out. */
+static int add_worker(cJSON *list, const struct worker_status *w, const struct hang_rank *place)
+{
+    cJSON *object = fields_append_object(list);
+    int r = object ? fields_write(object, worker_fields, ARRAY_SIZE(worker_fields), w) : -ENOMEM;
+
+    if (!r && w->last_step >= 0)
+        r = cJSON_AddNumberToObject(object, "last_step", (double)w->last_step) ? 0 : -ENOMEM;
+    else if (!r)
+        r = cJSON_AddNullToObject(object, "last_step") ? 0 : -ENOMEM;
+    if (!r && place)
+        return add_place(object, place);
+    if (!r)
+        r = add_beats(object, w);
+    return r ? r : add_worker_lines(object, w);
+}
+
+static int add_gpus(cJSON *node, const struct node_status *n)
+{
+    cJSON *list = n->n_gpus > 0 ? cJSON_AddArrayToObject(node, "gpus") : NULL;
+    int r = n->n_gpus > 0 && !list ? -ENOMEM : 0;
+
+    for (size_t i = 0; !r && i < n->n_gpus; i++) {
+        cJSON *object = fields_append_object(list);
+
+        r = object ? fields_write(object, gpu_fields, ARRAY_SIZE(gpu_fields), &n->gpus[i]) : -ENOMEM;
+    }
+    return r;
+}
+
+/* The i-th rank of a message, and the worker that it is. */
+static int add_rank(cJSON *list, const struct node_ranks *ranks, size_t i)
+{
+    const struct node_status *n = ranks->node;
+    const struct hang_rank *place = ranks->places ? &ranks->places[i] : NULL;
+    int64_t worker = place && n->n_workers > 0 ? (int64_t)place->rank - n->workers[0].rank : (int64_t)i;
+
+    if (worker < 0 || (size_t)worker >= n->n_workers)
+        return -EINVAL;
+    return add_worker(list, &n->workers[worker], place);
+}
+
+/* The node with some of its ranks. */
+static int fill_node(cJSON *object, const struct node_ranks *ranks, size_t first, size_t n_ranks)
+{
+    const struct node_status *n = ranks->node;
+
+    events_add_text(object, "host", n->host);
+    if (n->state[0])
+        events_add_text(object, "state", n->state);
+    cJSON *workers = fields_write(object, node_fields, ARRAY_SIZE(node_fields), n) == 0
+                         ? cJSON_AddArrayToObject(object, "workers")
+                         : NULL;
+    int r = workers ? add_gpus(object, n) : -ENOMEM;
+    for (size_t i = first; !r && i < first + n_ranks; i++)
+        r = add_rank(workers, ranks, i);
+    return r;
+}
+
+int node_status_write(cJSON *object, const struct node_status *n)
+{
+    return fill_node(object, &(struct node_ranks){.node = n}, 0, n->n_workers);
+}
+
+char *node_ranks_to_json(const struct node_ranks *ranks, size_t first, size_t n_ranks)
+{
+    _cleanup_json_ cJSON *json = cJSON_CreateObject();
+    int r = json ? fill_node(json, ranks, first, n_ranks) : -ENOMEM;
+
+    if (!r && n_ranks == 0 && ranks->stacks && !cJSON_AddRawToObject(json, "stacks", ranks->stacks))
+        r = -ENOMEM;
+    return r ? NULL : cJSON_PrintUnformatted(json);
+}
+
+static int put_piece(struct buf *out, const struct agent_message *to, const struct node_ranks *ranks,
+                     const struct look_piece *piece, const char *node)
+{
+    _cleanup_free_ char *json = NULL;
+
+    if (!node)
+        return -ENOMEM;
+    if (!to)
+        return look_put_status(out, piece, node);
+    if (asprintf(&json, "{\"piece\":%u,\"pieces\":%u%s,\"node\":%s}", (unsigned)piece->piece,
+                 (unsigned)piece->pieces, ranks->asked ? ",\"asked\":true" : "", node) < 0) {
+        json = NULL;
+        return -ENOMEM;
+    }
+    return agent_message_put(out, to, "ranks", json);
+}
+
+int node_ranks_put(struct buf *out, const struct agent_message *to, const struct node_ranks *ranks)
+{
+    size_t of_a_piece = ranks->places ? HANG_PIECE_RANKS : WORKERS_OF_A_PIECE;
+    size_t n_ranks = ranks->places ? ranks->n_places : ranks->node->n_workers;
+    size_t n_of_ranks = max_size(1, (n_ranks + of_a_piece - 1) / of_a_piece),
+           n_stacks = ranks->stacks ? 1 : 0;
+    struct look_piece piece = {0};
+    int r = 0;
+
+    if (!to)
+        n_of_ranks = min_size(n_of_ranks, LOOK_PIECES_MAX - n_stacks); /* the first ranks */
+    piece.pieces = (uint32_t)(n_of_ranks + n_stacks);
+    for (; !r && piece.piece < piece.pieces; piece.piece++) {
+        size_t first = piece.piece * of_a_piece;
+        size_t n = piece.piece == n_of_ranks ? 0 : min_size(of_a_piece, n_ranks - first);
+        _cleanup_free_ char *node = node_ranks_to_json(ranks, first, n);
+
+        r = put_piece(out, to, ranks, &piece, node);
+    }
+    return r;
+}
+
+/* ---- reading ---- */
+
+static bool read_small(const cJSON *item, int64_t *ret)
+{
+    if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble < (double)BEAT_NUMBER_MAX))
+        return false;
+    *ret = (int64_t)item->valuedouble;
+    return true;
+}
+
+/* Up to the first one that is not in order: without them the worker is compared with those of its own node alone. */
+static void read_beats(const cJSON *list, struct worker_status *w)
+{
+    const cJSON *item = cJSON_IsArray(list) ? list->child : NULL;
+    struct step_status last = {0}, read;
+
+    for (; item && item->next && w->n_beats < JOB_STATUS_BEATS_MAX; item = item->next->next) {
+        if (!read_small(item, &read.step) || !read_small(item->next, &read.age_ms))
+            return;
+        read.step = w->n_beats == 0 ? read.step : last.step - read.step;
+        read.age_ms += last.age_ms;
+        if (read.step < 0)
+            return;
+        last = w->beats[w->n_beats++] = read;
+    }
+}
+
+static bool read_worker(const cJSON *json, struct worker_status *w)
+{
+    const cJSON *step = cJSON_GetObjectItemCaseSensitive(json, "last_step");
+    const cJSON *rate = cJSON_GetObjectItemCaseSensitive(json, "steps_per_s");
+    char error[FIELDS_ERROR_SIZE];
+
+    if (!fields_read(json, worker_fields, ARRAY_SIZE(worker_fields), w, error) ||
+        !fields_read(json, line_fields, ARRAY_SIZE(line_fields), w, error))
+        return false;
+    w->has_usage = cJSON_HasObjectItem(json, "cpu_ms");
+    if (w->has_usage && !fields_read(json, usage_fields, ARRAY_SIZE(usage_fields), w, error))
+        return false;
+    w->steps_per_s = cJSON_IsNumber(rate) && rate->valuedouble >= 0 ? rate->valuedouble : -1;
+    read_beats(cJSON_GetObjectItemCaseSensitive(json, "beats"), w);
+    w->last_step =
+        cJSON_IsNumber(step) && step->valuedouble >= 0 && step->valuedouble < (double)FIELD_EXACT_MAX
+            ? (int64_t)step->valuedouble
+            : -1;
+    return true;
+}
+
+/* More than JOB_STATUS_GPUS_MAX are left out. */
+static bool read_gpus(const cJSON *list, struct node_status *n)
+{
+    char error[FIELDS_ERROR_SIZE];
+    const cJSON *item;
+
+    cJSON_ArrayForEach(item, list)
+    {
+        if (n->n_gpus < JOB_STATUS_GPUS_MAX &&
+            !fields_read(item, gpu_fields, ARRAY_SIZE(gpu_fields), &n->gpus[n->n_gpus++], error))
+            return false;
+    }
+    return true;
+}
+
+static bool read_collectives(const cJSON *list, struct hang_rank *ret)
+{
+    char error[FIELDS_ERROR_SIZE];
+    const cJSON *item;
+
+    cJSON_ArrayForEach(item, list)
+    {
+        if (ret->n_collectives == HANG_COLLECTIVES_MAX ||
+            !fields_read(item, collective_fields, ARRAY_SIZE(collective_fields),
+                         &ret->collectives[ret->n_collectives++], error))
+            return false;
+    }
+    return true;
+}
+
+static bool read_place(const cJSON *worker, const struct worker_status *w, struct hang_rank *ret)
+{
+    const cJSON *place = cJSON_GetObjectItemCaseSensitive(worker, "at");
+    char error[FIELDS_ERROR_SIZE];
+
+    *ret = (struct hang_rank){.rank = w->rank, .pid = w->pid};
+    if (w->rank < 0 || w->pid < 0 || !fields_read(place, place_fields, ARRAY_SIZE(place_fields), ret, error))
+        return false;
+    text_clean(ret->text);
+    return read_collectives(cJSON_GetObjectItemCaseSensitive(place, "collectives"), ret);
+}
+
+/* places: of so many workers; NULL: these are not wanted. */
+static int read_workers(const cJSON *list, struct job_status *s, struct hang_rank *places)
+{
+    struct node_status *node = &s->nodes[s->n_nodes_known - 1];
+    size_t i = node->n_workers, n = (size_t)cJSON_GetArraySize(list);
+    const cJSON *item;
+
+    int r = i + n > JOB_STATUS_WORKERS_MAX || (places && n > HANG_PIECE_RANKS) ? -EBADMSG
+                                                                               : job_status_add_workers(s, n);
+    if (r)
+        return r;
+    cJSON_ArrayForEach(item, list)
+    {
+        if (!read_worker(item, &node->workers[i]) ||
+            (places && !read_place(item, &node->workers[i], places++)))
+            return -EBADMSG;
+        i++;
+    }
+    return 0;
+}
+
+int node_status_read(const cJSON *json, struct job_status *s)
+{
+    const cJSON *workers = cJSON_GetObjectItemCaseSensitive(json, "workers");
+    const char *host = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "host"));
+    const char *state = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "state"));
+    char error[FIELDS_ERROR_SIZE];
+
+    if (!host || !cJSON_IsArray(workers))
+        return -EBADMSG;
+    int r = job_status_add_node(s, host, -1, 0);
+    if (r)
+        return r;
+    struct node_status *node = &s->nodes[s->n_nodes_known - 1];
+    text_copy(node->state, JOB_STATUS_WORD_SIZE, state ? state : "");
+    if (!fields_read(json, node_fields, ARRAY_SIZE(node_fields), node, error) ||
+        !read_gpus(cJSON_GetObjectItemCaseSensitive(json, "gpus"), node))
+        return -EBADMSG;
+    return read_workers(workers, s, NULL);
+}
+
+/* Which piece of which node. */
+static bool read_head(const cJSON *status, const cJSON *node, size_t n_workers, struct hang_piece *ret)
+{
+    const char *host = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(node, "host"));
+    char error[FIELDS_ERROR_SIZE];
+
+    if (!host || !fields_read(status, head_fields, ARRAY_SIZE(head_fields), ret, error) ||
+        ret->piece >= ret->pieces)
+        return false;
+    text_copy(ret->host, sizeof(ret->host), host);
+    text_clean(ret->host);
+    ret->n_ranks = n_workers;
+    return true;
+}
+
+int node_ranks_take(const cJSON *status, struct job_status *s, struct hang_piece *piece,
+                    struct hang_rank *places)
+{
+    const cJSON *node = cJSON_GetObjectItemCaseSensitive(status, "node"),
+                *workers = cJSON_GetObjectItemCaseSensitive(node, "workers");
+    struct node_status *to = s->n_nodes_known > 0 ? &s->nodes[s->n_nodes_known - 1] : NULL, read;
+    char error[FIELDS_ERROR_SIZE];
+
+    if (!to || !cJSON_IsArray(workers) ||
+        !fields_read(node, node_fields, ARRAY_SIZE(node_fields), &read, error) ||
+        (piece && !read_head(status, node, (size_t)cJSON_GetArraySize(workers), piece)))
+        return -EBADMSG;
+    to->generation = read.generation;
+    to->taken_ms = read.taken_ms;
+    if (piece) {
+        piece->node = read.group_rank;
+        piece->ranks = places;
+    }
+    return read_workers(workers, s, places);
+}

@@ -1,0 +1,48 @@
+#pragma once
+
+/*
+ * What the ranks of a node are, as one record: what an agent sends to its rendezvous for crunctl, to another agent for a report on a
+ * hang or for crunctl stacks, and what a crun writes for each node of its status. Pure.
+ *
+ *   {"status":{"piece":0,"pieces":2,"node":{"host":"node3","group_rank":3,"workers":[{"rank":24,"pid":4711,...},...]}}}
+ *   {"relay":0,"generation":2,"ranks":{"piece":0,"pieces":1,"node":{...,"workers":[{"rank":24,...,"at":{"text":...}},...]}}}
+ *
+ * Fields may be added; readers ignore those that they do not know. A worker has `at`, its place, in a message to an agent alone,
+ * whose name is not "status": a rendezvous takes that for itself.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct agent_message;
+struct buf;
+struct cJSON;
+struct hang_piece;
+struct hang_rank;
+struct job_status;
+struct node_status;
+
+struct node_ranks {
+    const struct node_status *node;
+    const struct hang_rank *places; /* of ranks of the node, in any order; NULL: none, all ranks without */
+    size_t n_places;
+    const char *stacks; /* JSON of job_stacks_json.h, for a piece of its own; NULL: none */
+    bool asked;         /* for crunctl stacks, not for a hang */
+};
+
+/* Appends all pieces, each a frame; to: NULL for the rendezvous. 0; -EMSGSIZE; -ENOMEM, also with a place of another node. */
+int node_ranks_put(struct buf *out, const struct agent_message *to, const struct node_ranks *ranks);
+
+/* The node with n ranks from the first on; with none the stacks. Malloc'ed; NULL without memory, or with a place of another node. */
+char *node_ranks_to_json(const struct node_ranks *ranks, size_t first, size_t n_ranks);
+
+/*
+ * The "status" or "ranks" of a message: its workers go to the last node of s. piece: receives whose piece it is, and their places, which all
+ * must have, with printable texts in places[HANG_PIECE_RANKS]; NULL: not wanted. 0, -EBADMSG or -ENOMEM.
+ */
+int node_ranks_take(const struct cJSON *status, struct job_status *s, struct hang_piece *piece,
+                    struct hang_rank *places);
+
+/* For job_status_json.c: a whole node. 0, -EBADMSG or -ENOMEM. */
+int node_status_write(struct cJSON *object, const struct node_status *n);
+int node_status_read(const struct cJSON *json, struct job_status *s);
