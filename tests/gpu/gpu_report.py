@@ -129,10 +129,9 @@ def find_tool(name):
     return next((p for p in places if p and os.access(p, os.X_OK)), None)
 
 
-def library_of_torch(package, name):
+def library_of_torch(name):
     """The library in PyTorch's wheels, where there is one."""
-    code = (f"import {package}, pathlib; "
-            f"print(next(p for f in {package}.__path__ for p in sorted(pathlib.Path(f).rglob('{name}'))))")
+    code = f"import nvidia, pathlib; print(next(p for f in nvidia.__path__ for p in sorted(pathlib.Path(f).rglob('{name}'))))"
     path = query(sys.executable, "-c", code).splitlines()
     return path[-1] if path and path[-1].startswith("/") else None
 
@@ -192,9 +191,8 @@ class Report:
         if self.emulated:
             env["CRW_NCCL_LIBRARY"] = str(self.folder / "libnccl.so.2")
             return env
-        for variable, package, name in (("CRW_NCCL_LIBRARY", "nvidia.nccl", "libnccl.so.2"),
-                                        ("CRW_CUBLASLT_LIBRARY", "nvidia", "libcublasLt.so.1[23]")):
-            if found := library_of_torch(package, name):
+        for variable, name in (("CRW_NCCL_LIBRARY", "libnccl.so.2"), ("CRW_CUBLASLT_LIBRARY", "libcublasLt.so.1[23]")):
+            if found := library_of_torch(name):
                 env.setdefault(variable, found)
         return env
 

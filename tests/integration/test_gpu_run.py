@@ -140,6 +140,18 @@ def test_the_sentence_that_explains(output, why):
     assert module("gpu_report").why_of(output) == why
 
 
+def test_libraries_beside_pytorch(tmp_path, monkeypatch):
+    """Where its wheels put them, of CUDA 12 and of 13."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    report = module("gpu_report")
+    for name in ("nvidia/nccl/lib/libnccl.so.2", "nvidia/cu13/lib/libcublasLt.so.13"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    assert report.library_of_torch("libnccl.so.2") == str(tmp_path / "nvidia/nccl/lib/libnccl.so.2")
+    assert report.library_of_torch("libcublasLt.so.1[23]") == str(tmp_path / "nvidia/cu13/lib/libcublasLt.so.13")
+    assert report.library_of_torch("libother.so") is None
+
+
 def test_missing_figures_explain_nothing(tmp_path):
     """A program that failed has written no file, and its own sentence is the reason."""
     judge = module("gpu_report").Report.judge
