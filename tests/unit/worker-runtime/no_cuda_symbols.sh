@@ -3,7 +3,7 @@
 nm=$1
 shift
 for library; do
-    found=$("$nm" "$library" 2>/dev/null | grep -Ei ' [a-z] (_*(cuda|nccl|cudart)|cu[A-Z])')
+    found=$("$nm" "$library" 2>/dev/null | grep -E ' [A-Za-z] (_*([cC][uU][dD][aA]|[nN][cC][cC][lL])|cu[A-Z])')
     if [ -n "$found" ]; then
         echo "$library has symbols of CUDA or NCCL:"
         echo "$found"
