@@ -105,7 +105,7 @@ static bool is_inherited(const struct agent_children *c, pid_t pid)
     return false;
 }
 
-/* As process 1 of a container crun also adopts processes of other programs; they are reaped here, too. */
+/* As process 1 of a container crun also adopts, and reaps here, processes of other programs. */
 bool agent_children_reap(struct agent_children *c)
 {
     pid_t pid;
@@ -122,9 +122,8 @@ bool agent_children_reap(struct agent_children *c)
     return pid == 0;
 }
 
-/* One round. The guardian itself is among the children until it has been reaped, and its children become crun's
- * before that: so no children means that nothing is left. Without /proc (a negative number) only wait() can find out
- * whether there are any. */
+/* One round. The guardian's children become crun's before the guardian is reaped, so no child means an end of the job's processes.
+ * Without /proc (n is negative) only wait() can find out whether there is a child. */
 static void on_sweep(uv_timer_t *timer)
 {
     struct agent_children *c = timer->data;
@@ -163,7 +162,7 @@ static void log_stuck(const struct worker_group *g, pid_t pid)
 }
 
 /* Processes that SIGKILL does not end wait in the kernel, mostly in a driver or a dead network file system. The
- * guardian has ended by now, so they are crun's children. */
+ * guardian has ended by now, so such processes are crun's children. */
 void agent_children_print_stuck(const struct agent_children *c)
 {
     pid_t pids[STUCK_NAMED_MAX];

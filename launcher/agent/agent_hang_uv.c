@@ -1,7 +1,4 @@
-/*
- * What the agent does with a hang: the report, the event, and what --hang-action asks for. When there is one is decided by
- * launcher/watch.
- */
+/* The agent's side of a hang: the report, the event, and the action of --hang-action. launcher/watch decides when a job hangs. */
 
 #include "launcher/agent/agent_hang_uv.h"
 
@@ -27,8 +24,8 @@
 #include "rendezvous/server/server_uv.h"
 
 enum {
-    CULPRIT_MS = 10000,     /* for the end of the worker that was killed alone */
-    SLOW_END_MAX_MS = 5000, /* after the signal to end; half the grace where that is shorter */
+    CULPRIT_MS = 10000,     /* for the end of a worker that was killed alone */
+    SLOW_END_MAX_MS = 5000, /* after the signal to end; or half the grace, the shorter of both */
 };
 
 struct agent_hang {
@@ -36,18 +33,18 @@ struct agent_hang {
     struct watch *watch;          /* NULL: there is none */
     struct hang_reports *reports; /* of all nodes */
     struct asked_stacks *stacks;
-    uv_timer_t timer;      /* after a signal to the workers, or the kill of one of them */
-    uint32_t generation;   /* in which that one was */
+    uv_timer_t timer;      /* after a signal to the workers, or the kill of a single worker */
+    uint32_t generation;   /* of the worker that was killed alone */
     bool is_hanging;       /* the watch has reported a hang, and there is no progress yet */
     bool is_reported;      /* there is a report on the hang */
-    bool stands_out;       /* a rank of this node does, in the report */
+    bool stands_out;       /* in the report, a rank of this node */
     bool is_elsewhere;     /* the rank that stands out is on another node */
     bool collects_reports; /* the reports are put together on node 0 */
-    int worker;            /* the first one of the report */
+    int worker;            /* the first worker of the report */
     pid_t quit_sender;     /* of a SIGQUIT that waits for the stacks */
 };
 
-/* ---- what the watch asks ---- */
+/* ---- questions of the watch ---- */
 
 static uint32_t describe_workers_for_watch(void *data, struct watch_worker *workers, bool *ret_at_work)
 {
@@ -141,9 +138,9 @@ static void print_own_hang(const struct agent_hang *h, const struct watch_stacks
                                               .folder = s->folder});
 }
 
-/* ---- what follows ---- */
+/* ---- the action ---- */
 
-/* The one that was killed alone cannot end: it is in state D, perhaps. The end of any other is a failure as well. */
+/* The hung worker ignored SIGKILL (probably state D). The end of any other worker is a failure as well. */
 static void on_culprit_remains(uv_timer_t *timer)
 {
     struct agent_hang *h = timer->data;
@@ -154,14 +151,14 @@ static void on_culprit_remains(uv_timer_t *timer)
         h->host->kill_worker(h->host->data, i, "--hang-action=restart");
 }
 
-/* In a static rendezvous no node knows of the others, so its ranks may wait for those of another one. */
+/* In a static rendezvous no node knows of the others, so the ranks here may wait for ranks of another node. */
 static bool may_act(const struct agent_hang *h)
 {
     return h->host->job->meeting != JOB_STATIC && h->host->group->state == GROUP_RUNNING;
 }
 
-/* A failure like any other: the restart policy and its budget decide what comes next. Of several nodes first those act
- * on which a rank stands out. */
+/* A failure like any other: the restart policy and its budget decide about the rest. Of several nodes, a node with a rank that stands
+ * out acts first. */
 static void restart_after_hang(struct agent_hang *h, int worker)
 {
     if (h->host->job->meeting == JOB_ALONE || h->stands_out) {
@@ -180,7 +177,7 @@ static void send_signal(const struct agent_host *host, int signal, pid_t sender)
             .kind = GROUP_SIGNAL, .now_ns = now_ns(), .worker = -1, .pid = sender, .value = signal});
 }
 
-/* What --hang-action asks for; worker: the first one of the report on this node, -1: none. */
+/* Carries --hang-action out. worker: the first worker of the report on this node, -1: none. */
 static void act_on_hang(struct agent_hang *h, int worker)
 {
     enum job_hang_action action = h->host->job->hang_action;
@@ -195,7 +192,7 @@ static void act_on_hang(struct agent_hang *h, int worker)
     }
 }
 
-/* Of all nodes the one with the rank that stands out acts. */
+/* Of all nodes, the node with the rank that stands out acts. */
 static void on_report(void *data, const struct hang_report_facts *facts, bool acts, int worker)
 {
     struct agent_hang *h = data;
@@ -235,12 +232,12 @@ static void on_files(void *data, enum watch_reason reason, int worker)
         send_signal(h->host, SIGQUIT, h->quit_sender);
 }
 
-/* Several nodes: none of them makes progress. */
+/* Several nodes: no node makes progress. */
 static void report_hang(struct agent_hang *h)
 {
     if (!h->is_hanging || h->is_reported)
         return;
-    h->is_reported = watch_take_stacks(h->watch, WATCH_HANG); /* or they are being taken already */
+    h->is_reported = watch_take_stacks(h->watch, WATCH_HANG); /* false: stacks are being taken already */
 }
 
 void agent_hang_all_quiet(struct agent_hang *h, bool takes_messages)
@@ -249,7 +246,7 @@ void agent_hang_all_quiet(struct agent_hang *h, bool takes_messages)
     report_hang(h);
 }
 
-/* Of several nodes the last one that becomes quiet makes it a hang. */
+/* Of several nodes the last node to become quiet completes a hang. */
 static void on_hang(void *data)
 {
     struct agent_hang *h = data;
@@ -322,7 +319,7 @@ static void on_slow_end(uv_timer_t *timer)
     for (int i = 0; h->host->generation && i < g->config.n_workers; i++)
         is_running |= group_worker_may_run(&g->workers[i]);
     if (g->state == GROUP_STOPPING && is_running)
-        (void)watch_take_stacks(h->watch, WATCH_SLOW_END); /* false: they are being taken already */
+        (void)watch_take_stacks(h->watch, WATCH_SLOW_END); /* false: stacks are being taken already */
 }
 
 void agent_hang_watch_stop(struct agent_hang *h)

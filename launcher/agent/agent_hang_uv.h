@@ -12,11 +12,11 @@ struct agent_host;
 struct agent_observer;
 struct asked_stacks;
 
-/* stacks: gets the stacks of this node, and what other agents send of theirs. 0 or -ENOMEM. */
+/* stacks: gets the stacks of this node and of other agents. 0 or -ENOMEM. */
 int agent_hang_create(struct agent_hang **ret, struct agent_observer *observer, const struct agent_host *host,
                       struct asked_stacks *stacks);
 
-/* Watches for hangs. Without it the job runs as well. */
+/* Watches for hangs. The job runs without a watch as well. */
 void agent_hang_open(struct agent_hang *h);
 bool agent_hang_is_open(const struct agent_hang *h);
 
@@ -26,16 +26,16 @@ bool agent_hang_take_stacks(struct agent_hang *h, enum watch_reason reason);
 /* The stacks come first, then the SIGQUIT of this sender. False: stacks cannot be taken. */
 bool agent_hang_put_off_quit(struct agent_hang *h, pid_t sender);
 
-/* Several nodes: none of them makes progress. takes_messages: the report is put together on node 0. */
+/* Several nodes: no node makes progress. takes_messages: the report is put together on node 0. */
 void agent_hang_all_quiet(struct agent_hang *h, bool takes_messages);
 
 /* A message of another agent. */
 void agent_hang_take_message(struct agent_hang *h, const uint8_t *body, size_t n);
 
-/* A generation begins: nothing is marked, and what --hang-action asks for is not done any more. */
+/* A generation begins: no rank is marked any more, and --hang-action is not carried out. */
 void agent_hang_forget(struct agent_hang *h);
 
-/* The workers have got a signal to end: the stacks of those that do not are taken before they are killed. */
+/* The workers have got a signal to end. Stacks are taken before the kill of workers that do not end. */
 void agent_hang_watch_stop(struct agent_hang *h);
 
 /* Whether files may have been written among the logs. */

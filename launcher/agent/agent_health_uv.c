@@ -1,7 +1,7 @@
 /*
- * When the health check runs and what follows from it. A job of several nodes: before this node reports that it is
- * ready, so that no other node waits for workers that will not come; an unfit node stays in the job and repeats the check
- * when the rendezvous needs it. Else: between the decision to start and the start; an unfit node ends the job.
+ * When the health check runs, and its consequences. A job of several nodes: before this node reports that it is
+ * ready, so that no other node waits for workers that will not come. An unfit node stays in the job and repeats the check
+ * when the rendezvous needs the node. Else: between the decision to start and the start; an unfit node ends the job.
  */
 
 #include "launcher/agent/agent_health_uv.h"
@@ -26,8 +26,8 @@ struct agent_health {
     const struct agent_host *host;
     void (*on_fit)(void *data);
     void (*on_unfit)(void *data, const char *why);
-    struct health_check *check; /* that runs; or NULL */
-    uint64_t after_ns;          /* a check that is asked for again begins then at the earliest */
+    struct health_check *check; /* while a check runs; or NULL */
+    uint64_t after_ns;          /* earliest begin of a repeated check */
     uint64_t pause_ns;          /* 0: the node is fit, or was not checked */
     uv_timer_t again;
 };
@@ -66,7 +66,7 @@ static void on_no_check(uv_timer_t *timer)
     on_check_end(timer->data, "it could not be started");
 }
 
-/* With several nodes the one that it had, before the first generation the one that it asks for. */
+/* With several nodes the rank of the generation before; before the first generation the rank asked for by --node-rank. */
 static int group_rank_of_check(const struct agent_host *host)
 {
     if (host->job->meeting == JOB_ROUNDS && host->generation == NULL)

@@ -1,8 +1,9 @@
 #pragma once
 
 /*
- * What the parts of the agent have in common. A part owns its struct, sees the agent by struct agent_host alone and knows no other
- * part but by a callback. The agent lets each part see the steps of the group machine; their order is one table (agent_uv.c).
+ * Common to the parts of the agent. A part owns its struct and sees the agent by struct agent_host alone. Whatever a part needs of
+ * another part is given at its creation, as a pointer or a callback; no two parts call each other. The agent lets each part see the
+ * steps of the group machine, in the order of enum agent_part (agent_impl_uv.h).
  */
 
 #include <stdbool.h>
@@ -22,7 +23,7 @@ struct membership;
 struct output;
 struct worker_memory;
 
-/* The job as parts see it, and what they ask for. One for all; it lives as long as the agent. */
+/* The job as seen by parts, and requests of parts to the agent. All parts share one host; its life is the agent's. */
 struct agent_host {
     uv_loop_t *loop;
     const struct agent_config *config;
@@ -38,10 +39,11 @@ struct agent_host {
     struct membership *membership; /* JOB_ROUNDS, from the start of the meeting until its end; else NULL */
     void *data;                    /* of the functions below */
     void (*dispatch)(void *data, struct group_event event);
-    void (*kill_worker)(void *data, int worker, const char *option); /* for this option of crun */
-    void (*note_sender)(void *data, const char *text);               /* of a signal to stop */
-    bool (*take_stacks)(void *data, enum watch_reason reason);       /* see watch_take_stacks() */
-    /* The job and this node as they are now. 0 or -ENOMEM; job_status_finish() in both cases. */
+    void (*kill_worker)(void *data, int worker,
+                        const char *option);           /* option: the option of crun that asks for the kill */
+    void (*note_sender)(void *data, const char *text); /* of a signal to stop */
+    bool (*take_stacks)(void *data, enum watch_reason reason); /* see watch_take_stacks() */
+    /* The present state of the job and of this node. 0 or -ENOMEM; job_status_finish() in both cases. */
     int (*describe)(void *data, struct job_status *ret);
 };
 
@@ -57,9 +59,10 @@ struct agent_step {
 /* The verbs of a part; each may be NULL. */
 struct agent_observer {
     void *self;
-    void (*before)(void *self, const struct group_event *event); /* may dispatch events of its own */
+    void (*before)(void *self, const struct group_event *event); /* may dispatch further events */
     void (*after)(void *self, const struct agent_step *step);    /* the actions are not carried out yet */
-    void (*describe)(void *self, struct job_status *ret); /* adds to host.describe(); there is one node */
-    void (*stop)(void *self);                             /* the job is over: closes the handles */
-    void (*destroy)(void *self);                          /* the loop has ended */
+    void (*describe)(void *self,
+                     struct job_status *ret); /* adds to host.describe(); ret has this node alone */
+    void (*stop)(void *self);                 /* the job is over: closes the handles */
+    void (*destroy)(void *self);              /* the loop has ended */
 };

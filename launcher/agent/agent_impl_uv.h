@@ -15,7 +15,7 @@
 #include "launcher/report/failures_os.h"
 #include "proto/worker_notice.h"
 
-/* The parts, in the order in which they see a step of the group machine, describe the job and are stopped. */
+/* The parts, in the order of before(), after(), describe(), stop() and destroy(). */
 enum agent_part {
     PART_LINES,
     PART_RESTARTS,
@@ -45,16 +45,16 @@ struct agent {
     struct agent_health *health;
     struct agent_start *start;
     struct rank_assignment assignment;  /* of the current or next generation */
-    bool has_opened_views;              /* the next ones, watch and stragglers */
+    bool has_opened_views;              /* status, metrics, hang and stragglers */
     struct agent_status *status;        /* for crunctl; or NULL */
     struct rdzv_static_uv *rdzv_static; /* JOB_STATIC, once it has begun; or NULL */
     struct agent_hang *hang;
     struct asked_stacks *stacks;     /* of all nodes, for crunctl */
-    struct session_cause peer_cause; /* why the generation ended, if it is because of another node */
+    struct session_cause peer_cause; /* why the generation ended, if another node is the reason */
     long oom_kills_before;
     char sender[80];             /* of the first signal to stop, as text; "" when unknown */
     struct group_event deferred; /* until the actions of a step are carried out; GROUP_EVENT_COUNT: none */
-    struct failures_source failures; /* without what changes: agent_failures_source() */
+    struct failures_source failures; /* the constant members: see agent_failures_source() */
     bool output_ended;
     struct agent_lines *lines;
     struct agent_restarts *restarts;
@@ -69,11 +69,11 @@ struct agent {
 /* The generation cannot be started: r is -errno. */
 void agent_dispatch_start_failed(struct agent *a, int r);
 
-/* One step of the group machine, with the actions that it answers. */
+/* One step of the group machine, with the resulting actions. */
 void agent_dispatch(void *agent, struct group_event event);
 void agent_dispatch_kind(struct agent *a, enum group_event_kind kind);
 
-/* The callback of agent->membership when it has closed; data is the agent. */
+/* The membership has closed. data is the agent. */
 void agent_on_membership_closed(void *data);
 
 /* The workers that were ordered and may run. */
@@ -82,7 +82,7 @@ int agent_count_unended(const struct agent *a);
 /* Sends a notice of the current generation to every worker that may be running. */
 void agent_notify_workers(struct agent *a, struct worker_notice notice);
 
-/* What the report on a failed generation is made of. */
+/* The input of the report on a failed generation. */
 struct failures_source agent_failures_source(const struct agent *a);
 
 /* ---- agent_nodes_uv.c ---- */

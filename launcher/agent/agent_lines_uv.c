@@ -1,14 +1,14 @@
 /*
- * What follows from a line that --on-line has a rule for.
+ * Consequences of a line with a rule of --on-line, and reports of the guardian that wait for lines or files.
  *
- * Lines come from the output thread, the ends of workers from the guardian: the end of a worker may be known before the line
- * that it printed last. The end of a generation waits until that thread has looked at all that was written before, and so
- * does the report of a failed worker where a rule rules out a restart, and with it all reports behind it. Any other event of
- * the group, and HELD_MS, end that wait.
+ * Lines come from the output thread, the ends of workers from the guardian: the end of a worker may be known before its last line.
+ * The end of a generation waits until the output thread has looked at everything written before. The report of a failed worker waits
+ * as well where a rule rules out a restart, and so do all reports behind a report that waits. Any other event of the group, and
+ * HELD_MS, end the wait.
  *
  * The files of failed workers are read from the end of each worker on, and the loop goes on meanwhile. The report of the first failure
- * waits for the text of that worker, so briefly that no disk that is slow delays what the other nodes learn. A text that comes later is
- * sent behind it. The end of the generation waits for all texts: before that the report on it cannot be printed.
+ * waits for the text of its worker, so briefly that a slow disk does not delay the other nodes. A later text is sent behind the report.
+ * The end of the generation waits for all texts, since the report on the generation shows the texts.
  */
 
 #include "launcher/agent/agent_lines_uv.h"
@@ -37,18 +37,18 @@ enum {
     ALL_TEXTS_MS = 250,
 };
 
-#define STACKS_PAUSE_NS UINT64_C(60000000000) /* between two lines for which stacks are taken */
+#define STACKS_PAUSE_NS UINT64_C(60000000000) /* between two lines that have stacks taken */
 
 struct agent_lines {
     const struct agent_host *host;
     const struct disk_texts *texts;
     void (*take)(void *data, const struct guardian_report *report);
-    int worker;                   /* that was killed for a line that it printed; -1: none */
-    char cause[512];              /* which, as a sentence */
+    int worker;                   /* killed because of a line; -1: none */
+    char cause[512];              /* the line, as a sentence */
     uint64_t stacks_due_ns;       /* when a line has stacks taken again */
-    struct guardian_report *held; /* that wait for lines or files; NULL: none */
+    struct guardian_report *held; /* waiting for lines or files; NULL: none */
     size_t n_held;
-    bool awaits_lines; /* they do */
+    bool awaits_lines; /* the held reports wait for lines */
     uv_timer_t held_timer;
 };
 
@@ -71,12 +71,12 @@ static void fail_for_line(struct agent_lines *l, int worker, enum line_action ac
     const struct agent_host *h = l->host;
 
     if (!may_fail(h->group, worker)) {
-        if (action == LINE_STOP) /* it has ended by itself since */
+        if (action == LINE_STOP) /* the worker has ended by itself since */
             rule_out_restart(h, worker);
         return;
     }
     if (l->worker >= 0)
-        return; /* the first one decides */
+        return; /* the first worker decides */
     l->worker = worker;
     (void)snprintf(l->cause, sizeof(l->cause), "%s", text); /* fits */
     if (action == LINE_STOP)
@@ -103,7 +103,7 @@ void agent_lines_match(struct agent_lines *l, const struct line_match *match)
     char text[sizeof(l->cause)];
 
     if (match->local_rank == l->worker && line_action_is_failure(rule->action))
-        return; /* it has failed, and prints more of the kind until it has ended */
+        return; /* the worker is being killed, and prints more of the kind until its end */
     (void)snprintf(text, sizeof(text), "it printed a line that --on-line has a rule for (%.200s): %s",
                    rule->text, match->line); /* fits */
     log_line("rank %d: %s", (int)h->assignment->rank_base + match->local_rank, text);
@@ -135,7 +135,7 @@ static bool is_failure_of_worker(const struct job *job, const struct guardian_re
            report->worker < job->n_workers;
 }
 
-/* Before another node learns of it, or before a replacement whose report comes at once. */
+/* Before another node learns of the failure, or before a replacement, which has its report at once. */
 static bool is_first_failure(const struct agent_host *host, const struct guardian_report *report)
 {
     const struct job *job = host->job;
@@ -232,10 +232,10 @@ void agent_lines_report(struct agent_lines *l, const struct failures_source *sou
         l->take(l->host->data, report);
 }
 
-/* The reports that wait come before the event. */
+/* The waiting reports come before the event. */
 static void release_reports(void *self, const struct group_event *event)
 {
-    if (event->kind != GROUP_FINAL) /* for which the reports wait */
+    if (event->kind != GROUP_FINAL) /* the event of a line, on which the reports wait */
         release_held(self, false);
 }
 

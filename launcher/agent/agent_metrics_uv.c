@@ -1,4 +1,4 @@
-/* What Prometheus is given of the job: facts of the group machine, as they are at the moment of the scrape. */
+/* Metrics of the job for Prometheus: facts of the group machine at the moment of the scrape. */
 
 #include "launcher/agent/agent_metrics_uv.h"
 
@@ -20,7 +20,7 @@
 
 struct agent_metrics {
     const struct agent_host *host;
-    struct metrics *server;                 /* NULL: it could not be opened */
+    struct metrics *server;                 /* NULL: not opened */
     struct store_stats stats;               /* of all worker stores */
     uint64_t n_restarts[GROUP_CAUSE_COUNT]; /* charged so far, by cause */
 };
@@ -79,7 +79,7 @@ static double is_slow(const struct worker_status *w)
     return w->straggler;
 }
 
-/* One sample for each worker that has a value, which is not negative. */
+/* One sample for each worker with a value; a negative number is none. */
 static void write_workers(const struct node_status *n, struct metrics_text *m, const char *name,
                           const char *help, double (*value_of)(const struct worker_status *w))
 {

@@ -1,5 +1,5 @@
 /*
- * The agent among other nodes: turns what the rendezvous decides into events of the group machine, and reports of the
+ * The agent among other nodes: turns decisions of the rendezvous into events of the group machine, and reports of the
  * machine into messages to the rendezvous. Decides nothing.
  */
 
@@ -72,7 +72,7 @@ static void describe_node_failure(const struct worker_group *g, struct session_c
     }
 }
 
-/* In front of what the worker has left, which may be long. */
+/* In front of the text of the worker, which may be long. */
 static void add_final_reason(struct session_cause *cause, const char *why)
 {
     char text[2 * SESSION_TEXT_SIZE];
@@ -105,7 +105,7 @@ void agent_report_failed(struct agent *a, int worker)
     membership_failed(a->host.membership, &cause, a->group.cause_ns);
 }
 
-/* Before the meeting has begun (a signal at the start, no memory for the meeting) no other node knows of this one. */
+/* Before the meeting has begun (a signal at the start, no memory for the meeting) no other node knows of this node. */
 void agent_leave_job(struct agent *a, int signal)
 {
     char why[64] = "it cannot go on";
@@ -143,14 +143,14 @@ static uint32_t on_find_cut(void *data)
     return cut_from;
 }
 
-/* Workers that stay in their processes have other peers from now on. */
+/* Remaining workers have other peers from now on. */
 static void forget_cuts(const struct agent *a)
 {
     for (int i = 0; a->worker_memory.states && i < a->group.config.n_workers; i++)
         worker_cut_clear(a->worker_memory.states[i]);
 }
 
-/* A key that the nodes have agreed on is known by the first start. 0 or -errno. */
+/* An agreed key is known by the first start. 0 or -errno. */
 static int lend_key(struct agent *a)
 {
     const struct job_keys *keys = a->host.config->keys;
@@ -160,7 +160,7 @@ static int lend_key(struct agent *a)
                : 0;
 }
 
-/* A store that stays may be found at another address by the nodes of this generation. 0 or -errno. */
+/* The nodes of this generation may find a kept store at another address. 0 or -errno. */
 static int listen_with_kept_store(struct agent *a, const struct server *offered)
 {
     const struct rank_assignment *r = &a->assignment;
@@ -208,7 +208,7 @@ static void on_cause(void *data, const struct session_cause *cause)
     events_peer(a->host.events, &a->group, cause);
 }
 
-/* At once: what follows comes when the last worker has ended. */
+/* At once: the report comes when the last worker has ended. */
 static void print_peer_stop(const struct agent *a)
 {
     char why[SESSION_TEXT_SIZE + SESSION_HOST_SIZE + 64];
@@ -228,7 +228,7 @@ static void on_peer_failed(void *data, const struct session_cause *cause)
     print_peer_stop(a);
 }
 
-/* This process did not run when its guardian ended them. */
+/* This process did not run when the guardian ended the workers. */
 static void on_fenced(void *data, const struct session_cause *cause)
 {
     char why[SESSION_TEXT_SIZE + SESSION_HOST_SIZE + 64];
@@ -250,7 +250,7 @@ static void on_fence(void *data, const struct session_cause *cause)
         on_fenced(a, cause);
 }
 
-/* The guardian gets it, as it also has to hold when crun does not run. */
+/* The guardian gets the lease, which also holds while crun does not run. */
 static void on_lease(void *data, uint64_t end_ns)
 {
     struct agent *a = data;

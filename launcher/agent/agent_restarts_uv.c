@@ -17,7 +17,7 @@ struct agent_restarts {
     char why[200]; /* agent_restarts_why() */
 };
 
-/* Of this node's workers, and of those before them: the memory files outlive generations. */
+/* Of this node's workers in all generations: the memory files outlive generations. */
 static int64_t highest_step(const struct worker_memory *memory)
 {
     int64_t highest = -1;

@@ -8,5 +8,5 @@ struct agent_restarts;
 int agent_restarts_create(struct agent_restarts **ret, struct agent_observer *observer,
                           const struct agent_host *host);
 
-/* Why there is no further restart; "": this part does not rule out one. */
+/* Why there is no further restart; "": this part does not rule out a restart. */
 const char *agent_restarts_why(const struct agent_restarts *p);

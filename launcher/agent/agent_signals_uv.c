@@ -1,4 +1,4 @@
-/* Signals to crun. What a signal means is decided by worker_group.c. */
+/* Signals to crun. worker_group.c decides about their meaning. */
 
 #include "launcher/agent/agent_signals_uv.h"
 
@@ -51,7 +51,7 @@ static bool ends_the_job(const struct agent_host *host, uint32_t signal)
     return signal < 64 && (host->job->signals & UINT64_C(1) << (signal - 1));
 }
 
-/* Signals other than those that end the job. */
+/* Of a signal that does not end the job. */
 static enum group_event_kind event_of_signal(uint32_t signal)
 {
     return signal == SIGTSTP ? GROUP_SUSPEND : signal == SIGCONT ? GROUP_RESUME : GROUP_PASS_SIGNAL;
@@ -69,8 +69,8 @@ static void dispatch_signal(const struct agent_host *host, uint32_t signal, pid_
                              .value = (int)signal});
 }
 
-/* A signal of a worker to the guardian, its parent. Only those that end the job: the guardian is signalled by batch
- * systems, too, and a worker has no reason to pass on another one to itself. */
+/* A signal of a worker to the guardian, its parent. Only signals that end the job: batch systems signal the guardian, too, and a
+ * worker has no reason to have any other signal passed on. */
 void agent_signals_pass(const struct agent_host *host, int signal, pid_t sender)
 {
     if (signal <= 0 || !ends_the_job(host, (uint32_t)signal))
@@ -80,7 +80,7 @@ void agent_signals_pass(const struct agent_host *host, int signal, pid_t sender)
     dispatch_signal(host, (uint32_t)signal, sender);
 }
 
-/* The stacks first; a second SIGQUIT does not wait for them. */
+/* The stacks come first; a second SIGQUIT does not wait. */
 static bool is_put_off(const struct agent_signals *s, uint32_t signal, pid_t sender)
 {
     const struct worker_group *g = s->host->group;
@@ -102,7 +102,7 @@ void agent_signals_read(struct agent_signals *s)
         if (ends_the_job(s->host, info.ssi_signo))
             note_sender(s->host, &info);
         if (info.ssi_signo == SIGTSTP && !suspend_is_possible())
-            continue; /* the kernel would ignore it */
+            continue; /* the kernel would ignore the stop */
         pid_t sender = is_from_process(&info) ? (pid_t)info.ssi_pid : 0;
         if (!is_put_off(s, info.ssi_signo, sender))
             dispatch_signal(s->host, info.ssi_signo, sender);

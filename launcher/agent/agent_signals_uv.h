@@ -7,7 +7,7 @@ struct agent_hang;
 struct agent_host;
 struct agent_signals;
 
-/* children: waits for those that have ended. hang: takes stacks before a SIGQUIT. 0 or -errno. */
+/* children: reaps. hang: takes stacks before a SIGQUIT. 0 or -errno. */
 int agent_signals_create(struct agent_signals **ret, const struct agent_host *host,
                          struct agent_children *children, struct agent_hang *hang);
 

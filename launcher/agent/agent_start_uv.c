@@ -22,24 +22,24 @@ struct agent_start {
     void (*on_start)(void *data, int r, bool is_replacement);
     struct kept_guardian kept_guardian; /* between two generations */
     struct attempt_files_config files_config;
-    struct attempt_request *files; /* that are being made; or NULL */
-    bool is_replacing;             /* what the files are for */
-    bool *failed;                  /* the workers that the replacement is for; NULL: none was asked for yet */
+    struct attempt_request *files; /* while a thread makes the files; else NULL */
+    bool is_replacing;             /* the files are for a replacement */
+    bool *failed;                  /* the workers to replace; NULL before the first replacement */
     int cause_rank;                /* the rank whose failure the replacement mends, or -1 */
     struct server *store;          /* for the next generation to take; or NULL */
-    int held_port;                 /* the same: a port that is kept free; or -1 */
-    bool is_store_promised; /* several nodes: the port reported with "ready" is that of the present store */
+    int held_port;                 /* a port kept free for the next generation; or -1 */
+    bool is_store_promised;        /* several nodes: "ready" has named the port of the present store */
 };
 
 /* ---- the store ---- */
 
-/* Without other nodes this one assigns the ranks itself: an empty store, and all ranks are its own. */
+/* Without other nodes the agent assigns the ranks itself: an empty store, and all ranks on this node. */
 int agent_start_assign(struct agent_start *s)
 {
     const struct job *job = s->host->job;
     uint32_t n = (uint32_t)job->n_workers;
     struct rank_assignment *assignment = s->assignment;
-    uint64_t instance = assignment->instance; /* of this run, as a rendezvous would give it */
+    uint64_t instance = assignment->instance; /* of this run, as given by a rendezvous otherwise */
 
     if (!instance && random_fill(&instance, sizeof(instance)) < 0)
         instance = 0; /* snapshots are then ordered by their lock alone */
@@ -77,7 +77,7 @@ static void drop_store(struct agent_start *s)
 void agent_start_take_store(struct agent_start *s, struct server *store)
 {
     s->is_store_promised = false;
-    if (s->store) /* of a start that could not be followed */
+    if (s->store) /* of a start that failed */
         server_stop(s->store, NULL, NULL);
     s->store = store;
 }
@@ -100,8 +100,8 @@ static bool remaining_keep_store(const struct agent_start *s)
     return true;
 }
 
-/* Remaining workers talk through the store of their first generation: if it is served here, it is offered again, and if
- * the rendezvous keeps its keys, they are kept. */
+/* Remaining workers talk through the store of their first generation: a store on this node is offered again, and the rendezvous keeps
+ * the keys of a store of its own. */
 void agent_start_report_ready(struct agent_start *s)
 {
     bool keeps_keys = s->assignment->key_space > 0;
@@ -137,7 +137,7 @@ static int replace_with(struct agent_start *s, struct attempt_files *files)
     int r = generation_replace(s->host->generation, s->host->group->generation, s->host->group->restarts,
                                s->assignment, files, s->store, s->failed, s->cause_rank);
 
-    s->store = NULL; /* the generation owns it */
+    s->store = NULL; /* the generation owns the store */
     return r;
 }
 
@@ -170,7 +170,7 @@ int agent_start_begin(struct agent_start *s)
     return make_files(s, NULL);
 }
 
-/* The workers that wait for their files are not started. The store that was meant for them ends with the generation. */
+/* The workers whose files are being made are not started. Their store ends with the generation. */
 static void drop_pending_start(struct agent_start *s)
 {
     if (!s->files)
@@ -183,7 +183,7 @@ static void drop_pending_start(struct agent_start *s)
     }
 }
 
-/* It is served here, and is to stay. */
+/* This node serves the store, and the remaining workers need it. */
 static bool store_is_to_stay(const struct agent_start *s)
 {
     return s->host->generation->server && remaining_keep_store(s);

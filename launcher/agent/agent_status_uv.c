@@ -59,7 +59,7 @@ static const char *worker_state_of(const struct worker_group *g, const struct gr
     }
 }
 
-/* Of its standard output, or else of its standard error. */
+/* The log of standard output, or else of standard error. */
 static void name_worker_log(const struct agent_host *host, int i, struct worker_status *ret)
 {
     const struct job *job = host->job;

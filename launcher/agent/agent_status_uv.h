@@ -1,6 +1,6 @@
 #pragma once
 
-/* The state of the job for crunctl: facts of the group machine, as they are at the moment of the request. */
+/* The state of the job for crunctl: facts of the group machine at the moment of the request. */
 
 #include <stdbool.h>
 
@@ -11,14 +11,14 @@ struct buf;
 struct job_status;
 struct named_file;
 
-/* Serves crunctl. Without the socket the job runs as well. ask_stacks: crunctl wants those of all nodes. 0 or -ENOMEM. */
+/* Serves crunctl. The job runs without the socket as well. ask_stacks: crunctl wants stacks of all nodes. 0 or -ENOMEM. */
 int agent_status_open(struct agent_status **ret, struct agent_observer *observer,
                       const struct agent_host *host, bool (*ask_stacks)(void *data));
 
-/* The job and this node without what other parts add. 0 or -ENOMEM; job_status_finish() in both cases. */
+/* The job and this node without the additions of other parts. 0 or -ENOMEM; job_status_finish() in both cases. */
 int agent_status_describe(const struct agent_status *s, struct job_status *ret);
 
-/* Appends the status of this node as frames (look_json.h). stacks: their JSON, or NULL. */
+/* Appends the status of this node as frames (look_json.h). stacks: JSON, or NULL. */
 void agent_status_report(const struct agent_host *host, const char *stacks, struct buf *out);
 
 /* See control_file() and control_send_stacks(). NULL is fine for s. */

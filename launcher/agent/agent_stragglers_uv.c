@@ -1,7 +1,7 @@
 /*
- * Looks once a second at what the workers of this node have published, for the marks of stragglers (stragglers.h). The memory
- * files are no disk, so reading them does not hold the loop up. Without memory no rank is marked. The last steps that were seen
- * are kept for crunctl, which compares them with those of other nodes (job_stragglers.h).
+ * Looks once a second at the published steps of this node's workers, for the marks of stragglers (stragglers.h). The memory files are
+ * no disk, so a read does not hold the loop up. Without memory no rank is marked. The last steps are kept for crunctl, which compares
+ * the steps of all nodes (job_stragglers.h).
  */
 
 #include "launcher/agent/agent_stragglers_uv.h"
@@ -37,7 +37,7 @@ struct agent_stragglers {
     uv_timer_t timer;
 };
 
-/* What this process of the worker has reported with beat(); false: nothing. The memory file outlives it. */
+/* The last beat() of this process of the worker; false: none. The memory file outlives the process. */
 static bool read_beat(const struct agent_host *host, int i, struct worker_beat *ret)
 {
     const struct group_worker *w = &host->group->workers[i];
@@ -67,13 +67,13 @@ static void take_sample(const struct agent_host *host, int i, struct straggler_s
                 (struct straggler_count){.group = records[k].group, .number = records[k].number};
 }
 
-/* A step that is reported again is the same one. */
+/* A repeated report of a step is no new step. */
 static void note_seen(struct seen_steps *seen, const struct straggler_sample *sample)
 {
     if (sample->step < 0 || (seen->n_items > 0 && seen->items[0].step == sample->step))
         return;
     if (seen->n_items > 0 && sample->step < seen->items[0].step)
-        seen->n_items = 0; /* it counts anew */
+        seen->n_items = 0; /* the worker counts anew */
     memmove(&seen->items[1], &seen->items[0], (JOB_STATUS_BEATS_MAX - 1) * sizeof(seen->items[0]));
     seen->items[0].step = sample->step;
     seen->items[0].at_ns = sample->step_ns;

@@ -1,12 +1,13 @@
 /*
- * Happy path: GROUP_START, one generation is created, its guardian reports workers that start and end, then
- * that nothing is left; the group machine answers "finish"; the loop runs until all handles are closed and the exit
- * code is returned.
+ * Happy path: GROUP_START, one generation is created, its guardian reports workers that start and end, and at last
+ * an empty generation; the group machine answers "finish"; the loop runs until all handles are closed and the exit
+ * code is returned. Each event goes through agent_dispatch(): parts see the event, the machine takes its step, parts
+ * see the step, and the actions are carried out.
  *
- * Ways it ends otherwise: a worker fails (report, perhaps the next generation), a signal (passed on, then SIGKILL after
- * the grace), the guardian is killed (the kernel kills its workers, the processes that those started become children
- * of crun, which is a subreaper too, and are killed here), a guardian that does not carry out its orders (killed, then
- * as before), a process that even SIGKILL does not end (its name is printed, crun ends without it).
+ * Other ends: a worker fails (report, perhaps the next generation), a signal (passed on, then SIGKILL after
+ * the grace), the guardian is killed (the kernel kills its workers; processes of workers become children
+ * of crun, a subreaper too, and are killed by agent_children_uv.c), a guardian that does not carry out its orders (killed, then
+ * as before), a process that even SIGKILL does not end (its name is printed, and crun ends).
  *
  * crun itself may be SIGKILLed at any point: the guardian reads the end of the link and kills every process.
  */
@@ -61,9 +62,9 @@
 #include "base/time.h"
 
 enum {
-    CONSOLE_PATIENCE_MS = 1000, /* at the end, for output that the console has not taken yet */
+    CONSOLE_PATIENCE_MS = 1000, /* at the end, for the rest of the output */
     LATE_LIMIT_MS = 2000,       /* for threads that make files */
-    HISTORY_DELAY_MS = 50,      /* by which its thread starts later than the workers */
+    HISTORY_DELAY_MS = 50,      /* from the start of the workers to the start of the thread */
 };
 
 static struct group_event plain_event(enum group_event_kind kind)
@@ -134,7 +135,7 @@ static void take_report(void *data, const struct guardian_report *report)
     if (report->worker < 0 || report->worker >= a->host.job->n_workers)
         return; /* the same */
     if (report->kind == GUARDIAN_EMPTY) {
-        output_flush(a->host.output); /* before the report on its end */
+        output_flush(a->host.output); /* before the report on the generation */
         disk_texts_give_up(a->failures.texts);
     }
     if (report->kind == GUARDIAN_EXITED)
@@ -193,7 +194,7 @@ static void send_stacks(void *data, const char *json)
     agent_status_send_stacks(a->status, json);
 }
 
-/* What looks at the job, and for what crunctl and metrics ask. Once; what cannot be opened is left out. */
+/* The parts that look at the job, and the answers to crunctl and metrics. Once; a part that cannot be opened is left out. */
 static void open_views(struct agent *a)
 {
     if (a->has_opened_views)
@@ -259,11 +260,11 @@ static void on_workers_started(void *data, int r, bool is_replacement)
         agent_dispatch_kind(a, GROUP_REPLACE_FAILED);
     } else if (is_replacement) {
         agent_lines_forget(a->lines);
-        do_kill_newcomers(a); /* those that were condemned before they were started */
+        do_kill_newcomers(a); /* workers condemned before their start */
     } else if (r) {
         agent_dispatch_start_failed(a, r);
     } else if (a->group.generation == 0) {
-        a->oom_kills_before = cgroup_oom_kills(""); /* after the start, which it would delay */
+        a->oom_kills_before = cgroup_oom_kills(""); /* behind the start, as reading takes time */
     }
 }
 
@@ -287,7 +288,7 @@ void agent_notify_workers(struct agent *a, struct worker_notice notice)
     if (!a->host.generation)
         return; /* no worker was started yet */
     for (int i = 0; i < a->group.config.n_workers; i++)
-        /* A worker has its socket before its start is reported, and reads it when it runs. */
+        /* A worker has its socket before its start is reported, and reads notices when it runs. */
         if (group_worker_may_run(&a->group.workers[i]))
             generation_notify(a->host.generation, i, &notice);
 }
@@ -312,7 +313,7 @@ static void print_failure_stop(struct agent *a, int worker)
     char end[96];
 
     if (n == 0 || w->state != GROUP_WORKER_ENDED || a->group.state == GROUP_REPLACING)
-        return; /* replacing: they stay */
+        return; /* replacing: the other workers stay */
     report_describe_end(&failure, end, sizeof(end));
     log_line("rank %d failed (%s); stopping the other worker%s%s, up to %d s",
              (int)a->assignment.rank_base + worker, end, n == 1 ? "" : "s",
@@ -366,7 +367,7 @@ static void do_kill(struct agent *a)
         do_signal(a, GUARDIAN_KILL, SIGKILL);
 }
 
-/* One that is still being started is killed as soon as it runs. */
+/* A worker that is still being started is killed as soon as it runs. */
 static void kill_worker(void *agent, int worker, const char *option)
 {
     struct agent *a = agent;
@@ -389,7 +390,7 @@ static void do_kill_newcomers(struct agent *a)
     }
 }
 
-/* The link ends by this, and the guardian's children become crun's. */
+/* The link ends, and the guardian's children become crun's. */
 static void do_kill_guardian(struct agent *a)
 {
     if (!a->host.generation || !a->host.generation->guardian)
@@ -443,7 +444,7 @@ static void on_output_end(void *data)
     close_signals(a);
 }
 
-/* It may wait for other nodes for seconds: signals are read until it has closed, as they end that. */
+/* A membership may wait for other nodes for seconds. Signals end that wait, and are read until the membership has closed. */
 void agent_on_membership_closed(void *data)
 {
     struct agent *a = data;
@@ -491,7 +492,7 @@ static void close_everything(struct agent *a)
     a->deferred.kind = GROUP_EVENT_COUNT;
     events_end(a->host.events, &a->group, &a->outcome, a->exit_code, a->failures.texts);
     disk_texts_give_up(a->failures.texts);
-    begin_early_removal(a); /* first, as it takes longest */
+    begin_early_removal(a); /* first, as removal takes longest */
     if (a->host.generation)
         generation_dismiss_guardian(a->host.generation);
     events_begin_history(a->host.events);
@@ -510,7 +511,7 @@ static void close_everything(struct agent *a)
         output_abandon(a->host.output);
 }
 
-/* The job's cause is that of all nodes where there are several; a static rendezvous knows its own node's only. */
+/* With several nodes the cause is the job's; a static rendezvous knows the cause of its own node alone. */
 static bool is_final_end(const struct agent *a)
 {
     if (a->group.interrupt)
@@ -627,7 +628,7 @@ static void perform(struct agent *a, const struct group_action *action)
     case GROUP_DO_REPORT_READY:
         if (a->host.job->health_check && a->group.state != GROUP_REPLACING)
             agent_health_begin(a->health);
-        else /* workers that stay have shown that their node is fit */
+        else /* remaining workers have shown that the node is fit */
             agent_start_report_ready(a->start);
         break;
     case GROUP_DO_REQUEST_DRAIN:
@@ -641,7 +642,7 @@ static void perform(struct agent *a, const struct group_action *action)
     }
 }
 
-/* What the agent itself does behind a step. */
+/* Trace, and the state of suspension for launcher/watch. */
 static void after_step(void *self, const struct agent_step *step)
 {
     const struct agent *a = self;
@@ -743,7 +744,7 @@ struct failures_source agent_failures_source(const struct agent *a)
     return source;
 }
 
-/* Where the other nodes have got the failure without its text, that follows. */
+/* The other nodes may have got the failure without its text. */
 static void on_text_read(void *data, size_t i)
 {
     struct agent *a = data;
@@ -968,7 +969,8 @@ int agent_run(const struct agent_config *config)
     }
     a.host.events = events_create(config->job, config->file, config->environment);
     log_redirect(print_in_order, &a);
-    if (config->job->meeting != JOB_ALONE || config->job->health_check) /* which the start waits for */
+    if (config->job->meeting != JOB_ALONE ||
+        config->job->health_check) /* the start waits for other nodes or the check */
         open_views(&a);
     agent_signals_read(a.signals); /* a signal that came before anything was started */
     if (a.group.state == GROUP_IDLE)
@@ -978,14 +980,14 @@ int agent_run(const struct agent_config *config)
     log_redirect(NULL, NULL);
     record_own_error(&a);
     events_destroy(a.host.events);
-    (void)side_thread_wait(LATE_LIMIT_MS);           /* what it makes is removed */
-    bool is_watch_over = agent_hang_destroy(a.hang); /* it may write files among the logs */
+    (void)side_thread_wait(LATE_LIMIT_MS);           /* late files are removed */
+    bool is_watch_over = agent_hang_destroy(a.hang); /* the watch may write files among the logs */
     end_logs(&a);
     (void)uv_loop_close(&a.loop);               /* no handle is open any more */
     bounded_wait_for_then(CONSOLE_PATIENCE_MS); /* the note on threads */
     if (!is_watch_over || bounded_is_hung() || resolver_is_asking() || side_thread_is_hung()) {
         trace_close();
-        /* A thread that waits for a disk or for name servers uses what would be freed now. */
+        /* A thread that waits for a disk or for name servers still uses the memory freed below. */
         _exit(a.exit_code);
     }
     for (size_t i = 0; i < PART_COUNT; i++)

@@ -2,8 +2,8 @@
 
 /*
  * The agent: runs one job on this node from its first worker to its exit code. A libuv loop around the group
- * machine (worker_group.h): it turns signals, reports of the guardian and timers into events, and carries out the
- * actions that the machine answers. It decides nothing.
+ * machine (worker_group.h): turns signals, reports of the guardian and timers into events, and carries out the
+ * resulting actions. The agent decides nothing.
  */
 
 struct job;

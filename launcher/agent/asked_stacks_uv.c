@@ -15,25 +15,26 @@
 #include "rendezvous/session/look_json.h"
 
 enum {
-    ASKERS_MAX = 16,  /* nodes on which crunctl asks at once; one more gets its report without some ranks */
-    ASKED_MS = 10000, /* for the stacks that crunctl waits for */
-    KEEP_MS = 3000,   /* at least two statuses have them */
+    ASKERS_MAX =
+        16, /* nodes with a crunctl that asks at once; a further node gets a report without some ranks */
+    ASKED_MS = 10000, /* for the stacks of all nodes */
+    KEEP_MS = 3000,   /* long enough for two statuses */
 };
 
 struct asked_stacks {
     const struct agent_host *host;
     void (*send)(void *data, const char *json);
-    bool is_asked; /* crunctl waits for those of all nodes, and the members below are in use */
-    bool is_begun; /* this node's are there */
+    bool is_asked; /* crunctl waits for the stacks of all nodes, and the members below are in use */
+    bool is_begun; /* the stacks of this node are there */
     struct hang_collect collect;
     uint64_t generation;
     char *folder;
     uv_timer_t timer;
 
     bool for_look;          /* a client of the rendezvous asks */
-    char *look_json;        /* for that client, until it is old; or NULL */
-    uint64_t look_ns;       /* when the stacks in it came */
-    int32_t to[ASKERS_MAX]; /* group ranks that have asked for those of this node */
+    char *look_json;        /* for a client of the rendezvous; or NULL */
+    uint64_t look_ns;       /* when look_json was made */
+    int32_t to[ASKERS_MAX]; /* group ranks of nodes that want the stacks of this node */
     size_t n_to;
 };
 
@@ -48,7 +49,7 @@ static void end_asked(struct asked_stacks *a)
 
 /* ---- for a client of the rendezvous ---- */
 
-/* The lines that fit into a piece of the status. NULL: without memory, or none does. */
+/* The lines that fit into a piece of the status. NULL: no memory, or no line fits. */
 static char *bounded_stacks_json(const struct agent_host *host, const char *folder, const char *text)
 {
     _cleanup_free_ char *lines = strdup(text ? text : "");
@@ -148,13 +149,13 @@ void asked_stacks_ask(struct asked_stacks *a, bool for_look)
         return;
     a->for_look |= for_look;
     (void)a->host->take_stacks(a->host->data,
-                               WATCH_ASKED); /* false: stacks are being taken, which are sent */
+                               WATCH_ASKED); /* false: stacks are being taken, and will be sent */
     ask_nodes(a);
 }
 
 /* ---- of this node ---- */
 
-/* When stacks are being taken already, those are sent. */
+/* Stacks that are being taken already are sent. */
 void asked_stacks_take_order(struct asked_stacks *a, int32_t to)
 {
     bool is_noted = false;

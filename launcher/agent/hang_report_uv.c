@@ -18,18 +18,19 @@
 enum {
     COLLECT_MS =
         3000, /* node 0: for the ranks of all nodes, whose stacks take about the same time everywhere */
-    RESULT_MS = 4000, /* others: for the report; without it their own comes within 5 s of the time-out */
+    RESULT_MS =
+        4000, /* other nodes: for the report; a report of their own comes within 5 s of the time-out */
 };
 
 struct hang_report {
     struct hang_collect collect; /* node 0 */
     uint64_t generation;
-    bool is_begun;   /* this node's stacks are there */
-    bool is_printed; /* the report has been; what comes later is dropped */
+    bool is_begun;   /* the stacks of this node are there */
+    bool is_printed; /* later pieces are dropped */
     bool has_files;  /* the action waits for the report */
     int files_worker;
     uint64_t silence_ns;
-    int own_rank; /* that stands out on this node; -1: none does */
+    int own_rank; /* rank of this node that stands out; -1: none */
     char *own_text, *folder;
 };
 
@@ -37,7 +38,7 @@ struct hang_reports {
     const struct agent_host *host;
     struct hang_reports_owner owner;
     struct hang_report *current; /* NULL: none */
-    uv_timer_t timer;            /* how long it is waited for */
+    uv_timer_t timer;            /* bounds the wait for the report */
 };
 
 void hang_reports_end(struct hang_reports *r)
@@ -58,7 +59,7 @@ static bool is_node_0(const struct agent_host *host)
     return host->assignment->group_rank == 0;
 }
 
-/* Pieces of other nodes may come before this node's stacks are there. NULL without memory. */
+/* Pieces of other nodes may come before the stacks of this node. NULL without memory. */
 static struct hang_report *report_of_generation(struct hang_reports *r)
 {
     const struct rank_assignment *ranks = r->host->assignment;
@@ -91,7 +92,7 @@ static void print_result(struct hang_reports *r, const char *text, int rank)
         r->owner.data,
         &(struct hang_report_facts){
             .is_hang = true, .rank = rank, .silence_ns = h->silence_ns, .text = text, .folder = h->folder},
-        h->has_files, h->files_worker); /* the last: the job may end by it */
+        h->has_files, h->files_worker); /* the last call: the job may end */
 }
 
 bool hang_reports_defer(struct hang_reports *r, int worker)
@@ -110,7 +111,7 @@ static void send_result(const struct agent_host *host, const struct hang_result 
     const struct agent_message all = {.to = AGENT_MESSAGE_TO_ALL, .generation = host->group->generation};
     struct buf frame = {0};
 
-    if (hang_result_put(&frame, &all, result) == 0) /* without memory each node prints its own */
+    if (hang_result_put(&frame, &all, result) == 0) /* without memory each node prints a report of its own */
         membership_send(host->membership, &frame);
     buf_finish(&frame);
 }

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * A hang of several nodes: one report on all of them. Each agent sends what its own ranks do to node 0, which makes the report and
- * sends it to all; each prints it and writes its event. An agent that gets no report within RESULT_MS prints the one on its own
- * node: node 0, or the rendezvous, may be what hangs.
+ * A hang of several nodes: one report on all nodes. Each agent sends the state of its ranks to node 0. Node 0 makes the report and
+ * sends the report to all agents, and each agent prints the text and writes an event. An agent without a report after RESULT_MS prints
+ * a report on its own node: node 0, or the rendezvous, may hang.
  */
 
 #include <stdbool.h>
@@ -16,7 +16,7 @@ struct hang_reports;
 struct hang_result;
 struct watch_stacks;
 
-/* rank: that stands out, -1: none does. */
+/* rank: the rank that stands out, -1: none. */
 struct hang_report_facts {
     bool is_hang;
     int rank;
@@ -26,7 +26,7 @@ struct hang_report_facts {
 };
 
 struct hang_reports_owner {
-    /* To be printed. acts: what follows the hang has waited for the report, on account of this worker. */
+    /* Prints the report. acts: --hang-action has waited for the report, because of this worker. */
     void (*on_report)(void *data, const struct hang_report_facts *facts, bool acts, int worker);
     void *data;
 };
@@ -42,7 +42,7 @@ void hang_reports_begin(struct hang_reports *r, const struct watch_stacks *s);
 void hang_reports_add(struct hang_reports *r, const struct hang_piece *piece);
 void hang_reports_take(struct hang_reports *r, const struct hang_result *result);
 
-/* The files of the stacks are complete. True: what follows the hang waits for the report on all nodes, and comes with it. */
+/* The files of the stacks are complete. True: --hang-action waits for the report on all nodes. */
 bool hang_reports_defer(struct hang_reports *r, int worker);
 
 /* No report is waited for any more. */
@@ -51,7 +51,7 @@ void hang_reports_end(struct hang_reports *r);
 /* The same at the end of the job: closes its handle. free() when the loop has ended. */
 void hang_reports_stop(struct hang_reports *r);
 
-/* The ranks of this node, as pieces: to another agent (asked: for its crunctl), or for the report that is made here. */
+/* The ranks of this node, as pieces: to another agent (asked: for its crunctl), or for a report of this agent. */
 void hang_report_send(const struct agent_host *host, const struct watch_stacks *s, int32_t to, bool asked);
 void hang_report_collect(const struct agent_host *host, const struct watch_stacks *s,
                          struct hang_collect *ret);

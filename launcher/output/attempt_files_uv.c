@@ -1,6 +1,6 @@
 /*
- * Ways it fails: a folder or file cannot be made (logged with the remedy; a restart goes on without files), no thread, and a disk that
- * hangs: then the request is pending until it is cancelled. Each cancelled request may leave a thread behind; side_thread_submit()
+ * Failures: a folder or file cannot be made (logged with the remedy; a restart goes on without files), no thread, and a disk that
+ * hangs: then the request is pending until its cancellation. Each cancelled request may leave a thread behind; side_thread_submit()
  * bounds their number.
  */
 
@@ -21,7 +21,7 @@
 
 enum { ERROR_SIZE = 4608 };
 
-/* What the thread works on. */
+/* The thread's input and result. */
 struct attempt_work {
     struct attempt_files_config config;
     struct logs logs; /* a copy */

@@ -10,7 +10,7 @@
 
 enum { HUNG_MAX = 16 };
 
-/* Shared by the thread and the loop; the one that is later frees it. */
+/* Shared by the thread and the loop; the later of both frees the work. */
 struct side_work {
     struct side_task task;
     pthread_mutex_t lock; /* of the next three members */
@@ -47,7 +47,7 @@ static void run_side_work(void *data)
         (void)uv_async_send(w->async); /* cannot fail on a handle that is open */
     (void)pthread_mutex_unlock(&w->lock);
     if (!is_left)
-        return; /* it is the loop's */
+        return; /* the work is the loop's */
     free_side_work(w);
     n_left--;
 }
@@ -154,6 +154,6 @@ bool side_thread_wait(unsigned timeout_ms)
     const struct timespec pause = {.tv_nsec = 1000000};
 
     for (unsigned i = 0; i < timeout_ms && n_left > 0; i++)
-        (void)nanosleep(&pause, NULL); /* a signal ends it early, and it is asked again */
+        (void)nanosleep(&pause, NULL); /* a signal ends a pause early */
     return n_left > 0;
 }

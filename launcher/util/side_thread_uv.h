@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * Calls that may wait for a disk for ever, made in a thread beside the loop. The loop waits for none of them: a call has a deadline, or
- * can be cancelled, and what returns later is dropped.
+ * Calls that may wait for a disk for ever, made in a thread beside the loop. The loop never waits: a call has a deadline, or
+ * can be cancelled, and a later result is dropped.
  */
 
 #include <stdbool.h>
@@ -11,9 +11,9 @@
 struct side_call;
 
 struct side_task {
-    void (*run)(void *data);  /* in the thread */
-    void (*drop)(void *data); /* in the thread or on the loop: frees what is not wanted any more */
-    void (*done)(void *owner, void *data); /* on the loop; takes over data; NULL: it was too late */
+    void (*run)(void *data);               /* in the thread */
+    void (*drop)(void *data);              /* in the thread or on the loop: frees an unwanted result */
+    void (*done)(void *owner, void *data); /* on the loop; takes over data; NULL: too late */
     void *data, *owner;
     unsigned limit_ms; /* 0: no deadline */
 };
