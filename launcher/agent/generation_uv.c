@@ -10,9 +10,11 @@
 #include "launcher/agent/generation_uv.h"
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -359,8 +361,7 @@ static int queue_order(struct generation *g, const struct guardian_order *order)
     return 0;
 }
 
-/* Returns 0 or -errno. */
-static int send_order(struct generation *g, const struct guardian_order *order)
+static int send_one(const struct generation *g, const struct guardian_order *order)
 {
     if (order->kind == GUARDIAN_START)
         return replacement_send(g->link, order->worker, &g->unsent->starts->workers[order->worker],
@@ -368,10 +369,27 @@ static int send_order(struct generation *g, const struct guardian_order *order)
     return send(g->link, order, sizeof(*order), MSG_NOSIGNAL) < 0 ? -errno : 0;
 }
 
-/* Too many references: descriptors of orders that the guardian has not read; the limit is that of open files. */
+static bool has_unread_orders(const struct generation *g)
+{
+    int n_bytes;
+
+    return ioctl(g->link, SIOCOUTQ, &n_bytes) == 0 && n_bytes > 0;
+}
+
+/* Returns 0 or -errno. ETOOMANYREFS: more descriptors of the user are on their way than this process may open, by orders that the
+ * guardian is about to read, has just read, or by other programs. */
+static int send_order(const struct generation *g, const struct guardian_order *order)
+{
+    int r = send_one(g, order);
+
+    if (r != -ETOOMANYREFS)
+        return r;
+    return has_unread_orders(g) ? -EAGAIN : send_one(g, order);
+}
+
 static bool is_link_full(int r)
 {
-    return r == -ETOOMANYREFS || r == -EAGAIN || r == -ENOBUFS || r == -ENOMEM || r == -EINTR;
+    return r == -EAGAIN || r == -ENOBUFS || r == -ENOMEM || r == -EINTR;
 }
 
 /* A worker that cannot be started is reported as the guardian would. Every other order fails only when the guardian has

@@ -1,11 +1,13 @@
 """Signals to crun at every moment: early, twice, while it waits for other nodes, passed on, or not handled."""
 
+import array
 import ctypes
 import os
 import pty
 import re
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -406,6 +408,24 @@ def test_few_descriptors_name_the_remedy(limit, workers):
     jobs.assert_one_sentence(p, 1, "Too many open files; raise the limit of open files (ulimit -n)")
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="root has no such limit, and becomes another user")
+@pytest.mark.parametrize("n_held, works", [(0, True), (130, True), (200, False)])
+def test_descriptors_on_their_way_are_limited(n_held, works):
+    """Those of a user in all sockets, to as many as a process may open. A job waits for its own orders; others' are an error."""
+    limit, user, (a, b) = 150, 54321, socket.socketpair()
+
+    def become_user():
+        os.setresuid(user, user, user)
+        for _ in range(n_held):
+            a.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [a.fileno()]))])
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+
+    with a, b:
+        p = subprocess.run([jobs.crun(), "--standalone", "--nproc-per-node=30", "--no-python", "true"], cwd="/", capture_output=True, text=True,
+                           timeout=60, preexec_fn=become_user, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert p.returncode == (not works) and ("Too many references" in p.stderr) == (not works), p.stderr
+
+
 @pytest.mark.parametrize("options", [[], ["--warm"]], ids=["cold", "warm"])
 def test_guardian_that_does_not_end(tmp_path, options):
     """In state D, as at a network disk that is gone: crun's end waits some seconds for it."""
@@ -429,6 +449,21 @@ def test_signals_that_process_1_does_not_take(tmp_path, number):
     (tmp_path / "end").touch()
     _, err = p.communicate(timeout=60)
     assert p.returncode == 0, err
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_guardian_between_two_generations(tmp_path, is_killed):
+    """It stays for the job; after its end the next generation has another one."""
+    p = start_worker(tmp_path, "echo $PPID >> parents\n[ $TORCHELASTIC_RESTART_COUNT = 2 ]\n", "--standalone", "--max-restarts=2")
+    jobs.wait_for(lambda: (tmp_path / "parents").exists() and (tmp_path / "parents").read_text().count("\n") == 2 and
+                  not jobs.workers_named(p.pid, "worker.sh"))  # a pause of 1 s
+    guardian = int((tmp_path / "parents").read_text().split()[0])
+    if is_killed:
+        os.kill(guardian, signal.SIGKILL)
+    _, err = p.communicate(timeout=60)
+    parents = [int(line) for line in (tmp_path / "parents").read_text().split()]
+    assert p.returncode == 0 and parents[:2] == [guardian] * 2 and (parents[2] == guardian) != is_killed, (parents, guardian, err)
+    assert "the guardian" not in err and launches.wait_until_gone(p.tag, 30) == {}
 
 
 def test_pause_between_restarts(tmp_path):
