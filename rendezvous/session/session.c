@@ -125,7 +125,7 @@ static bool has_connection(const struct session *s)
            s->link == SESSION_LINK_OPENING || s->link == SESSION_LINK_UP;
 }
 
-static void session_finish(struct session *s, enum conn_end end, struct session_actions *out)
+static void session_finish(struct session *s, enum session_end end, struct session_actions *out)
 {
     if (has_connection(s))
         add_action(out, SESSION_DO_CLOSE);

@@ -115,7 +115,7 @@ struct session_actions {
     size_t n_items;
 };
 
-enum conn_end {
+enum session_end {
     SESSION_END_NONE,
     SESSION_END_VERDICT,     /* the job is over: verdict, cause */
     SESSION_END_REFUSED,     /* text: why */
@@ -188,7 +188,7 @@ struct session {
 
     /* FAILED: our own failure. Otherwise why the last generation is over; after SESSION_DO_END, the job. */
     struct session_cause cause;
-    enum conn_end end;
+    enum session_end end;
     enum session_verdict verdict;
     char text[SESSION_TEXT_SIZE + SESSION_TROUBLE_SIZE];
 };

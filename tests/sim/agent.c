@@ -175,7 +175,7 @@ static void pass_lease_on(struct sim *sim, unsigned agent)
 /* What a view may change. */
 struct obeyed {
     enum session_phase phase;
-    enum conn_end end;
+    enum session_end end;
     int64_t generation;
     uint64_t leased_ns;
 };
