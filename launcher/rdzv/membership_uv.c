@@ -39,7 +39,7 @@
 #include "rendezvous/session/look_json.h"
 #include "rendezvous/store/metrics_text.h"
 #include "rendezvous/session/agent_message_json.h"
-#include "rendezvous/server/server_uv.h"
+#include "rendezvous/daemon/compose_uv.h"
 #include "base/random_os.h"
 #include "base/time.h"
 

@@ -27,7 +27,7 @@
 #include "launcher/util/log_os.h"
 #include "rendezvous/relay/relay.h"
 #include "rendezvous/server/server_security.h"
-#include "rendezvous/server/server_uv.h"
+#include "rendezvous/daemon/compose_uv.h"
 
 enum {
     RETRY_MS = 50,

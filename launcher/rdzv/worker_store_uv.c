@@ -13,7 +13,7 @@
 #include "launcher/util/log_os.h"
 #include "base/cleanup.h"
 #include "proto/address.h"
-#include "rendezvous/server/server_uv.h"
+#include "rendezvous/daemon/compose_uv.h"
 
 static int listen_for_workers(struct server *server, const struct worker_store_options *options,
                               uint16_t *ret_port)

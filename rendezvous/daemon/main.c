@@ -19,6 +19,7 @@
 
 #include "base/decimal.h"
 #include "base/err.h"
+#include "rendezvous/daemon/compose_uv.h"
 #include "rendezvous/daemon/credentials_uv.h"
 #include "base/option_answer_os.h"
 #include "rendezvous/daemon/daemon_options.h"
@@ -28,7 +29,6 @@
 #include "rendezvous/server/metrics_uv.h"
 #include "rendezvous/daemon/sd_notify_sock.h"
 #include "rendezvous/server/server_security.h"
-#include "rendezvous/server/server_uv.h"
 #include "rendezvous/store/store_stats.h"
 
 enum { N_SIGNALS = 3, FIRST_INHERITED_FD = 3 };

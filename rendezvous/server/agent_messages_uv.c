@@ -6,7 +6,6 @@
 #include "rendezvous/session/agent_message_json.h"
 #include "rendezvous/server/rounds_uv.h"
 #include "rendezvous/server/server_impl_uv.h"
-#include "rendezvous/server/server_uv.h"
 
 static void forward_message(struct agent_conn *to, const struct buf *frame)
 {
@@ -36,13 +35,11 @@ static bool send_stack_order(const struct rounds_node *n, uint32_t to)
     return is_put;
 }
 
-unsigned server_ask_for_stacks(struct server *s, const char *id, uint32_t to)
+unsigned agent_messages_ask_for_stacks(struct rounds_shell *r, const char *id, uint32_t to)
 {
     unsigned n_asked = 0;
 
-    if (!s->rounds)
-        return 0;
-    list_for_each(i, &s->rounds->core.jobs)
+    list_for_each(i, &r->core.jobs)
     {
         const struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
 
@@ -54,7 +51,7 @@ unsigned server_ask_for_stacks(struct server *s, const char *id, uint32_t to)
             n_asked += may_get(n) && n->group_rank != (int32_t)to && send_stack_order(n, to);
         }
     }
-    rounds_shell_flush(s->rounds);
+    rounds_shell_flush(r);
     return n_asked;
 }
 
@@ -75,5 +72,5 @@ void agent_messages_forward(struct agent_conn *a, const struct agent_message *he
             forward_message(list_entry(to->session, struct agent_conn, session), &frame);
     }
     buf_finish(&frame);
-    rounds_shell_flush(a->server->rounds);
+    rounds_shell_flush(a->shell);
 }

@@ -117,7 +117,7 @@ static bool take_request(struct exchange_conn *c)
     if (r != 0 || frame.code != KEY_EXCHANGE_CREDENTIAL || size != buf_size(&c->in)) {
         char who[64];
         server_format_peer(c->fd, who, sizeof(who));
-        server_log(c->shell->server, NULL, "%s sent a broken request for the job's secret: closed", who);
+        server_log(c->shell->server, -1, "%s sent a broken request for the job's secret: closed", who);
         return false;
     }
     (void)uv_poll_stop(&c->poll); /* cannot fail; nothing may follow */
@@ -149,14 +149,15 @@ static bool has_place(struct exchange_shell *e, int fd, const struct conn_owner 
     if (address_quota_take(&e->quota, fd, conn_owner_quota(owner)))
         return true;
     server_format_peer(fd, from, sizeof(from));
-    server_log(e->server, NULL,
+    server_log(e->server, -1,
                "%s: its address or user has %u requests for the job's secret, the limit: closed", from,
                e->quota.max);
     return false;
 }
 
-void exchange_conn_adopt(struct exchange_shell *e, int fd, const struct conn_owner *owner, struct buf *said)
+static void exchange_conn_adopt(void *self, int fd, const struct conn_owner *owner, struct buf *said)
 {
+    struct exchange_shell *e = self;
     struct server *s = e->server;
     struct exchange_conn *c = has_place(e, fd, owner) ? calloc(1, sizeof(*c)) : NULL;
 
@@ -183,9 +184,49 @@ void exchange_conn_adopt(struct exchange_shell *e, int fd, const struct conn_own
         exchange_conn_close(c);
 }
 
-int exchange_shell_create(struct exchange_shell **ret, struct server *s)
+static void exchange_shell_start(void *self)
+{
+    struct exchange_shell *e = self;
+
+    server_open_timer(e->server, &e->timer, e);
+}
+
+static void exchange_shell_drain(void *self)
+{
+    struct exchange_shell *e = self;
+
+    while (!list_is_empty(&e->conns))
+        exchange_conn_close(list_entry(e->conns.next, struct exchange_conn, link));
+}
+
+static void exchange_shell_stop(void *self)
+{
+    struct exchange_shell *e = self;
+
+    exchange_shell_drain(e);
+    server_close_handle(e->server, &e->timer);
+}
+
+static void exchange_shell_destroy(void *self)
+{
+    struct exchange_shell *e = self;
+
+    address_quota_finish(&e->quota);
+    free(e);
+}
+
+int exchange_shell_add(struct server *s)
 {
     struct exchange_shell *e = calloc(1, sizeof(*e));
+    const struct server_service service = {
+        .self = e,
+        .openings = {[OPENING_FIRST] = KEY_EXCHANGE_FIRST_BYTE},
+        .start = exchange_shell_start,
+        .adopt = exchange_conn_adopt,
+        .drain = exchange_shell_drain,
+        .stop = exchange_shell_stop,
+        .destroy = exchange_shell_destroy,
+    };
 
     if (!e)
         return -ENOMEM;
@@ -197,36 +238,6 @@ int exchange_shell_create(struct exchange_shell **ret, struct server *s)
     }
     e->server = s;
     list_init(&e->conns);
-    (void)uv_timer_init(s->loop, &e->timer); /* cannot fail */
-    e->timer.data = e;
-    server_handle_opened(s);
-    *ret = e;
+    server_add_service(s, &service);
     return 0;
-}
-
-static void on_exchange_timer_closed(uv_handle_t *handle)
-{
-    struct exchange_shell *e = handle->data;
-
-    server_handle_closed(e->server);
-}
-
-void exchange_shell_drain(struct exchange_shell *e)
-{
-    while (e && !list_is_empty(&e->conns))
-        exchange_conn_close(list_entry(e->conns.next, struct exchange_conn, link));
-}
-
-void exchange_shell_stop(struct exchange_shell *e)
-{
-    exchange_shell_drain(e);
-    if (e)
-        uv_close((uv_handle_t *)&e->timer, on_exchange_timer_closed);
-}
-
-void exchange_shell_destroy(struct exchange_shell *e)
-{
-    if (e)
-        address_quota_finish(&e->quota);
-    free(e);
 }

@@ -14,29 +14,12 @@
 #include "proto/key_exchange.h"
 #include "rendezvous/server/server_security.h"
 
-struct buf;
-struct conn_owner;
 struct exchange_conn;
-struct exchange_shell;
 struct server;
 
 /* Answers a request, from the loop, and ends its connection. Not for a request that was cancelled. */
 void exchange_conn_reply(struct exchange_conn *c, enum key_exchange_code code, const char *credential,
                          size_t n);
 
-/* ---- inside the server; a shell of NULL is fine ---- */
-
-/* 0 or -errno. Its timer is a handle of the server from here on. */
-int exchange_shell_create(struct exchange_shell **ret, struct server *s);
-
-/* Takes the socket of a client that turned out to be such an agent, and the bytes that it has sent. */
-void exchange_conn_adopt(struct exchange_shell *e, int fd, const struct conn_owner *owner, struct buf *said);
-
-/* Closes all connections. */
-void exchange_shell_drain(struct exchange_shell *e);
-
-/* The same, and the timer. */
-void exchange_shell_stop(struct exchange_shell *e);
-
-/* When all handles of the server are closed. */
-void exchange_shell_destroy(struct exchange_shell *e);
+/* Adds the service to a server whose security has an exchange. 0 or -errno. Internal to the server. */
+int exchange_shell_add(struct server *s);

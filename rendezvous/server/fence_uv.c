@@ -109,7 +109,7 @@ static void expire_visitor(struct visitor *v)
 
     server_format_peer(v->fd, who, sizeof(who));
     if (!v->proved && !v->is_inside)
-        server_log(s, NULL, "%s is at no address from which an agent of this job has proved its key: closed",
+        server_log(s, -1, "%s is at no address from which an agent of this job has proved its key: closed",
                    who);
     visitor_close(v);
 }
@@ -144,9 +144,9 @@ static void visitor_become_client(struct visitor *v)
 
     visitor_release(v); /* it is freed when the loop has turned */
     s->n_peers--;
-    r = peer_create(s, v->fd, &v->owner, false);
+    r = server_admit(s, v->fence, v->fd, &v->owner, false);
     if (r < 0)
-        server_log(s, NULL, "refused a client: %s", strerror(-r));
+        server_log(s, -1, "refused a client: %s", strerror(-r));
 }
 
 static void admit_visitors(struct fence_shell *f)
@@ -172,7 +172,7 @@ static void accept_proof(struct visitor *v)
     if (getpeername(v->fd, (struct sockaddr *)&address, &size) == 0)
         r = fence_allow(&v->fence->addresses, (const struct sockaddr *)&address);
     if (r < 0)
-        server_log(v->fence->server, NULL, "cannot allow the address of a node: %s", strerror(-r));
+        server_log(v->fence->server, -1, "cannot allow the address of a node: %s", strerror(-r));
     else
         admit_visitors(v->fence);
 }
@@ -195,7 +195,7 @@ static bool take_proof(struct visitor *v, const uint8_t *bytes, size_t n)
     bool ok = tls_link_receive(v->tls, bytes, n, &plain, &out) == 0;
 
     if (!ok)
-        server_log(v->fence->server, NULL, "an agent's proof failed: %s: closed", tls_link_error(v->tls));
+        server_log(v->fence->server, -1, "an agent's proof failed: %s: closed", tls_link_error(v->tls));
     if (ok && !v->proved && is_proof(v, KEY_STORE)) {
         accept_proof(v);
         (void)tls_link_finish(v->tls, &out); /* without it the agent proves it again */
@@ -257,8 +257,10 @@ static void on_visitor_poll(uv_poll_t *poll, int status, int events)
 
 /* ---- the beginning ---- */
 
-static int visitor_create(struct fence_shell *f, int fd, const struct conn_owner *owner)
+/* What the place is kept for shows when the visitor becomes a client. */
+static int visitor_create(void *self, int fd, const struct conn_owner *owner, bool for_agent)
 {
+    struct fence_shell *f = self;
     struct server *s = f->server;
     struct visitor *v = calloc(1, sizeof(*v));
     int r = v ? uv_poll_init(s->loop, &v->poll, fd) : -ENOMEM;
@@ -285,17 +287,55 @@ static int visitor_create(struct fence_shell *f, int fd, const struct conn_owner
     return 0;
 }
 
-int fence_admit(struct fence_shell *f, int fd, const struct conn_owner *owner)
+static void fence_shell_start(void *self)
 {
-    return visitor_create(f, fd, owner);
+    struct fence_shell *f = self;
+
+    server_open_timer(f->server, &f->timer, f);
 }
 
-int fence_shell_create(struct fence_shell **ret, struct server *s)
+static void fence_close_visitors(void *self)
+{
+    struct fence_shell *f = self;
+
+    while (!list_is_empty(&f->outside))
+        visitor_close(list_entry(f->outside.next, struct visitor, link));
+    while (!list_is_empty(&f->inside))
+        visitor_close(list_entry(f->inside.next, struct visitor, link));
+}
+
+static void fence_shell_stop(void *self)
+{
+    struct fence_shell *f = self;
+
+    fence_close_visitors(f);
+    server_close_handle(f->server, &f->timer);
+}
+
+static void fence_shell_destroy(void *self)
+{
+    struct fence_shell *f = self;
+
+    if (!f)
+        return;
+    fence_finish(&f->addresses);
+    free(f);
+}
+
+int fence_shell_add(struct server *s)
 {
     const struct sockaddr_in loopback = {.sin_family = AF_INET,
                                          .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
     const struct sockaddr_in6 loopback6 = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
     struct fence_shell *f = calloc(1, sizeof(*f));
+    const struct server_service service = {
+        .self = f,
+        .start = fence_shell_start,
+        .admit = visitor_create,
+        .drain = fence_close_visitors,
+        .stop = fence_shell_stop,
+        .destroy = fence_shell_destroy,
+    };
 
     /* No other host can come from these. */
     if (!f || fence_allow(&f->addresses, (const struct sockaddr *)&loopback) < 0 ||
@@ -306,38 +346,6 @@ int fence_shell_create(struct fence_shell **ret, struct server *s)
     f->server = s;
     list_init(&f->inside);
     list_init(&f->outside);
-    (void)uv_timer_init(s->loop, &f->timer); /* cannot fail */
-    f->timer.data = f;
-    server_handle_opened(s);
-    *ret = f;
+    server_add_service(s, &service);
     return 0;
-}
-
-static void on_fence_timer_closed(uv_handle_t *handle)
-{
-    struct fence_shell *f = handle->data;
-
-    server_handle_closed(f->server);
-}
-
-void fence_close_visitors(struct fence_shell *f)
-{
-    while (!list_is_empty(&f->outside))
-        visitor_close(list_entry(f->outside.next, struct visitor, link));
-    while (!list_is_empty(&f->inside))
-        visitor_close(list_entry(f->inside.next, struct visitor, link));
-}
-
-void fence_shell_stop(struct fence_shell *f)
-{
-    fence_close_visitors(f);
-    uv_close((uv_handle_t *)&f->timer, on_fence_timer_closed);
-}
-
-void fence_shell_destroy(struct fence_shell *f)
-{
-    if (!f)
-        return;
-    fence_finish(&f->addresses);
-    free(f);
 }

@@ -12,6 +12,7 @@
 #include "rendezvous/server/relay_shell_uv.h"
 #include "rendezvous/server/server_impl_uv.h"
 #include "rendezvous/session/session_message.h"
+#include "rendezvous/store/metrics_text.h"
 
 enum { LARGE_BYTES = 1 << 20 };
 
@@ -72,28 +73,28 @@ static void release_clients(struct job_store *st, unsigned max)
     relay_shell_flush(st->nodes);
 }
 
-void job_stores_release(struct job_stores *j, unsigned max)
+/* Releases a bounded part of its clients now and the rest in the next turns. */
+static void work_off(struct job_store *st)
 {
-    if (!j)
-        return;
-    list_for_each_safe(i, &j->active)
-    {
-        struct job_store *st = list_entry(i, struct job_store, active);
-
-        release_clients(st, max);
-        account(st);
-        if (!is_work_left(st))
-            list_unlink(&st->active);
-    }
+    release_clients(st, SERVER_RELEASE_BATCH);
+    account(st);
+    if (is_work_left(st))
+        server_want_turn(st->owner->server);
+    else
+        list_unlink(&st->active);
 }
 
-bool job_stores_are_busy(const struct job_stores *j)
+static bool job_stores_are_busy(void *self)
 {
-    return j && !list_is_empty(&j->active);
+    struct job_stores *j = self;
+
+    return !list_is_empty(&j->active);
 }
 
-void job_stores_run_turn(struct job_stores *j)
+/* One turn of the store that has waited longest for one. */
+static void job_stores_run_turn(void *self)
 {
+    struct job_stores *j = self;
     struct job_store *st;
 
     if (!job_stores_are_busy(j))
@@ -103,6 +104,7 @@ void job_stores_run_turn(struct job_stores *j)
     list_append(&j->active, &st->active);
     (void)store_clean(&st->store, STORE_TURN_UNITS); /* is_work_left() asks again */
     relay_shell_run_turn(st->nodes);
+    list_for_each_safe(i, &j->active) work_off(list_entry(i, struct job_store, active));
 }
 
 /* ---- stores ---- */
@@ -146,10 +148,13 @@ static void on_nodes_worked(void *data)
     if (list_is_empty(&st->link))
         return; /* it ends */
     account(st);
-    if (st->is_orphan && !relay_shell_has_nodes(st->nodes))
+    if (st->is_orphan && !relay_shell_has_nodes(st->nodes)) {
         end_store(st);
-    else if (list_is_empty(&st->active))
+        return;
+    }
+    if (list_is_empty(&st->active))
         list_append(&st->owner->active, &st->active);
+    work_off(st);
 }
 
 static struct job_store *find_store(struct job_stores *j, const char *job, uint64_t instance,
@@ -198,6 +203,7 @@ static int create_store(struct job_stores *j, const char *job, uint64_t instance
         free_job_store(st);
         return r;
     }
+    relay_shell_start(st->nodes);
     st->owner = j;
     j->n_stores++;
     st->instance = instance;
@@ -209,12 +215,11 @@ static int create_store(struct job_stores *j, const char *job, uint64_t instance
     return 0;
 }
 
-void job_stores_begin(struct job_stores *j, const char *job, uint64_t instance, uint32_t key_space)
+void job_stores_begin(void *stores, const char *job, uint64_t instance, uint32_t key_space)
 {
+    struct job_stores *j = stores;
     struct job_store *st;
 
-    if (!j)
-        return;
     drop_others(j, job, instance, key_space);
     st = find_store(j, job, instance, key_space);
     if (st)
@@ -223,19 +228,18 @@ void job_stores_begin(struct job_stores *j, const char *job, uint64_t instance, 
         return;
     int r = create_store(j, job, instance, key_space);
     if (r < 0)
-        server_log(j->server, NULL, "cannot keep the keys of job '%.64s': %s", job, strerror(-r));
+        server_log(j->server, -1, "cannot keep the keys of job '%.64s': %s", job, strerror(-r));
 }
 
-void job_stores_end(struct job_stores *j, const char *job, uint64_t instance)
+void job_stores_end(void *stores, const char *job, uint64_t instance)
 {
-    if (j)
-        drop_others(j, job, instance, 0);
+    drop_others(stores, job, instance, 0);
 }
 
-void job_stores_orphan(struct job_stores *j)
+void job_stores_orphan(void *stores)
 {
-    if (!j)
-        return;
+    struct job_stores *j = stores;
+
     list_for_each_safe(i, &j->stores)
     {
         struct job_store *st = list_entry(i, struct job_store, link);
@@ -248,12 +252,16 @@ void job_stores_orphan(struct job_stores *j)
 
 size_t job_stores_n_stores(const struct job_stores *j)
 {
-    return j ? j->n_stores : 0;
+    return j->n_stores;
 }
 
-uint64_t job_stores_n_bytes(const struct job_stores *j)
+static void write_store_metrics(const void *self, struct metrics_text *m)
 {
-    return j ? j->bytes : 0;
+    const struct job_stores *j = self;
+
+    metrics_one(m, "crun_job_stores", METRIC_GAUGE, "Stores with the keys of the workers of a job.",
+                (double)j->n_stores);
+    metrics_one(m, "crun_job_store_bytes", METRIC_GAUGE, "Their names, values and waits.", (double)j->bytes);
 }
 
 /* ---- connections ---- */
@@ -267,12 +275,13 @@ static struct relay_shell *find_nodes(void *data, const struct tls_link *tls, co
     return st ? st->nodes : NULL;
 }
 
-void job_stores_adopt(struct job_stores *j, int fd, struct tls_link *tls, const struct buf *plain)
+void job_stores_adopt(void *stores, int fd, struct tls_link *tls, const struct buf *plain)
 {
+    struct job_stores *j = stores;
     int r = relay_conn_adopt(j->lobby, fd, tls, plain);
 
     if (r < 0)
-        server_log(j->server, NULL, "refused a node's store: %s", strerror(-r));
+        server_log(j->server, -1, "refused a node's store: %s", strerror(-r));
 }
 
 /* ---- life ---- */
@@ -293,16 +302,44 @@ int job_stores_create(struct job_stores **ret, struct server *s)
     return 0;
 }
 
-void job_stores_stop(struct job_stores *j)
+void job_stores_start(void *self)
 {
-    if (!j)
-        return;
+    struct job_stores *j = self;
+
+    relay_shell_start(j->lobby);
+}
+
+void job_stores_stop(void *self)
+{
+    struct job_stores *j = self;
+
     while (!list_is_empty(&j->stores))
         end_store(list_entry(j->stores.next, struct job_store, link));
     relay_shell_stop(j->lobby);
+    j->lobby = NULL;
 }
 
-void job_stores_destroy(struct job_stores *j)
+void job_stores_destroy(void *self)
 {
+    struct job_stores *j = self;
+
+    free(j->lobby); /* it was not started */
     free(j);
+}
+
+int job_stores_add(struct job_stores **ret, struct server *s)
+{
+    int r = job_stores_create(ret, s);
+
+    if (r == 0)
+        server_add_service(s, &(struct server_service){
+                                  .self = *ret,
+                                  .start = job_stores_start,
+                                  .run_turn = job_stores_run_turn,
+                                  .is_busy = job_stores_are_busy,
+                                  .write_metrics = write_store_metrics,
+                                  .stop = job_stores_stop,
+                                  .destroy = job_stores_destroy,
+                              });
+    return r;
 }

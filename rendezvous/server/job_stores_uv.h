@@ -2,8 +2,7 @@
 
 /*
  * The keys of jobs' workers, where their nodes' stores forward to the rendezvous (--worker-store=local): for each job a store of its own,
- * from the generation that begins with it until the job ends or a generation begins with another one. Internal to the server. Functions
- * with a `struct job_stores *` take NULL where no agents are served, and then do nothing.
+ * from the generation that begins with it until the job ends or a generation begins with another one. Internal to the server.
  *
  *   generation formed (rounds)  -> job_stores_begin(): an empty store, or the one of the generation before
  *   agent's START               -> its node's store connects, proves the job's key, names job, instance and key space
@@ -30,37 +29,29 @@ struct job_stores;
 struct server;
 struct tls_link;
 
-/* 0 or -ENOMEM. */
+/* Adds the service to a server with rounds. 0 or -ENOMEM. */
+int job_stores_add(struct job_stores **ret, struct server *s);
+
+/* Without a place among the services. 0 or -ENOMEM. */
 int job_stores_create(struct job_stores **ret, struct server *s);
 
 /* The present generation of this job has these keys. Others of the job are dropped. Without memory its nodes are refused. */
-void job_stores_begin(struct job_stores *j, const char *job, uint64_t instance, uint32_t key_space);
+void job_stores_begin(void *stores, const char *job, uint64_t instance, uint32_t key_space);
 
 /* The job has ended, or has no keys here any more. */
-void job_stores_end(struct job_stores *j, const char *job, uint64_t instance);
+void job_stores_end(void *stores, const char *job, uint64_t instance);
 
 /* This crund does not lead any more, and learns nothing of the jobs' ends. Nodes that are connected keep their keys; a store without nodes
  * ends at once, another one when all of its nodes are connected to others (relay_shell_uv.c: a node without connection is forgotten after a minute). */
-void job_stores_orphan(struct job_stores *j);
+void job_stores_orphan(void *stores);
 
 /* Takes the socket and the link of a node that has proved the key, and the bytes that it has sent inside. */
-void job_stores_adopt(struct job_stores *j, int fd, struct tls_link *tls, const struct buf *plain);
+void job_stores_adopt(void *stores, int fd, struct tls_link *tls, const struct buf *plain);
 
-/* Releases clients whose waits are over, up to max of each store. */
-void job_stores_release(struct job_stores *j, unsigned max);
-
-/* Has a store work for another turn? */
-bool job_stores_are_busy(const struct job_stores *j);
-
-/* One turn of the store that has waited longest for one. */
-void job_stores_run_turn(struct job_stores *j);
-
-/* Stores whose memory is not freed yet, and the bytes of all. */
+/* Stores whose memory is not freed yet. */
 size_t job_stores_n_stores(const struct job_stores *j);
-uint64_t job_stores_n_bytes(const struct job_stores *j);
 
-/* Closes all connections. */
-void job_stores_stop(struct job_stores *j);
-
-/* When all handles of the server are closed. */
-void job_stores_destroy(struct job_stores *j);
+/* The verbs of the service: opens its handle, closes all connections, frees it when no handle of the server is open. */
+void job_stores_start(void *j);
+void job_stores_stop(void *j);
+void job_stores_destroy(void *j);

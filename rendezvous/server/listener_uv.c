@@ -26,8 +26,6 @@
 #include "base/unix_socket_os.h"
 #include "proto/address.h"
 #include "rendezvous/server/client_owner_os.h"
-#include "rendezvous/server/fence_uv.h"
-#include "rendezvous/server/rounds_uv.h"
 #include "rendezvous/server/server_impl_uv.h"
 
 enum {
@@ -64,7 +62,7 @@ void listeners_pause(struct server *s, const char *why)
     if (s->accept_paused)
         return;
     s->accept_paused = true;
-    server_log(s, NULL, "%s with %u clients: new ones wait until others leave; raise the limit (ulimit -n)",
+    server_log(s, -1, "%s with %u clients: new ones wait until others leave; raise the limit (ulimit -n)",
                why, s->n_peers);
     list_for_each(pos, &s->listeners)(void)
         uv_poll_stop(&list_entry(pos, struct listener, link)->poll);             /* always succeeds */
@@ -98,12 +96,6 @@ static uint64_t fd_limit(const struct server *s)
     return limit.rlim_cur > (rlim_t)s->reserve_fds ? limit.rlim_cur - (rlim_t)s->reserve_fds : 0;
 }
 
-/* Closes a connection of little use for one that takes that place; false: there is none. */
-static bool make_room(struct server *s, enum admission_place place)
-{
-    return peers_make_room(s, place) || agents_make_room(s->rounds, place);
-}
-
 /* For questions about the users of clients. */
 static void open_diag(struct server *s)
 {
@@ -112,7 +104,7 @@ static void open_diag(struct server *s)
     s->diag = client_owner_open();
     s->no_diag = s->diag < 0;
     if (s->no_diag)
-        server_log(s, NULL, "the kernel does not name the users of clients (%s): %s", strerror(-s->diag),
+        server_log(s, -1, "the kernel does not name the users of clients (%s): %s", strerror(-s->diag),
                    s->security.require ? "all are refused" : "other users of this machine are not refused");
 }
 
@@ -170,11 +162,10 @@ static bool is_of_own_user(struct server *s, int fd, const struct conn_owner *ow
         return !s->security.require;
     server_format_peer(fd, from, sizeof(from));
     if (found == 0)
-        server_log(s, NULL,
-                   "%s belongs to user %u: refused (--security=open serves all users of this machine)", from,
-                   (unsigned)conn_owner_uid(owner));
+        server_log(s, -1, "%s belongs to user %u: refused (--security=open serves all users of this machine)",
+                   from, (unsigned)conn_owner_uid(owner));
     else
-        server_log(s, NULL, "%s belongs to no process of this machine (%s): refused", from, strerror(-found));
+        server_log(s, -1, "%s belongs to no process of this machine (%s): refused", from, strerror(-found));
     return false;
 }
 
@@ -192,7 +183,7 @@ static bool admit_owner(struct server *s, int fd, struct conn_owner *ret)
     if (address_quota_take(&s->quota, fd, conn_owner_quota(ret)))
         return true;
     server_format_peer(fd, from, sizeof(from));
-    server_log(s, NULL,
+    server_log(s, -1,
                "%s: its address or user has %u connections, the limit (--max-connections-each): refused",
                from, s->quota.max);
     return false;
@@ -205,8 +196,8 @@ static void admit_client(struct server *s, int fd)
     struct conn_owner owner;
     int r;
 
-    if (place == ADMISSION_NO_CONNECTION && !make_room(s, place)) {
-        server_log(s, NULL, "refused a client: %u are connected, the limit%s", s->n_peers,
+    if (place == ADMISSION_NO_CONNECTION && !server_make_room(s, place)) {
+        server_log(s, -1, "refused a client: %u are connected, the limit%s", s->n_peers,
                    server_option(s, " (--max-connections)"));
         (void)close(fd); /* nothing was sent on it */
         return;
@@ -215,11 +206,12 @@ static void admit_client(struct server *s, int fd)
         (void)close(fd); /* nothing was sent on it */
         return;
     }
-    r = s->fence ? fence_admit(s->fence, fd, &owner) : peer_create(s, fd, &owner, for_agent);
+    r = server_admit(s, NULL, fd, &owner, for_agent);
     if (r < 0) {
         address_quota_release(&s->quota, fd); /* it is closed */
-        server_log(s, NULL, "refused a client: %s", strerror(-r));
-    } else if (place != ADMISSION_NO_CONNECTION && !make_room(s, place) && place == ADMISSION_NO_DESCRIPTOR) {
+        server_log(s, -1, "refused a client: %s", strerror(-r));
+    } else if (place != ADMISSION_NO_CONNECTION && !server_make_room(s, place) &&
+               place == ADMISSION_NO_DESCRIPTOR) {
         listeners_pause(s, "file descriptors are nearly used up");
     }
 }
@@ -236,7 +228,7 @@ static void on_connection(uv_poll_t *poll, int status, int events)
             admit_client(s, fd);
         else if (errno == EAGAIN)
             return;
-        else if (err_is_shortage(-errno) && !make_room(s, ADMISSION_NO_DESCRIPTOR))
+        else if (err_is_shortage(-errno) && !server_make_room(s, ADMISSION_NO_DESCRIPTOR))
             listeners_pause(s, strerror(errno));
         /* Anything else is the fate of that one connection. */
     }

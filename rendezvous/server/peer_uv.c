@@ -6,7 +6,7 @@
  * and nothing of the client is kept. Only when a message is incomplete does the rest move to p->in, and
  * only when the socket does not take all replies do these move to p->out.
  *
- * A request of much work is executed in turns: RUN_TURN puts the peer at the end of server.busy, and one of these has a
+ * A request of much work is executed in turns: RUN_TURN puts the peer at the end of store_shell.busy, and one of these has a
  * turn in each turn of the loop, with a budget that is spent within half a millisecond. When a socket becomes
  * readable its requests are executed at once, with a small budget: so a client with one short request is never behind
  * those with long ones, nor behind one that pipelines.
@@ -16,24 +16,18 @@
  * cut off for that: it may be stopped in a debugger.
  *
  * The ways it dies: a first message that is not VALIDATE, a broken message, a refused request, a deadline
- * (server_uv.c), end of stream, a socket error. What arrived before an end of stream is executed: a
+ * (store_shell_uv.c), end of stream, a socket error. What arrived before an end of stream is executed: a
  * client may write and close. For the same reason an error in sending does not end it (the client may have
  * closed without reading a reply, behind messages that count): its replies are dropped, and reading ends it.
  */
 
+#include "rendezvous/server/store_shell_uv.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/uio.h>
 #include <unistd.h>
-
-#include "proto/frame.h"
-#include "proto/tls_openssl.h"
-#include "rendezvous/server/exchange_uv.h"
-#include "rendezvous/server/job_stores_uv.h"
-#include "rendezvous/server/rounds_uv.h"
-#include "rendezvous/server/server_impl_uv.h"
 
 enum {
     IOV_MAX_BATCH = 64,
@@ -65,16 +59,16 @@ static void charge_buffers(struct peer *p)
 {
     size_t output = p->out.bytes.capacity + p->out.refs_capacity * sizeof(struct outbox_ref);
 
-    input_shares_change(&p->server->input, p->input_slot, p->charged_input, p->in.capacity);
+    input_shares_change(&p->shell->input, p->input_slot, p->charged_input, p->in.capacity);
     p->charged_input = p->in.capacity;
-    p->server->output_bytes += output;
-    p->server->output_bytes -= p->charged_output;
+    p->shell->output_bytes += output;
+    p->shell->output_bytes -= p->charged_output;
     p->charged_output = output;
 }
 
-static size_t output_limit(const struct server *s)
+static size_t output_limit(const struct store_shell *s)
 {
-    return s->output_bytes < s->limits.output_all_max ? s->limits.output_max : 1;
+    return s->output_bytes < s->server->limits.output_all_max ? s->server->limits.output_max : 1;
 }
 
 /* ---- polling ---- */
@@ -154,7 +148,7 @@ static void flush_peer(struct peer *p)
  * there was. */
 static size_t flush_shared(struct peer *p)
 {
-    struct outbox *o = &p->server->out;
+    struct outbox *o = &p->shell->out;
     size_t size = outbox_size(o);
 
     if (outbox_size(o) > 0 && (p->write_failed || !send_outbox(p, o))) {
@@ -174,14 +168,21 @@ static size_t flush_shared(struct peer *p)
 /* ---- executing ---- */
 
 enum run_result {
-    RUN_MORE,     /* all complete messages are executed */
-    RUN_FULL,     /* replies have to be read first */
-    RUN_TURN,     /* the budget is used up */
-    RUN_STARVED,  /* the relay cannot take the request now */
-    RUN_AGENT,    /* the rest is an agent's opening, or the start of its TLS */
-    RUN_EXCHANGE, /* the rest is an agent's request for the secret */
-    RUN_BROKEN,   /* logged; the client is to be closed */
+    RUN_MORE,    /* all complete messages are executed */
+    RUN_FULL,    /* replies have to be read first */
+    RUN_TURN,    /* the budget is used up */
+    RUN_STARVED, /* the relay cannot take the request now */
+    RUN_OPENING, /* the rest belongs to another service */
+    RUN_BROKEN,  /* logged; the client is to be closed */
 };
+
+/* The service that goes on with what begins with that byte; NULL: it is the store's. */
+static const struct server_service *service_of(const struct peer *p, uint8_t byte)
+{
+    if (byte < WIRE_OP_COUNT)
+        return NULL;
+    return server_service_of(p->shell->server, p->n_greeted > 0 ? OPENING_GREETED : OPENING_FIRST, byte);
+}
 
 /* The five bytes that every TCPStore client sends first, in any slices. Nothing is kept until they are
  * right. */
@@ -195,41 +196,39 @@ static enum run_result check_greeting(struct peer *p, const uint8_t *data, size_
         WIRE_VALIDATE_MAGIC >> 24,
     };
 
-    if (p->n_greeted == 0 && n > 0 && data[0] == TLS_FIRST_BYTE && p->server->tls && p->server->rounds)
-        return RUN_AGENT;
-    if (p->n_greeted == 0 && n > 0 && data[0] == KEY_EXCHANGE_FIRST_BYTE && p->server->exchanges)
-        return RUN_EXCHANGE;
+    if (p->n_greeted == 0 && n > 0 && service_of(p, data[0]))
+        return RUN_OPENING;
     while (p->n_greeted < HANDSHAKE_SIZE && *done < n) {
         if (data[(*done)++] != greeting[p->n_greeted++]) {
-            server_log(p->server, p, "is not a TCPStore client of PyTorch 2.2 or newer: closed");
+            server_log(p->shell->server, p->fd, "is not a TCPStore client of PyTorch 2.2 or newer: closed");
             return RUN_BROKEN;
         }
     }
     if (p->n_greeted == HANDSHAKE_SIZE) {
         list_unlink(&p->deadline_link);
-        list_append(&p->server->unused, &p->unused_link);
-        p->greeted_ms = uv_now(p->server->loop);
+        list_append(&p->shell->unused, &p->unused_link);
+        p->greeted_ms = uv_now(p->shell->server->loop);
     }
     return RUN_MORE;
 }
 
 static enum run_result refuse_request(struct peer *p, enum wire_op op, int result)
 {
-    server_log(p->server, p, "%s in %s: closed", store_error(result), wire_op_name(op));
+    server_log(p->shell->server, p->fd, "%s in %s: closed", store_error(result), wire_op_name(op));
     return RUN_BROKEN;
 }
 
 /* The request at data: the one that was begun, or the next. */
 static enum run_result next_request(struct peer *p, const uint8_t *data, size_t n)
 {
-    struct server *s = p->server;
+    struct store_shell *s = p->shell;
     int r;
 
     if (p->request_size > 0)
         return RUN_MORE;
-    r = wire_decode(&p->scanner, &s->limits.wire, data, n, &p->request, &p->request_size);
+    r = wire_decode(&p->scanner, &s->server->limits.wire, data, n, &p->request, &p->request_size);
     if (r == WIRE_E_BAD) {
-        server_log(s, p, "sent a broken message: %s (%llu): closed", p->scanner.error,
+        server_log(s->server, p->fd, "sent a broken message: %s (%llu): closed", p->scanner.error,
                    (unsigned long long)p->scanner.error_value);
         return RUN_BROKEN;
     }
@@ -263,17 +262,17 @@ static bool may_change_a_key(const struct wire_request *request)
 /* p is a client of the store; false: its place is for an agent. */
 static bool use_store(struct peer *p)
 {
-    const struct admission *admission = &p->server->admission;
+    const struct admission *admission = &p->shell->server->admission;
 
     list_unlink(&p->unused_link);
-    if (!p->for_agent || admission_is_open(admission, p->server->n_peers)) {
+    if (!p->for_agent || admission_is_open(admission, p->shell->server->n_peers)) {
         p->for_agent = false;
         return true;
     }
-    server_log(p->server, p,
+    server_log(p->shell->server, p->fd,
                "is a client of the store, and the last %u connections are kept for agents: closed; raise the "
                "limit (ulimit -n%s)",
-               admission->reserved, server_option(p->server, ", --max-connections"));
+               admission->reserved, server_option(p->shell->server, ", --max-connections"));
     return false;
 }
 
@@ -281,7 +280,7 @@ static bool use_store(struct peer *p)
 static enum run_result forward_request(struct peer *p, const uint8_t *raw, struct outbox *out,
                                        struct store_budget *budget)
 {
-    struct server *s = p->server;
+    struct store_shell *s = p->shell;
     int r;
 
     if (p->request.op != WIRE_OP_PING && !use_store(p))
@@ -291,9 +290,9 @@ static enum run_result forward_request(struct peer *p, const uint8_t *raw, struc
     if (r == RELAY_LATER)
         return RUN_STARVED;
     if (may_change_a_key(&p->request))
-        s->n_changes++;
-    if (s->stats && r == 0) {
-        store_stats_count(s->stats, p->request.op);
+        s->server->n_changes++;
+    if (s->server->stats && r == 0) {
+        store_stats_count(s->server->stats, p->request.op);
         s->n_timed++;
     }
     return r != 0 ? refuse_request(p, p->request.op, r) : RUN_MORE;
@@ -302,7 +301,7 @@ static enum run_result forward_request(struct peer *p, const uint8_t *raw, struc
 /* One request with its bytes at p->request, as far as the budget goes. */
 static enum run_result run_request(struct peer *p, struct outbox *out, struct store_budget *budget)
 {
-    struct server *s = p->server;
+    struct store_shell *s = p->shell;
     bool begun = p->client.task.active;
     int r = 0;
 
@@ -314,11 +313,11 @@ static enum run_result run_request(struct peer *p, struct outbox *out, struct st
         store_client_give_up(&s->store, &p->client);
     spend_on_bytes(budget, p->request_size);
     if (!begun && may_change_a_key(&p->request))
-        s->n_changes++;
+        s->server->n_changes++;
     if (r == STORE_MORE)
         return outbox_size(out) >= budget->output_max ? RUN_FULL : RUN_TURN;
-    if (s->stats && r == 0) {
-        store_stats_count(s->stats, p->request.op);
+    if (s->server->stats && r == 0) {
+        store_stats_count(s->server->stats, p->request.op);
         s->n_timed++;
     }
     return r != 0 ? refuse_request(p, p->request.op, r) : RUN_MORE;
@@ -330,10 +329,10 @@ static enum run_result run_messages(struct peer *p, const uint8_t *data, size_t 
 {
     enum run_result r = RUN_MORE;
 
-    budget->output_max = output_limit(p->server);
+    budget->output_max = output_limit(p->shell);
     while (*done < n && r == RUN_MORE) {
-        if (p->request_size == 0 && data[*done] == FRAME_FIRST_BYTE && p->server->rounds)
-            return RUN_AGENT;
+        if (p->request_size == 0 && service_of(p, data[*done]))
+            return RUN_OPENING;
         if (outbox_size(out) >= budget->output_max)
             return RUN_FULL;
         if (budget->units == 0)
@@ -341,7 +340,7 @@ static enum run_result run_messages(struct peer *p, const uint8_t *data, size_t 
         r = next_request(p, data + *done, n - *done);
         if (r == RUN_MORE && p->request_size == 0)
             return RUN_MORE; /* it is not complete */
-        if (r == RUN_MORE && p->server->relay)
+        if (r == RUN_MORE && p->shell->relay)
             r = forward_request(p, data + *done, out, budget);
         else if (r == RUN_MORE)
             r = run_request(p, out, budget);
@@ -355,26 +354,23 @@ static enum run_result run_messages(struct peer *p, const uint8_t *data, size_t 
 
 static void peer_release(struct peer *p);
 
-/* The connection goes on as an agent's, with these bytes; p is closed. */
-static void hand_over_agent(struct peer *p, const uint8_t *data, size_t n, enum run_result kind)
+/* The connection goes on as one of another service, with these bytes; p is closed. */
+static void hand_over(struct peer *p, const uint8_t *data, size_t n)
 {
-    struct server *s = p->server;
-    struct buf rest = {0};
+    const struct server_service *service = service_of(p, data[0]);
     struct conn_owner owner = p->owner;
+    struct buf rest = {0};
     int fd = p->fd;
 
     if (outbox_size(&p->out) > 0) {
-        server_log(s, p, "sent an agent's opening with replies unread: closed");
+        server_log(p->shell->server, fd, "sent an agent's opening with replies unread: closed");
         peer_close(p);
     } else if (buf_append(&rest, data, n) < 0) {
-        server_log(s, p, "closed: out of memory for its opening");
+        server_log(p->shell->server, fd, "closed: out of memory for its opening");
         peer_close(p);
     } else {
         peer_release(p);
-        if (kind == RUN_EXCHANGE)
-            exchange_conn_adopt(s->exchanges, fd, &owner, &rest);
-        else
-            agent_conn_adopt(s, fd, &owner, &rest);
+        service->adopt(service->self, fd, &owner, &rest);
     }
 }
 
@@ -382,7 +378,7 @@ static void hand_over_agent(struct peer *p, const uint8_t *data, size_t n, enum 
 static size_t serve_untimed(struct peer *p, const uint8_t *data, size_t n, uint64_t units)
 {
     struct store_budget budget = {.units = units, .turn = STORE_TURN_UNITS};
-    struct server *s = p->server;
+    struct store_shell *s = p->shell;
     enum run_result r = RUN_MORE;
     size_t done = 0, n_answered = 0;
 
@@ -401,8 +397,8 @@ static size_t serve_untimed(struct peer *p, const uint8_t *data, size_t n, uint6
             break;
         r = RUN_MORE; /* the socket took it all */
     }
-    if (r == RUN_AGENT || r == RUN_EXCHANGE) {
-        hand_over_agent(p, data + done, n - done, r);
+    if (r == RUN_OPENING) {
+        hand_over(p, data + done, n - done);
         return SIZE_MAX;
     }
     p->held = r == RUN_FULL || r == RUN_TURN || r == RUN_STARVED;
@@ -419,14 +415,14 @@ static size_t serve_untimed(struct peer *p, const uint8_t *data, size_t n, uint6
 /* The same, with a look at the clock before and after where requests are counted. */
 static size_t serve(struct peer *p, const uint8_t *data, size_t n, uint64_t units)
 {
-    struct server *s = p->server;
+    struct store_shell *s = p->shell;
 
-    if (!s->stats)
+    if (!s->server->stats)
         return serve_untimed(p, data, n, units);
     uint64_t began_ns = uv_hrtime();
     s->n_timed = 0;
     size_t used = serve_untimed(p, data, n, units);
-    store_stats_time(s->stats, s->n_timed, uv_hrtime() - began_ns);
+    store_stats_time(s->server->stats, s->n_timed, uv_hrtime() - began_ns);
     return used;
 }
 
@@ -435,7 +431,7 @@ static size_t serve(struct peer *p, const uint8_t *data, size_t n, uint64_t unit
 /* An incomplete message has its time, counted from its start or from its last MiB. */
 static void watch_frame(struct peer *p)
 {
-    struct server *s = p->server;
+    struct store_shell *s = p->shell;
     size_t size = buf_size(&p->in);
 
     if (p->n_greeted < HANDSHAKE_SIZE)
@@ -445,7 +441,7 @@ static void watch_frame(struct peer *p)
     else if (list_is_empty(&p->deadline_link) || size < p->frame_mark ||
              size - p->frame_mark >= FRAME_PROGRESS) {
         p->frame_mark = size;
-        server_set_deadline(s, p, &s->framing, s->limits.frame_ms);
+        store_shell_set_deadline(s, p, &s->framing, s->server->limits.frame_ms);
     }
 }
 
@@ -494,7 +490,7 @@ static void rebase_request(struct wire_request *request, const uint8_t *from, co
 /* Bytes of which the rest is kept; false when p is closed. */
 static bool serve_scratch(struct peer *p, size_t n)
 {
-    const uint8_t *data = p->server->scratch;
+    const uint8_t *data = p->shell->server->scratch;
     size_t used = serve(p, data, n, FRESH_UNITS);
 
     if (used == SIZE_MAX)
@@ -502,7 +498,7 @@ static bool serve_scratch(struct peer *p, size_t n)
     if (used == n)
         return true;
     if (buf_append(&p->in, data + used, n - used) < 0) {
-        server_log(p->server, p, "closed: out of memory for its message");
+        server_log(p->shell->server, p->fd, "closed: out of memory for its message");
         peer_close(p);
         return false;
     }
@@ -513,7 +509,7 @@ static bool serve_scratch(struct peer *p, size_t n)
 }
 
 /* Of the network whose clients hold the most, the client that does; there has to be one that holds something. */
-static struct peer *largest_holder(struct server *s)
+static struct peer *largest_holder(struct store_shell *s)
 {
     unsigned slot = input_shares_largest(&s->input);
     struct peer *largest = NULL;
@@ -531,11 +527,12 @@ static struct peer *largest_holder(struct server *s)
  * p. */
 static bool cut_largest_holder(struct peer *p)
 {
-    struct server *s = p->server;
+    struct store_shell *s = p->shell;
     struct peer *largest = largest_holder(s);
 
-    server_log(s, largest, "closed: incomplete messages of all clients hold %llu bytes%s, its own %zu",
-               (unsigned long long)s->input.total, server_option(s, " (--max-input)"),
+    server_log(s->server, largest->fd,
+               "closed: incomplete messages of all clients hold %llu bytes%s, its own %zu",
+               (unsigned long long)s->input.total, server_option(s->server, " (--max-input)"),
                largest->charged_input);
     peer_close(largest);
     return largest != p;
@@ -544,21 +541,21 @@ static bool cut_largest_holder(struct peer *p)
 /* Where to read to: behind the incomplete message, or the scratch buffer. NULL: p is closed. */
 static uint8_t *peer_read_buffer(struct peer *p, size_t *ret_size)
 {
-    struct server *s = p->server;
+    struct store_shell *s = p->shell;
     uint8_t *place;
 
-    bool tight = s->input.total + agents_input(s->rounds) > s->limits.input_all_max;
+    bool tight = s->input.total + s->server->session_input > s->server->limits.input_all_max;
     bool small = buf_size(&p->in) < IN_STEP_SMALL; /* and may stay so for as long as it has time */
 
     /* What is read may have to be kept, too: when the client does not read its replies. */
     *ret_size = tight || (small && buf_size(&p->in) > 0) ? IN_STEP_SMALL : IN_STEP;
     if (buf_size(&p->in) == 0)
-        return s->scratch;
+        return s->server->scratch;
     if (buf_size(&p->in) > IN_STEP && tight && !cut_largest_holder(p))
         return NULL;
     place = buf_reserve(&p->in, *ret_size);
     if (!place) {
-        server_log(s, p, "closed: out of memory for its message of %llu bytes",
+        server_log(s->server, p->fd, "closed: out of memory for its message of %llu bytes",
                    (unsigned long long)p->scanner.need);
         peer_close(p);
     }
@@ -586,7 +583,7 @@ static bool peer_read(struct peer *p)
         peer_update(p);
         return false;
     }
-    if (place == p->server->scratch) {
+    if (place == p->shell->server->scratch) {
         if (!serve_scratch(p, (size_t)n))
             return false;
     } else {
@@ -602,7 +599,7 @@ bool peer_catch_up(struct peer *p)
 {
     uint64_t deadline_ms = p->deadline_ms;
 
-    if (p->server->draining)
+    if (p->shell->server->draining)
         return false;   /* nothing more is executed */
     (void)peer_read(p); /* whatever came of it is settled */
     return p->closing || list_is_empty(&p->deadline_link) || p->deadline_ms != deadline_ms;
@@ -612,8 +609,8 @@ void peer_continue(struct peer *p)
 {
     bool waits_for_turn = !list_is_empty(&p->busy_link);
 
-    if (p->held && !p->starved && !waits_for_turn && outbox_size(&p->out) < output_limit(p->server) &&
-        !p->server->draining) {
+    if (p->held && !p->starved && !waits_for_turn && outbox_size(&p->out) < output_limit(p->shell) &&
+        !p->shell->server->draining) {
         p->held = false;
         if (!serve_buffered(p, FRESH_UNITS))
             return;
@@ -627,12 +624,12 @@ static bool read_in_turn(struct peer *p)
 {
     if (buf_size(&p->in) < SCRATCH_SIZE)
         return false;
-    list_append(&p->server->busy, &p->busy_link);
+    list_append(&p->shell->busy, &p->busy_link);
     update_peer_polling(p);
     return true;
 }
 
-void peers_run_turn(struct server *s)
+void peers_run_turn(struct store_shell *s)
 {
     struct peer *p;
 
@@ -671,7 +668,7 @@ static void send_wait_stop(struct peer *p)
         }
     }
     if (buf_append_u8(&p->out.bytes, stop) < 0) {
-        server_log(p->server, p, "closed: out of memory for its reply");
+        server_log(p->shell->server, p->fd, "closed: out of memory for its reply");
         peer_close(p);
         return;
     }
@@ -701,7 +698,7 @@ static void read_rest(struct peer *p)
 static void on_peer_poll(uv_poll_t *poll, int status, int events)
 {
     struct peer *p = poll->data;
-    struct server *s = p->server;
+    struct store_shell *s = p->shell;
 
     if (!list_is_empty(&p->client.released)) {
         list_unlink(&p->client.released);
@@ -720,19 +717,19 @@ static void on_peer_poll(uv_poll_t *poll, int status, int events)
         if (events & UV_READABLE && !p->closing && p->events & UV_READABLE && !read_in_turn(p))
             (void)peer_read(p); /* whatever came of it is settled */
     }
-    server_work_off(s);
+    store_shell_work_off(s);
 }
 
 /* What the relay has for this client. */
 static void serve_relayed(struct peer *p)
 {
-    struct server *s = p->server;
+    struct store_shell *s = p->shell;
     struct buf *reply = &p->relayed.reply;
     bool shared = outbox_size(&p->out) == 0;
     struct outbox *out = shared ? &s->out : &p->out;
     int failure = p->relayed.failure;
 
-    if (failure == 0 && s->output_bytes + buf_size(reply) > s->limits.output_all_max)
+    if (failure == 0 && s->output_bytes + buf_size(reply) > s->server->limits.output_all_max)
         failure = -ENOBUFS;
     if (failure == 0 && !p->write_failed && buf_append(&out->bytes, buf_bytes(reply), buf_size(reply)) < 0)
         failure = -ENOMEM;
@@ -744,7 +741,8 @@ static void serve_relayed(struct peer *p)
     else
         flush_peer(p);
     if (failure != 0) {
-        server_log(s, p, "%s in %s: closed", store_error(failure), wire_op_name(p->relayed.failed_op));
+        server_log(s->server, p->fd, "%s in %s: closed", store_error(failure),
+                   wire_op_name(p->relayed.failed_op));
         peer_close(p);
         return;
     }
@@ -752,7 +750,7 @@ static void serve_relayed(struct peer *p)
     peer_continue(p);
 }
 
-void peers_serve_relayed(struct server *s)
+void peers_serve_relayed(struct store_shell *s)
 {
     struct relay_client *c;
 
@@ -760,13 +758,11 @@ void peers_serve_relayed(struct server *s)
         serve_relayed(list_entry(c, struct peer, relayed));
     while (s->relay->failed && !list_is_empty(&s->peers))
         peer_close(list_entry(s->peers.next, struct peer, link));
-    server_work_off(s);
+    store_shell_work_off(s);
 }
 
-void peers_release(struct server *s, unsigned max)
+void peers_release(struct store_shell *s, unsigned max)
 {
-    unsigned max_each = max;
-
     while (!list_is_empty(&s->store.released) && max-- > 0) {
         struct list *entry = s->store.released.next;
         struct store_client *client = list_entry(entry, struct store_client, released);
@@ -774,7 +770,6 @@ void peers_release(struct server *s, unsigned max)
         list_unlink(entry);
         send_wait_stop(list_entry(client, struct peer, client));
     }
-    job_stores_release(s->job_stores, max_each);
     if (s->relay && s->relay_wake)
         s->relay_wake(s->relay_data);
 }
@@ -784,16 +779,17 @@ void peers_release(struct server *s, unsigned max)
 static void on_peer_closed(uv_handle_t *handle)
 {
     struct peer *p = handle->data;
-    struct server *s = p->server;
+    struct store_shell *s = p->shell;
 
     free(p);
-    server_handle_closed(s);
+    server_handle_closed(s->server);
 }
 
-int peer_create(struct server *s, int fd, const struct conn_owner *owner, bool for_agent)
+int peer_create(void *shell, int fd, const struct conn_owner *owner, bool for_agent)
 {
+    struct store_shell *s = shell;
     struct peer *p = calloc(1, sizeof(*p));
-    int r = p ? uv_poll_init(s->loop, &p->poll, fd) : -ENOMEM;
+    int r = p ? uv_poll_init(s->server->loop, &p->poll, fd) : -ENOMEM;
 
     if (r < 0) {
         free(p);
@@ -801,7 +797,7 @@ int peer_create(struct server *s, int fd, const struct conn_owner *owner, bool f
         return r;
     }
     p->poll.data = p;
-    p->server = s;
+    p->shell = s;
     p->fd = fd;
     p->owner = *owner;
     p->for_agent = for_agent;
@@ -810,12 +806,12 @@ int peer_create(struct server *s, int fd, const struct conn_owner *owner, bool f
     list_init(&p->busy_link);
     list_init(&p->unused_link);
     store_client_init(&p->client);
-    p->client.owner = address_quota_counter(&s->quota, fd);
+    p->client.owner = address_quota_counter(&s->server->quota, fd);
     relay_client_init(&p->relayed);
-    server_handle_opened(s);
+    server_handle_opened(s->server);
     list_append(&s->peers, &p->link);
-    s->n_peers++;
-    server_set_deadline(s, p, &s->greeting, s->limits.handshake_ms);
+    s->server->n_peers++;
+    store_shell_set_deadline(s, p, &s->greeting, s->server->limits.handshake_ms);
     update_peer_polling(p);
     return 0;
 }
@@ -823,7 +819,7 @@ int peer_create(struct server *s, int fd, const struct conn_owner *owner, bool f
 /* Everything but the socket. */
 static void peer_release(struct peer *p)
 {
-    struct server *s = p->server;
+    struct store_shell *s = p->shell;
 
     assert(!p->closing);
     p->closing = true;
@@ -842,30 +838,31 @@ static void peer_release(struct peer *p)
 
 void peer_close(struct peer *p)
 {
-    struct server *s = p->server;
+    struct store_shell *s = p->shell;
 
     peer_release(p);
     (void)close(p->fd); /* the poll handle let go of it above */
-    server_peer_gone(s, p->fd);
+    server_peer_gone(s->server, p->fd);
 }
 
 /* False: p stays. */
 static bool close_for_room(struct peer *p, enum admission_kind kind, uint64_t since_ms,
                            enum admission_place place)
 {
-    struct server *s = p->server;
-    uint64_t age_ms = uv_now(s->loop) - since_ms;
+    struct store_shell *s = p->shell;
+    uint64_t age_ms = uv_now(s->server->loop) - since_ms;
 
-    if (!admission_may_close(&s->admission, kind, age_ms, place))
+    if (!admission_may_close(&s->server->admission, kind, age_ms, place))
         return false;
-    server_log(s, p, "has %s for %.3g s while connections are used up: closed",
+    server_log(s->server, p->fd, "has %s for %.3g s while connections are used up: closed",
                kind == ADMISSION_UNUSED ? "requested nothing" : "sent no greeting", age_ms / 1000.0);
     peer_close(p);
     return true;
 }
 
-bool peers_make_room(struct server *s, enum admission_place place)
+bool peers_make_room(void *shell, enum admission_place place)
 {
+    struct store_shell *s = shell;
     struct peer *p;
 
     if (!list_is_empty(&s->unused)) {
@@ -876,7 +873,7 @@ bool peers_make_room(struct server *s, enum admission_place place)
     if (list_is_empty(&s->greeting))
         return false;
     p = list_entry(s->greeting.next, struct peer, deadline_link);
-    return close_for_room(p, ADMISSION_SILENT, p->deadline_ms - s->limits.handshake_ms, place);
+    return close_for_room(p, ADMISSION_SILENT, p->deadline_ms - s->server->limits.handshake_ms, place);
 }
 
 void peer_drain(struct peer *p)

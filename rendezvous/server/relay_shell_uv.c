@@ -95,7 +95,6 @@ static void note_work(struct relay_shell *h)
 {
     if (h->config.worked)
         h->config.worked(h->config.data);
-    server_work_off(h->config.server);
 }
 
 static void relay_conn_close(struct relay_conn *c)
@@ -203,7 +202,7 @@ static void run_node(struct relay_shell *h, struct served_node *n, uint64_t unit
     h->config.server->n_changes += n->node.n_changes - n_changes;
     list_unlink(&n->busy);
     if (r < 0) {
-        server_log(h->config.server, NULL, "forgot a node's store: %s", strerror(-r));
+        server_log(h->config.server, -1, "forgot a node's store: %s", strerror(-r));
         drop_node(h, n);
         return;
     }
@@ -342,7 +341,7 @@ static void report_fault(struct relay_conn *c)
     if (!why[0] || !c->served || c->served->is_reported)
         return;
     c->served->is_reported = true;
-    server_log(c->shell->config.server, NULL, "the connection of a node's store has ended: %s", why);
+    server_log(c->shell->config.server, -1, "the connection of a node's store has ended: %s", why);
 }
 
 static bool read_records(struct relay_conn *c)
@@ -453,7 +452,7 @@ static void on_sweep(uv_timer_t *timer)
         struct served_node *n = list_entry(i, struct served_node, link);
 
         if (!n->conn && now_ms - n->away_ms >= KEEP_MS) {
-            server_log(h->config.server, NULL,
+            server_log(h->config.server, -1,
                        "a node's store has not come again for %d s: its waits are ended", KEEP_MS / 1000);
             drop_node(h, n);
         }
@@ -483,14 +482,18 @@ int relay_shell_create(struct relay_shell **ret, const struct relay_shell_config
     list_init(&h->conns);
     list_init(&h->busy);
     list_init(&h->unsent);
-    (void)uv_timer_init(config->server->loop,
-                        &h->timer); /* cannot fail, and the next only without a callback */
+    *ret = h;
+    return 0;
+}
+
+void relay_shell_start(struct relay_shell *h)
+{
+    /* Cannot fail, and the next only without a callback. */
+    (void)uv_timer_init(h->config.server->loop, &h->timer);
     (void)uv_timer_start(&h->timer, on_sweep, SWEEP_MS, SWEEP_MS);
     h->timer.data = h;
     h->n_handles = 1;
-    server_handle_opened(config->server);
-    *ret = h;
-    return 0;
+    server_handle_opened(h->config.server);
 }
 
 static void on_sweep_closed(uv_handle_t *handle)

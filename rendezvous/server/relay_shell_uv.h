@@ -26,8 +26,11 @@ struct relay_shell_config {
     void *data;
 };
 
-/* 0 or -ENOMEM. It has a handle of the server. */
+/* 0 or -ENOMEM. One that was not started may be freed by free(). */
 int relay_shell_create(struct relay_shell **ret, const struct relay_shell_config *config);
+
+/* Opens its handle. */
+void relay_shell_start(struct relay_shell *h);
 
 /* Takes the socket and the link of a node that has proved the key, and the bytes that it has sent inside. 0 or -errno; fd is
  * closed and the link freed then. */

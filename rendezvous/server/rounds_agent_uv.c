@@ -28,7 +28,6 @@
 #include "base/utf8.h"
 #include "proto/address.h"
 #include "proto/tls_openssl.h"
-#include "rendezvous/server/job_stores_uv.h"
 #include "rendezvous/server/rounds_debug_uv.h"
 #include "rendezvous/server/rounds_look_uv.h"
 #include "rendezvous/server/agent_messages_uv.h"
@@ -44,7 +43,7 @@ static void on_agent_poll(uv_poll_t *poll, int status, int events);
 
 static struct rounds_shell *shell_of(const struct agent_conn *a)
 {
-    return a->server->rounds;
+    return a->shell;
 }
 
 static void __attribute__((format(printf, 2, 3)))
@@ -57,7 +56,7 @@ agent_conn_log(struct agent_conn *a, const char *format, ...)
     (void)vsnprintf(what, sizeof(what), format, arguments);
     va_end(arguments);
     server_format_peer(a->fd, who, sizeof(who));
-    server_log(a->server, NULL, "agent, %s %s", who, what);
+    server_log(a->server, -1, "agent, %s %s", who, what);
 }
 
 /* ---- the network ---- */
@@ -130,12 +129,13 @@ static void on_hello_timeout(uv_timer_t *timer)
         arm_hello_timer(r);
 }
 
-bool agents_make_room(struct rounds_shell *r, enum admission_place place)
+bool agents_make_room(void *shell, enum admission_place place)
 {
+    struct rounds_shell *r = shell;
     struct agent_conn *a;
     uint64_t began_ms;
 
-    if (!r || list_is_empty(&r->pending_hello))
+    if (list_is_empty(&r->pending_hello))
         return false;
     a = list_entry(r->pending_hello.next, struct agent_conn, pending_hello_link);
     began_ms = a->deadline_ms - r->server->limits.handshake_ms;
@@ -316,19 +316,13 @@ static size_t handshake_memory(const struct agent_conn *a)
     return a->tls && !tls_link_is_established(a->tls) ? HANDSHAKE_MEMORY : 0;
 }
 
-uint64_t agents_input(const struct rounds_shell *r)
-{
-    return r ? r->input_bytes : 0;
-}
-
 static void agent_conn_charge_input(struct agent_conn *a)
 {
-    struct rounds_shell *r = shell_of(a);
     bool waits = buf_size(&a->in) > 0 && !a->closing;
 
-    r->input_bytes -= a->charged_input;
+    a->server->session_input -= a->charged_input;
     a->charged_input = a->in.capacity + handshake_memory(a);
-    r->input_bytes += a->charged_input;
+    a->server->session_input += a->charged_input;
     if (!a->session.node || a->shutting_down)
         return; /* it has a deadline already */
     if (!waits)
@@ -346,7 +340,7 @@ void agent_conn_close(struct agent_conn *a)
     struct server *s = a->server;
 
     assert(!a->closing);
-    rounds_debug_conn(s->rounds, a, "closed");
+    rounds_debug_conn(a->shell, a, "closed");
     a->closing = true;
     buf_finish(&a->in);
     buf_finish(&a->out);
@@ -364,7 +358,7 @@ void agent_conn_close(struct agent_conn *a)
     uv_close((uv_handle_t *)&a->poll, on_agent_closed);
     if (a->fd >= 0)
         (void)close(a->fd); /* the poll handle let go of it above */
-    rounds_shell_step(s->rounds, &gone);
+    rounds_shell_step(a->shell, &gone);
     server_peer_gone(s, a->fd);
 }
 
@@ -510,7 +504,7 @@ static void receive_look(struct agent_conn *a, const struct look_request *reques
         return;
     }
     if (buf_size(&a->out) + buf_size(&a->wire) > AGENT_CONN_OUTPUT_MAX ||
-        rounds_look(a->server, request, LOOK_ANSWER_MAX, &a->out) < 0) {
+        rounds_look(a->shell, request, LOOK_ANSWER_MAX, &a->out) < 0) {
         agent_conn_log(a, "asks to look again before it has read the answer, or memory is out: closed");
         agent_conn_cut(a);
         return;
@@ -646,7 +640,7 @@ static bool agent_conn_take_kept(struct agent_conn *a)
 /* It is the store of a node, which has proved the job's key: its requests follow. a is closed, its socket and link go on. */
 static void hand_over_node(struct agent_conn *a)
 {
-    struct server *s = a->server;
+    const struct rounds_keys *keys = &a->shell->keys;
     struct tls_link *tls = a->tls;
     struct buf plain = a->in;
     int fd = a->fd;
@@ -655,20 +649,20 @@ static void hand_over_node(struct agent_conn *a)
     a->in = (struct buf){0};
     a->fd = -1;
     agent_conn_close(a);
-    job_stores_adopt(s->job_stores, fd, tls, &plain);
+    keys->adopt(keys->data, fd, tls, &plain);
     buf_finish(&plain);
 }
 
 static bool is_node_store(const struct agent_conn *a)
 {
-    return a->server->job_stores && !a->shutting_down && tls_link_is_established(a->tls) &&
+    return a->shell->keys.data && !a->shutting_down && tls_link_is_established(a->tls) &&
            tls_link_purpose(a->tls) == KEY_RELAY;
 }
 
 /* What all agents have sent in part is too much; logged. Half of the limit is theirs, and clients have what they leave. */
 static bool is_input_full(struct agent_conn *a)
 {
-    if (shell_of(a)->input_bytes <= a->server->limits.input_all_max / 2)
+    if (a->server->session_input <= a->server->limits.input_all_max / 2)
         return false;
     agent_conn_log(a, "closed: past the limit for incomplete frames and handshakes%s",
                    server_option(a->server, " (--max-input)"));
@@ -772,17 +766,20 @@ static void run_handshake(struct agent_conn *a)
     buf_finish(&early);
 }
 
-bool agents_wait_for_handshakes(const struct rounds_shell *r)
+bool agents_wait_for_handshakes(void *shell)
 {
-    return r && handshake_turns_are_pending(&r->handshakes);
+    const struct rounds_shell *r = shell;
+
+    return handshake_turns_are_pending(&r->handshakes);
 }
 
-void agents_shake_hands(struct rounds_shell *r)
+void agents_shake_hands(void *shell)
 {
+    struct rounds_shell *r = shell;
     uint64_t until_ns = uv_hrtime() + HANDSHAKE_TURN_NS;
     struct handshake_wait *w;
 
-    while (r && (w = handshake_turns_next(&r->handshakes))) {
+    while ((w = handshake_turns_next(&r->handshakes))) {
         run_handshake(list_entry(w, struct agent_conn, handshake));
         if (uv_hrtime() >= until_ns)
             return;
@@ -822,18 +819,20 @@ static void on_agent_poll(uv_poll_t *poll, int status, int events)
 
 /* ---- the beginning ---- */
 
-void agent_conn_adopt(struct server *s, int fd, const struct conn_owner *owner, struct buf *said)
+void agent_conn_adopt(void *shell, int fd, const struct conn_owner *owner, struct buf *said)
 {
+    struct rounds_shell *r = shell;
+    struct server *s = r->server;
     struct agent_conn *a = calloc(1, sizeof(*a));
-    int r = a ? 0 : -ENOMEM;
+    int error = a ? 0 : -ENOMEM;
 
-    if (r == 0 && buf_size(said) > 0 && buf_bytes(said)[0] == TLS_FIRST_BYTE)
-        r = tls_link_create(&a->tls, s->tls);
-    if (r == 0)
-        r = uv_poll_init(s->loop, &a->poll, fd);
-    if (r < 0) {
+    if (error == 0 && buf_size(said) > 0 && buf_bytes(said)[0] == TLS_FIRST_BYTE)
+        error = tls_link_create(&a->tls, s->tls);
+    if (error == 0)
+        error = uv_poll_init(s->loop, &a->poll, fd);
+    if (error < 0) {
         tls_link_free(a ? a->tls : NULL);
-        server_log(s, NULL, "refused an agent: %s", strerror(-r));
+        server_log(s, -1, "refused an agent: %s", strerror(-error));
         free(a);
         buf_finish(said);
         (void)close(fd); /* nothing was sent on it */
@@ -843,6 +842,7 @@ void agent_conn_adopt(struct server *s, int fd, const struct conn_owner *owner, 
     tcp_liveness_tune(fd);
     a->poll.data = a;
     a->server = s;
+    a->shell = r;
     a->fd = fd;
     a->owner = owner->id;
     list_init(&a->pending_hello_link);
@@ -852,8 +852,8 @@ void agent_conn_adopt(struct server *s, int fd, const struct conn_owner *owner, 
     rounds_conn_init(&a->session);
     frame_reader_init_server(&a->reader);
     server_handle_opened(s);
-    list_append(&s->rounds->agents, &a->link);
-    rounds_debug_opened(s->rounds, a);
+    list_append(&r->agents, &a->link);
+    rounds_debug_opened(r, a);
     start_hello_timeout(a);
     update_agent_polling(a);
     if (a->tls) {

@@ -11,7 +11,6 @@
 #include "rendezvous/session/look_json.h"
 #include "rendezvous/server/rounds_uv.h"
 #include "rendezvous/server/server_impl_uv.h"
-#include "rendezvous/server/server_uv.h"
 
 enum {
     STATUS_ALL_MAX = 64 << 20, /* bytes that the reports of all agents may take */
@@ -42,7 +41,7 @@ const char *rounds_look_fault(struct agent_conn *a, const struct look_request *r
 
 void rounds_look_forget(struct agent_conn *a)
 {
-    struct rounds_shell *r = a->server->rounds;
+    struct rounds_shell *r = a->shell;
 
     r->status_bytes -= buf_size(&a->status) + buf_size(&a->status_begun);
     buf_finish(&a->status);
@@ -52,7 +51,7 @@ void rounds_look_forget(struct agent_conn *a)
 /* The pieces of one status follow each other. The last one makes it that of the node. */
 static void take_piece(struct agent_conn *a, const struct look_piece *piece, const uint8_t *body, size_t n)
 {
-    struct rounds_shell *r = a->server->rounds;
+    struct rounds_shell *r = a->shell;
 
     if (r->status_bytes + n > STATUS_ALL_MAX || frame_put_body(&a->status_begun, body, n) != 0)
         return;
@@ -68,7 +67,7 @@ static void take_piece(struct agent_conn *a, const struct look_piece *piece, con
 
 void rounds_look_status(struct agent_conn *a, const struct look_piece *piece, const uint8_t *body, size_t n)
 {
-    struct rounds_shell *r = a->server->rounds;
+    struct rounds_shell *r = a->shell;
 
     if (uv_now(a->server->loop) > a->watched_until_ms + LOOK_WATCH_MS)
         return; /* it was not asked for */
@@ -249,31 +248,22 @@ static int put_history(const struct rounds_history *h, const struct look_request
     return r < 0 ? r : look_put_end(out, r ? at : 0);
 }
 
-int rounds_look(struct server *s, const struct look_request *request, size_t max, struct buf *out)
+int rounds_look(struct rounds_shell *shell, const struct look_request *request, size_t max, struct buf *out)
 {
     uint32_t at = 0;
     int r = 0;
 
     if (request->history)
-        return put_history(&s->rounds->history, request, max, out);
-    list_for_each(i, &s->rounds->core.jobs)
+        return put_history(&shell->history, request, max, out);
+    list_for_each(i, &shell->core.jobs)
     {
         const struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
 
         if (r || job->replaced || (request->job[0] && strcmp(job->id, request->job) != 0))
             continue;
         if (request->stacks && request->job[0] && request->from == 0)
-            ask_for_stacks(s, job);
-        r = put_whole_job(s, job, request->from, max, &at, out);
+            ask_for_stacks(shell->server, job);
+        r = put_whole_job(shell->server, job, request->from, max, &at, out);
     }
     return r < 0 ? r : look_put_end(out, r ? at : 0);
-}
-
-int server_look(struct server *s, const struct look_request *request, struct buf *out)
-{
-    int r = s->rounds ? rounds_look(s, request, SIZE_MAX, out) : -ENOENT;
-
-    if (s->rounds)
-        rounds_shell_flush(s->rounds); /* the agents are asked to report */
-    return r;
 }

@@ -17,13 +17,13 @@ struct buf;
 struct frame;
 struct look_piece;
 struct look_request;
-struct server;
+struct rounds_shell;
 
 /* NULL: it may; else a sentence. */
 const char *rounds_look_fault(struct agent_conn *a, const struct look_request *request);
 
 /* Appends the answer as frames, at most max bytes and a node. 0 or -ENOMEM. */
-int rounds_look(struct server *s, const struct look_request *request, size_t max, struct buf *out);
+int rounds_look(struct rounds_shell *r, const struct look_request *request, size_t max, struct buf *out);
 
 /* A piece of the status that an agent was asked for; others are dropped. */
 void rounds_look_status(struct agent_conn *a, const struct look_piece *piece, const uint8_t *body, size_t n);

@@ -22,10 +22,7 @@
 #include <string.h>
 
 #include "rendezvous/etcd/etcd_leader.h"
-#include "rendezvous/server/job_stores_uv.h"
 #include "rendezvous/server/rounds_debug_uv.h"
-#include "rendezvous/server/rounds_disk_uv.h"
-#include "rendezvous/server/rounds_etcd_uv.h"
 #include "rendezvous/rounds/rounds_log.h"
 #include "rendezvous/server/rounds_state_uv.h"
 #include "rendezvous/server/server_impl_uv.h"
@@ -105,10 +102,10 @@ static void send_view(struct rounds_shell *r, const struct rounds_action *action
 /* The keys of its workers live as long as they are used. */
 static void follow_keys(struct rounds_shell *r, const struct rounds_job *job, unsigned what)
 {
-    if (what & ROUNDS_LOG_FORMED)
-        job_stores_begin(r->server->job_stores, job->id, job->instance, job->key_space);
-    if (what & ROUNDS_LOG_CLOSED)
-        job_stores_end(r->server->job_stores, job->id, job->instance);
+    if (r->keys.data && what & ROUNDS_LOG_FORMED)
+        r->keys.begin(r->keys.data, job->id, job->instance, job->key_space);
+    if (r->keys.data && what & ROUNDS_LOG_CLOSED)
+        r->keys.end(r->keys.data, job->id, job->instance);
 }
 
 static void run_action(struct rounds_shell *r, const struct rounds_action *action)
@@ -136,7 +133,8 @@ static void run_action(struct rounds_shell *r, const struct rounds_action *actio
         agent_conn_shutdown(list_entry(action->session, struct agent_conn, session));
         break;
     case ROUNDS_DO_FORGET:
-        job_stores_end(r->server->job_stores, action->job->id, action->job->instance);
+        if (r->keys.data)
+            r->keys.end(r->keys.data, action->job->id, action->job->instance);
         rounds_state_forget(r->state, action->job);
         break;
     case ROUNDS_ACTION_COUNT:
@@ -144,10 +142,10 @@ static void run_action(struct rounds_shell *r, const struct rounds_action *actio
     }
 }
 
-void rounds_shell_keep_keys(struct rounds_shell *r, bool keeps)
+void rounds_shell_keep_keys(struct rounds_shell *r, const struct rounds_keys *keys)
 {
-    if (r)
-        r->core.config.keeps_keys = keeps;
+    r->keys = *keys;
+    r->core.config.keeps_keys = true;
 }
 
 void rounds_shell_flush(struct rounds_shell *r)
@@ -290,7 +288,8 @@ void rounds_shell_lead(struct rounds_shell *r)
 void rounds_shell_depose(struct rounds_shell *r)
 {
     r->leads = false;
-    job_stores_orphan(r->server->job_stores);
+    if (r->keys.data)
+        r->keys.orphan(r->keys.data);
     list_for_each_safe(i, &r->agents)
     {
         struct agent_conn *a = list_entry(i, struct agent_conn, link);
@@ -305,19 +304,18 @@ void rounds_shell_depose(struct rounds_shell *r)
 
 /* ---- life ---- */
 
-static int open_state(struct rounds_shell *r, const struct server_rounds *config)
+void rounds_shell_destroy(void *self)
 {
-    int error = 0;
+    struct rounds_shell *r = self;
 
-    if (config->state && etcd_url_is(config->state))
-        error = rounds_etcd_open(&r->state, r, config->state, &config->etcd);
-    else if (config->state)
-        error = rounds_disk_open(&r->state, r, config->state, config->disk_limit_ms);
-    r->leads = !rounds_state_is_shared(r->state);
-    return error < 0 || !r->leads ? error : rounds_state_load(r->state, &r->core, boot_ns());
+    rounds_state_close(r->state);
+    rounds_finish(&r->core);
+    rounds_history_finish(&r->history);
+    buf_finish(&r->last_view_frame);
+    free(r);
 }
 
-int rounds_shell_create(struct server *s, const struct server_rounds *config)
+int rounds_shell_create(struct rounds_shell **ret, struct server *s, const struct server_rounds *config)
 {
     struct rounds_config core = ROUNDS_CONFIG_DEFAULT;
     struct rounds_shell *r = calloc(1, sizeof(*r));
@@ -360,86 +358,46 @@ int rounds_shell_create(struct server *s, const struct server_rounds *config)
     list_init(&r->unsent);
     list_init(&r->holding);
     handshake_turns_init(&r->handshakes, seed);
-    error = open_state(r, config);
-    if (error < 0) {
-        rounds_shell_destroy(r);
-        return error;
-    }
-    s->rounds = r;
+    *ret = r;
     return 0;
 }
 
-static void on_rounds_handle_closed(uv_handle_t *handle)
+void rounds_shell_start(void *self)
 {
-    struct rounds_shell *r = handle->data;
+    struct rounds_shell *r = self;
+    struct server *s = r->server;
 
-    server_handle_closed(r->server);
-}
-
-void rounds_shell_start(struct rounds_shell *r)
-{
-    struct server *s = r ? r->server : NULL;
-
-    if (!r)
-        return;
+    server_open_timer(s, &r->timer, r);
+    server_open_timer(s, &r->hello_timer, r);
     /* These cannot fail: they only fill in the handle. */
-    (void)uv_timer_init(s->loop, &r->timer);
-    (void)uv_timer_init(s->loop, &r->hello_timer);
     (void)uv_check_init(s->loop, &r->check);
     (void)uv_idle_init(s->loop, &r->idle);
-    r->timer.data = r->hello_timer.data = r->check.data = r->idle.data = r;
-    for (int i = 0; i < 4; i++)
-        server_handle_opened(s);
+    r->check.data = r->idle.data = r;
+    server_handle_opened(s);
+    server_handle_opened(s);
     rounds_state_start(r->state);
     run_actions(r); /* what was read from disk may want something */
 }
 
-void rounds_shell_drain(struct rounds_shell *r)
+void rounds_shell_drain(void *self)
 {
-    if (!r)
-        return;
+    struct rounds_shell *r = self;
+
     r->over = true;
     (void)uv_timer_stop(&r->timer); /* always succeeds */
     list_for_each_safe(i, &r->agents) agent_conn_shutdown(list_entry(i, struct agent_conn, link));
     rounds_shell_flush(r);
 }
 
-void rounds_shell_stop(struct rounds_shell *r)
+void rounds_shell_stop(void *self)
 {
-    if (!r)
-        return;
+    struct rounds_shell *r = self;
+
     r->over = true;
     list_for_each_safe(i, &r->agents) agent_conn_close(list_entry(i, struct agent_conn, link));
-    uv_close((uv_handle_t *)&r->timer, on_rounds_handle_closed);
-    uv_close((uv_handle_t *)&r->hello_timer, on_rounds_handle_closed);
+    server_close_handle(r->server, &r->timer);
+    server_close_handle(r->server, &r->hello_timer);
     rounds_state_stop(r->state);
-    uv_close((uv_handle_t *)&r->check, on_rounds_handle_closed);
-    uv_close((uv_handle_t *)&r->idle, on_rounds_handle_closed);
-}
-
-void rounds_shell_destroy(struct rounds_shell *r)
-{
-    if (!r)
-        return;
-    rounds_state_close(r->state);
-    rounds_finish(&r->core);
-    rounds_history_finish(&r->history);
-    buf_finish(&r->last_view_frame);
-    free(r);
-}
-
-int server_advertise(struct server *s, const char *address)
-{
-    return s->rounds ? rounds_state_advertise(s->rounds->state, address) : 0;
-}
-
-size_t server_n_nodes(const struct server *s)
-{
-    return s->rounds ? s->rounds->core.n_nodes : 0;
-}
-
-void server_close_jobs(struct server *s, const char *reason)
-{
-    if (s->rounds)
-        rounds_shell_step(s->rounds, &(struct rounds_event){.kind = ROUNDS_CLOSE, .reason = reason});
+    server_close_handle(r->server, &r->check);
+    server_close_handle(r->server, &r->idle);
 }

@@ -3,7 +3,7 @@
 /*
  * The rounds inside the server. rounds_uv.c is the shell around the core: it turns what happens into events
  * and carries out actions. rounds_agent_uv.c is one agent's connection, rounds_disk_uv.c what is kept on
- * disk, behind rounds_state_uv.h. All functions here take a shell that is NULL where no agents are served, and then do nothing.
+ * disk, behind rounds_state_uv.h.
  */
 
 #include <stdbool.h>
@@ -19,10 +19,23 @@
 #include "rendezvous/server/log_tokens.h"
 #include "rendezvous/rounds/rounds.h"
 #include "rendezvous/rounds/rounds_history.h"
-#include "rendezvous/server/server_uv.h"
+#include "rendezvous/server/server_rounds.h"
 
 struct conn_owner;
 struct rounds_state;
+struct tls_link;
+
+/* Where the keys of jobs' workers are kept (job_stores_uv.h). */
+struct rounds_keys {
+    /* The present generation of the job has these keys, and no others. */
+    void (*begin)(void *data, const char *job, uint64_t instance, uint32_t key_space);
+    void (*end)(void *data, const char *job, uint64_t instance);
+    /* This process does not lead any more, and learns nothing of the ends of jobs. */
+    void (*orphan)(void *data);
+    /* Takes the connection of a node that has proved the key, and the bytes that it has sent inside. */
+    void (*adopt)(void *data, int fd, struct tls_link *tls, const struct buf *plain);
+    void *data; /* NULL: none are kept */
+};
 
 /* Output that an agent has not read. A view is a few hundred bytes; an agent that leaves that many unread
  * is hung or hostile, and gets its present view after it has reconnected. */
@@ -36,6 +49,7 @@ struct rounds_shell {
     struct rounds core;
     struct rounds_history history;
     struct rounds_state *state; /* rounds_state_uv.h; NULL: nothing is kept */
+    struct rounds_keys keys;
     void (*log)(void *data, const char *line);
     void (*debug)(void *data, const char *line); /* rounds_debug_uv.h; NULL: off */
     void (*empty)(void *data);
@@ -45,8 +59,6 @@ struct rounds_shell {
     struct list agents;
     /* Connections without a hello, with an incomplete frame, or being shut down, by deadline. */
     struct list pending_hello;
-    uint64_t
-        input_bytes; /* held by incomplete frames and handshakes: clients have what these leave of --max-input */
     size_t status_bytes;               /* of what agents report to be looked at */
     struct list holding;               /* agents with something held */
     struct list unsent;                /* agents with something to be sent at the end of this step */
@@ -69,6 +81,7 @@ struct rounds_shell {
 struct agent_conn {
     uv_poll_t poll;
     struct server *server;
+    struct rounds_shell *shell;
     uint64_t owner;                 /* conn_owner.h */
     struct list link;               /* in rounds_shell.agents */
     struct list pending_hello_link; /* in rounds_shell.pending_hello */
@@ -101,21 +114,31 @@ struct agent_conn {
     bool closing;
 };
 
+/* ---- rounds_service_uv.c ---- */
+
+/* Adds the service. 0 or -errno; a sentence was logged. */
+int rounds_shell_add(struct server *s, const struct server_rounds *config);
+
+/* The rounds of that server; NULL: it has none. */
+struct rounds_shell *rounds_shell_of(const struct server *s);
+
 /* ---- rounds_uv.c ---- */
 
-/* 0 or -errno; a sentence was logged. No handle is open yet. */
-int rounds_shell_create(struct server *s, const struct server_rounds *config);
-void rounds_shell_start(struct rounds_shell *r); /* opens the handles */
-void rounds_shell_drain(struct rounds_shell *r); /* nothing is decided any more; what was decided is sent */
-void rounds_shell_stop(struct rounds_shell *r);  /* closes all handles and agents */
-void rounds_shell_destroy(struct rounds_shell *r);
+/* 0 or -errno. The state is opened, and its jobs are loaded, by the caller. */
+int rounds_shell_create(struct rounds_shell **ret, struct server *s, const struct server_rounds *config);
+
+/* Verbs of the service. */
+void rounds_shell_start(void *shell);
+void rounds_shell_drain(void *shell);
+void rounds_shell_stop(void *shell);
+void rounds_shell_destroy(void *shell);
 
 /* Steps the core with this event, whose time is filled in, and runs its actions. When the last node has
  * left, the server may be stopped from within, and all agents closed; none is freed before the loop turns. */
 void rounds_shell_step(struct rounds_shell *r, struct rounds_event *event);
 
-/* Whether the keys of jobs' workers are kept here, where their agents want that. */
-void rounds_shell_keep_keys(struct rounds_shell *r, bool keeps);
+/* The keys of jobs' workers are kept there, where their agents want that. */
+void rounds_shell_keep_keys(struct rounds_shell *r, const struct rounds_keys *keys);
 
 /* Sends what is queued for agents outside of a step. */
 void rounds_shell_flush(struct rounds_shell *r);
@@ -136,8 +159,8 @@ void rounds_shell_depose(struct rounds_shell *r);
 
 /* ---- rounds_agent_uv.c ---- */
 
-/* A client that turned out to be an agent: takes the socket, and the bytes it has sent from its opening on. */
-void agent_conn_adopt(struct server *s, int fd, const struct conn_owner *owner, struct buf *last_view);
+/* A client that turned out to be an agent: server_service.adopt. */
+void agent_conn_adopt(void *shell, int fd, const struct conn_owner *owner, struct buf *bytes);
 
 /* Queues a frame for the end of the step; mark: not before that mark is on disk, 0: at once. An agent that
  * does not read, or for which memory is out, is cut off: it gets its view after it has reconnected. */
@@ -149,12 +172,9 @@ void agent_conn_send_renewed(struct agent_conn *a, uint32_t number);
 uint64_t agent_conn_slack_ns(const struct agent_conn *a);
 void agent_conn_cut(struct agent_conn *a);
 
-/* Bytes that agents have sent in part, and that their handshakes hold. r may be NULL. */
-uint64_t agents_input(const struct rounds_shell *r);
-
 /* Goes on with TLS handshakes for a millisecond, of each address in turn. */
-void agents_shake_hands(struct rounds_shell *r);
-bool agents_wait_for_handshakes(const struct rounds_shell *r);
+void agents_shake_hands(void *shell);
+bool agents_wait_for_handshakes(void *shell);
 
 /* Sends what it can. */
 void agent_conn_flush(struct agent_conn *a);
@@ -164,6 +184,11 @@ void agent_conn_release(struct agent_conn *a, uint64_t mark);
 void agent_conn_shutdown(struct agent_conn *a);
 /* Closes the connection that has been without a hello for longest, if a new one with that place may have its room; false: there
  * is none. */
-bool agents_make_room(struct rounds_shell *r, enum admission_place place);
+bool agents_make_room(void *shell, enum admission_place place);
 /* Closes the connection and steps the core with ROUNDS_DISCONNECTED. a is freed when the loop has turned. */
 void agent_conn_close(struct agent_conn *a);
+
+/* ---- rounds_metrics_uv.c ---- */
+
+void rounds_shell_write_metrics(const void *shell, struct metrics_text *m);
+void rounds_shell_write_job_metrics(const struct rounds_shell *r, struct metrics_text *m);

@@ -1,10 +1,18 @@
 #pragma once
 
 /*
- * How a server serves the rounds.
+ * How a server serves the rounds, and what the process around it may ask of them.
  */
 
+#include <stddef.h>
+#include <stdint.h>
+
 #include "rendezvous/etcd/etcd.h"
+
+struct buf;
+struct look_request;
+struct metrics_text;
+struct server;
 
 /* The rounds (rounds.h) behind agent sessions. Zero stands for the default of each number. */
 struct server_rounds {
@@ -32,3 +40,25 @@ struct server_rounds {
     void (*empty)(void *data);
     void *data;
 };
+
+/* Nodes that have not received their job's result yet, or whose job goes on. */
+size_t server_n_nodes(const struct server *s);
+
+/* What the rounds know of a job and its nodes, and what their agents report, as frames (look_json.h); asks the agents to report
+ * for a while. For the process around the server: it decides who may ask. 0, -ENOMEM, or -ENOENT without rounds. */
+int server_look(struct server *s, const struct look_request *request, struct buf *out);
+
+/* Asks the agents of the job's other nodes to take the stacks of their workers and to send them to that group rank. Returns how many
+ * were asked. As above. */
+unsigned server_ask_for_stacks(struct server *s, const char *job, uint32_t to);
+
+/* With a state that other crunds share: takes part in choosing the one that leads, and names this address, HOST:PORT, to agents
+ * of the others. After listening. 0 or -errno; a sentence was logged. */
+int server_advertise(struct server *s, const char *address);
+
+/* What the agents of its jobs report, job by job, under the names that a crun has for its own: of a daemon of many jobs. */
+void server_write_job_metrics(const struct server *s, struct metrics_text *m);
+
+/* Ends every job of the rounds with a failure for that reason, a sentence without a full stop; agents are
+ * notified at once. empty() is called when all have left. Without rounds: does nothing. */
+void server_close_jobs(struct server *s, const char *reason);

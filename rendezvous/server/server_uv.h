@@ -14,13 +14,11 @@
 #include <uv.h>
 
 #include "rendezvous/server/server_limits.h"
-#include "rendezvous/server/server_rounds.h"
 
-struct buf;
-struct look_request;
 struct metrics_text;
 struct store_relay;
 struct server;
+struct server_rounds;
 struct server_security;
 struct store_stats;
 struct tls_context;
@@ -41,9 +39,6 @@ struct server_config {
     void (*relay_wake)(void *data);
     void *relay_data;
 };
-
-/* The server lives on the loop and keeps it alive while it listens. Returns 0 or -errno. */
-int server_create(struct server **ret, uv_loop_t *loop, const struct server_config *config);
 
 /*
  * Binds and listens: host is a numeric address ("127.0.0.1", "::1", "::" for dual stack, "0.0.0.0"); port 0
@@ -69,34 +64,12 @@ unsigned server_n_clients(const struct server *s);
 /* Requests so far that may have changed a key: not those that only read or wait. */
 uint64_t server_n_changes(const struct server *s);
 
-/* Nodes that have not received their job's result yet, or whose job goes on. */
-size_t server_n_nodes(const struct server *s);
-
-/* What the rounds know of a job and its nodes, and what their agents report, as frames (look_json.h); asks the agents to report
- * for a while. For the process around the server: it decides who may ask. 0, -ENOMEM, or -ENOENT without rounds. */
-int server_look(struct server *s, const struct look_request *request, struct buf *out);
-
-/* Asks the agents of the job's other nodes to take the stacks of their workers and to send them to that group rank. Returns how many
- * were asked. As above. */
-unsigned server_ask_for_stacks(struct server *s, const char *job, uint32_t to);
-
-/* With a state that other crunds share: takes part in choosing the one that leads, and names this address, HOST:PORT, to agents
- * of the others. After listening. 0 or -errno; a sentence was logged. */
-int server_advertise(struct server *s, const char *address);
-
 /* Connections, sessions, jobs and nodes of the rounds. */
 void server_write_metrics(const struct server *s, struct metrics_text *m);
-
-/* What the agents of its jobs report, job by job, under the names that a crun has for its own: of a daemon of many jobs. */
-void server_write_job_metrics(const struct server *s, struct metrics_text *m);
 
 /* Connections from now on get this one of tls_context_server_certified(); the server becomes another owner. Only where it was created
  * with one. */
 void server_use_certificates(struct server *s, struct tls_context *certified);
-
-/* Ends every job of the rounds with a failure for that reason, a sentence without a full stop; agents are
- * notified at once. empty() is called when all have left. Without rounds: does nothing. */
-void server_close_jobs(struct server *s, const char *reason);
 
 /* A socket that listens already (systemd's); the server owns it on success. *ret_port: of TCP; 0: a unix socket. 0 or -errno. */
 int server_listen_fd(struct server *s, int fd, uint16_t *ret_port);

@@ -17,8 +17,9 @@
 
 #include "base/buf.h"
 #include "proto/frame.h"
+#include "rendezvous/daemon/compose_uv.h"
 #include "rendezvous/server/rounds_uv.h"
-#include "rendezvous/server/server_impl_uv.h"
+#include "rendezvous/server/store_shell_uv.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -47,7 +48,7 @@ static void check_agents(const struct server *s)
     uint64_t input = 0, agents_input = 0;
     unsigned n = 0;
 
-    list_for_each(i, &s->rounds->agents)
+    list_for_each(i, &rounds_shell_of(s)->agents)
     {
         struct agent_conn *a = list_entry(i, struct agent_conn, link);
 
@@ -58,12 +59,12 @@ static void check_agents(const struct server *s)
         agents_input += a->charged_input;
         n++;
     }
-    list_for_each(i, &s->peers)
+    list_for_each(i, &store_shell_of(s)->peers)
     {
         input += list_entry(i, struct peer, link)->charged_input;
         n++;
     }
-    require(n == s->n_peers && input == s->input.total && agents_input == s->rounds->input_bytes);
+    require(n == s->n_peers && input == store_shell_of(s)->input.total && agents_input == s->session_input);
 }
 
 static void turn(struct bench *b)
@@ -83,7 +84,7 @@ static void connect_client(struct bench *b, unsigned i)
     require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) == 0);
     b->fds[i] = pair[1];
     b->write_failed[i] = false;
-    require(peer_create(b->server, pair[0], &(struct conn_owner){.id = 1}, false) == 0);
+    require(server_admit(b->server, NULL, pair[0], &(struct conn_owner){.id = 1}, false) == 0);
 }
 
 static void close_client(struct bench *b, unsigned i)

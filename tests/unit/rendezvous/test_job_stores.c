@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "rendezvous/daemon/compose_uv.h"
 #include "rendezvous/server/job_stores_uv.h"
 #include "rendezvous/server/server_impl_uv.h"
 
@@ -28,10 +29,11 @@ static int set_up(void **state)
     struct server_config config = {.rounds = &rounds};
 
     stopped = false;
-    return uv_loop_init(&loop) < 0 || server_create(&server, &loop, &config) < 0 ||
-                   job_stores_create(&stores, server) < 0
-               ? -1
-               : 0;
+    if (uv_loop_init(&loop) < 0 || server_create(&server, &loop, &config) < 0 ||
+        job_stores_create(&stores, server) < 0)
+        return -1;
+    job_stores_start(stores);
+    return 0;
 }
 
 static int tear_down(void **state)

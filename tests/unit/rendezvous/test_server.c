@@ -15,7 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "rendezvous/server/server_impl_uv.h"
+#include "rendezvous/daemon/compose_uv.h"
+#include "rendezvous/server/store_shell_uv.h"
 #include "tests/support/c/failing_alloc.h"
 
 #include "tests/support/c/cmocka_fixed.h"

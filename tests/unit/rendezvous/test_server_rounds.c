@@ -15,8 +15,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "rendezvous/daemon/compose_uv.h"
 #include "rendezvous/server/rounds_uv.h"
-#include "rendezvous/server/server_impl_uv.h"
+#include "rendezvous/server/store_shell_uv.h"
 #include "rendezvous/session/session_json.h"
 #include "tests/support/c/failing_alloc.h"
 #include "tests/support/c/synced_files.h"
@@ -130,8 +131,8 @@ static void client_init(struct client *c, unsigned number, unsigned n_nodes)
     frame_reader_init_agent(&c->reader, 7);
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
     c->fd = pair[1];
-    (void)peer_create(server, pair[0], &(struct conn_owner){.id = 1},
-                      false); /* without memory it closes the socket */
+    (void)server_admit(server, NULL, pair[0], &(struct conn_owner){.id = 1},
+                       false); /* without memory it closes the socket */
 }
 
 static void client_finish(struct client *c)
@@ -596,13 +597,13 @@ static void test_clients_do_not_use_up_the_input_of_agents(void **state)
     assert_int_equal(start(NULL), 0);
     client_init(&a, 1, 1);
     assert_true(say_hello(&a) && hear(&a, SESSION_VIEW_START));
-    server->input.total = 2 * server->limits.input_all_max;
+    store_shell_of(server)->input.total = 2 * server->limits.input_all_max;
     assert_int_equal(send(a.fd, empty, 1, MSG_NOSIGNAL), 1);
     for (int i = 0; i < TURNS; i++)
         turn();
     assert_int_equal(send(a.fd, empty + 1, sizeof(empty) - 1, MSG_NOSIGNAL), sizeof(empty) - 1);
     assert_true(ask_alive(&a));
-    server->input.total = 0;
+    store_shell_of(server)->input.total = 0;
     client_finish(&a);
     stop();
 }

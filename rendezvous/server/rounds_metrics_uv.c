@@ -1,10 +1,9 @@
-/* What a server has to report about itself, for metrics. */
+/* What the rounds have to report, for metrics. */
 
 #include <string.h>
 
 #include "base/err.h"
 #include "base/time.h"
-#include "rendezvous/server/job_stores_uv.h"
 #include "rendezvous/store/metrics_text.h"
 #include "rendezvous/server/rounds_uv.h"
 #include "rendezvous/server/server_impl_uv.h"
@@ -86,23 +85,16 @@ static void write_jobs(const struct rounds *r, struct metrics_text *m)
     }
 }
 
-void server_write_metrics(const struct server *s, struct metrics_text *m)
+void rounds_shell_write_metrics(const void *shell, struct metrics_text *m)
 {
+    const struct rounds_shell *r = shell;
     size_t n_sessions = 0;
 
-    metrics_one(m, "crun_connections", METRIC_GAUGE, "Open connections, those of agents included.",
-                s->n_peers);
-    if (!s->rounds)
-        return;
-    list_for_each(i, &s->rounds->agents) n_sessions++;
+    list_for_each(i, &r->agents) n_sessions++;
     metrics_one(m, "crun_sessions", METRIC_GAUGE, "Connections of agents.", (double)n_sessions);
-    metrics_one(m, "crun_nodes", METRIC_GAUGE, "Nodes of all jobs.", (double)s->rounds->core.n_nodes);
-    metrics_one(m, "crun_job_stores", METRIC_GAUGE, "Stores with the keys of the workers of a job.",
-                (double)job_stores_n_stores(s->job_stores));
-    metrics_one(m, "crun_job_store_bytes", METRIC_GAUGE, "Their names, values and waits.",
-                (double)job_stores_n_bytes(s->job_stores));
-    write_job_states(&s->rounds->core, m);
-    write_jobs(&s->rounds->core, m);
+    metrics_one(m, "crun_nodes", METRIC_GAUGE, "Nodes of all jobs.", (double)r->core.n_nodes);
+    write_job_states(&r->core, m);
+    write_jobs(&r->core, m);
 }
 
 /* ---- of the agents of each job ---- */
@@ -175,7 +167,7 @@ static void write_job_hang(const struct rounds_job *job, struct metrics_text *m)
                    rounds_job_is_quiet(job));
 }
 
-void server_write_job_metrics(const struct server *s, struct metrics_text *m)
+void rounds_shell_write_job_metrics(const struct rounds_shell *r, struct metrics_text *m)
 {
     static const struct {
         const char *name, *help;
@@ -191,9 +183,9 @@ void server_write_job_metrics(const struct server *s, struct metrics_text *m)
         {"crun_hang_suspected", "1: no node of the job reports progress.", METRIC_GAUGE, write_job_hang},
     };
 
-    for (size_t f = 0; s->rounds && f < ARRAY_SIZE(families); f++) {
+    for (size_t f = 0; f < ARRAY_SIZE(families); f++) {
         metrics_family(m, families[f].name, families[f].kind, families[f].help);
-        list_for_each(i, &s->rounds->core.jobs)
+        list_for_each(i, &r->core.jobs)
         {
             const struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
 
