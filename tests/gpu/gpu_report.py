@@ -219,6 +219,7 @@ class Report:
         for child in self.children:
             child.signal(signal.SIGKILL)
         self.add("the call", False, time.monotonic() - self.began, why=self.stopped)
+        shutil.rmtree(self.work, ignore_errors=True)
         os._exit(1)
 
     def left(self):

@@ -207,7 +207,8 @@ def test_the_report_is_there_after_every_line(tmp_path):
     (folder / "gpu_kernel_loss").symlink_to("/bin/true")
     for k in ("norm", "products", "step"):
         hang(folder, f"gpu_kernel_{k}")
-    p = subprocess.Popen([RUN, "kernels", folder, reports], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    p = subprocess.Popen([RUN, "kernels", folder, reports], stdout=subprocess.PIPE, text=True, start_new_session=True,
+                         env={**os.environ, "TMPDIR": str(tmp_path)})
     assert p.stdout.readline().startswith("ok     kernel_loss")
     try:
         jobs.wait_for(lambda: (reports / "kernels.md").exists() and "kernel_loss" in (reports / "kernels.md").read_text())
@@ -226,10 +227,11 @@ def test_a_part_that_never_ends(tmp_path):
             "never = lambda r: (r.add('begun', True, 0), time.sleep(100)); "
             "gpu_report.Report('never', folder, folder, 4).run_part('never', never, 0, 100)")
     started = time.monotonic()
-    p = subprocess.run([sys.executable, "-c", code, RUN.parent, tmp_path], timeout=90)
+    p = subprocess.run([sys.executable, "-c", code, RUN.parent, tmp_path], timeout=90, env={**os.environ, "TMPDIR": str(tmp_path)})
     assert p.returncode == 1 and time.monotonic() - started < 80
     report = json.loads((tmp_path / "never.json").read_text())
     assert [(r["name"], r["ok"]) for r in report["results"]] == [("begun", True), ("the call", False)]
+    assert not list(tmp_path.glob("gpu-run-*"))
     assert report["headline"] == "never FAILED: the call did not come to its end in time (in part never)"
 
 
