@@ -6,7 +6,7 @@
 
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/job_status_json.h"
-#include "launcher/ctl/top_text.h"
+#include "launcher/crunctl/top_text.h"
 #include "base/time.h"
 
 enum { ROUNDS = 20, RANKS_OF_A_NODE = 8 };

@@ -8,15 +8,15 @@
 #include <string.h>
 
 #include "launcher/ctl/hang_message_json.h"
-#include "launcher/ctl/history.h"
-#include "launcher/ctl/history_json.h"
+#include "launcher/crunctl/history.h"
+#include "launcher/crunctl/history_json.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/job_status_json.h"
 #include "launcher/ctl/job_stragglers.h"
-#include "launcher/ctl/last_line.h"
-#include "launcher/ctl/query_answer_json.h"
-#include "launcher/ctl/status_text.h"
-#include "launcher/ctl/top_text.h"
+#include "launcher/crunctl/last_line.h"
+#include "launcher/crunctl/query_answer_json.h"
+#include "launcher/crunctl/status_text.h"
+#include "launcher/crunctl/top_text.h"
 #include "launcher/watch/hang_collect.h"
 #include "rendezvous/session/look_json.h"
 

@@ -22,7 +22,7 @@ ORDER = """
     proto
     rendezvous/store rendezvous/relay rendezvous/session rendezvous/rounds rendezvous/etcd rendezvous/server rendezvous/daemon
     launcher/util launcher/cli launcher/host launcher/output launcher/supervise launcher/report launcher/rdzv launcher/watch launcher/ctl
-    launcher/agent launcher launcher/completions
+    launcher/crunctl launcher/agent launcher launcher/completions
     worker-runtime worker-runtime/base worker-runtime/shm worker-runtime/net worker-runtime/kernels/cpu
     worker-runtime/model worker-runtime/data worker-runtime/group worker-runtime/checkpoint
     worker-runtime/kernels/cuda worker-runtime/cuda

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "launcher/ctl/history.h"
-#include "launcher/ctl/history_json.h"
+#include "launcher/crunctl/history.h"
+#include "launcher/crunctl/history_json.h"
 #include "base/err.h"
 
 #include "tests/support/c/cmocka_fixed.h"

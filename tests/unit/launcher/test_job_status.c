@@ -8,7 +8,7 @@
 #include "launcher/ctl/job_stacks_json.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/job_status_json.h"
-#include "launcher/ctl/status_text.h"
+#include "launcher/crunctl/status_text.h"
 #include "launcher/util/control_path.h"
 #include "base/err.h"
 

@@ -13,7 +13,7 @@
 #include "launcher/ctl/job_status_json.h"
 #include "launcher/ctl/node_ranks_json.h"
 #include "launcher/ctl/job_stragglers.h"
-#include "launcher/ctl/query_answer_json.h"
+#include "launcher/crunctl/query_answer_json.h"
 #include "rendezvous/session/look_json.h"
 
 #include "tests/support/c/cmocka_fixed.h"

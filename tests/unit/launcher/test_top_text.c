@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "launcher/ctl/job_status.h"
-#include "launcher/ctl/last_line.h"
-#include "launcher/ctl/top_text.h"
+#include "launcher/crunctl/last_line.h"
+#include "launcher/crunctl/top_text.h"
 #include "base/err.h"
 
 #include "tests/support/c/cmocka_fixed.h"

@@ -1,4 +1,4 @@
-#include "launcher/ctl/top_os.h"
+#include "launcher/crunctl/top_os.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -16,8 +16,8 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/time.h"
-#include "launcher/ctl/job_survey_os.h"
-#include "launcher/ctl/top_text.h"
+#include "launcher/crunctl/job_survey_os.h"
+#include "launcher/crunctl/top_text.h"
 
 enum { TOP_MS = 1000, KEYS_SIZE = 64, WIDTH_DEFAULT = 80, HEIGHT_DEFAULT = 24 };
 

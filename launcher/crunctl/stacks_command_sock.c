@@ -1,18 +1,18 @@
-#include "launcher/ctl/stacks_command_sock.h"
+#include "launcher/crunctl/stacks_command_sock.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "launcher/ctl/control_client_sock.h"
+#include "launcher/crunctl/control_client_sock.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/job_status_json.h"
 #include "launcher/ctl/job_stacks_json.h"
-#include "launcher/ctl/query_answer_json.h"
-#include "launcher/ctl/job_survey_os.h"
-#include "launcher/ctl/other_nodes_sock.h"
-#include "launcher/ctl/print_os.h"
+#include "launcher/crunctl/query_answer_json.h"
+#include "launcher/crunctl/job_survey_os.h"
+#include "launcher/crunctl/other_nodes_sock.h"
+#include "launcher/crunctl/print_os.h"
 #include "launcher/util/strlist.h"
 #include "base/cleanup.h"
 

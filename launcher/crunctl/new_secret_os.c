@@ -1,4 +1,4 @@
-#include "launcher/ctl/new_secret_os.h"
+#include "launcher/crunctl/new_secret_os.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-#include "launcher/ctl/run_life_os.h"
+#include "launcher/crunctl/run_life_os.h"
 
 #include <stdbool.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-#include "launcher/ctl/last_line.h"
+#include "launcher/crunctl/last_line.h"
 
 #include <stdbool.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "launcher/ctl/node_usage_os.h"
+#include "launcher/crunctl/node_usage_os.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -6,7 +6,7 @@
 
 #include "base/cleanup.h"
 #include "launcher/ctl/job_status.h"
-#include "launcher/ctl/last_line.h"
+#include "launcher/crunctl/last_line.h"
 #include "launcher/ctl/proc_usage_os.h"
 
 enum { TAIL_SIZE = 4096 };

@@ -1,4 +1,4 @@
-#include "launcher/ctl/query_answer_json.h"
+#include "launcher/crunctl/query_answer_json.h"
 
 #include <cjson/cJSON.h>
 #include <errno.h>

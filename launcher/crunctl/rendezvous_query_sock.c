@@ -1,4 +1,4 @@
-#include "launcher/ctl/rendezvous_query_sock.h"
+#include "launcher/crunctl/rendezvous_query_sock.h"
 
 #include <errno.h>
 #include <netdb.h>
@@ -11,8 +11,8 @@
 
 #include "base/buf.h"
 #include "base/cleanup.h"
-#include "launcher/ctl/control_client_sock.h"
-#include "launcher/ctl/query_answer_json.h"
+#include "launcher/crunctl/control_client_sock.h"
+#include "launcher/crunctl/query_answer_json.h"
 #include "proto/frame.h"
 #include "proto/tls_openssl.h"
 #include "rendezvous/session/look_json.h"

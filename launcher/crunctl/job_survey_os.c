@@ -1,4 +1,4 @@
-#include "launcher/ctl/job_survey_os.h"
+#include "launcher/crunctl/job_survey_os.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -7,14 +7,14 @@
 
 #include "base/cleanup.h"
 #include "base/time.h"
-#include "launcher/ctl/control_client_sock.h"
-#include "launcher/ctl/gpu_usage_os.h"
+#include "launcher/crunctl/control_client_sock.h"
+#include "launcher/crunctl/gpu_usage_os.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/job_status_json.h"
 #include "launcher/ctl/job_stragglers.h"
-#include "launcher/ctl/query_answer_json.h"
-#include "launcher/ctl/node_usage_os.h"
-#include "launcher/ctl/other_nodes_sock.h"
+#include "launcher/crunctl/query_answer_json.h"
+#include "launcher/crunctl/node_usage_os.h"
+#include "launcher/crunctl/other_nodes_sock.h"
 
 void job_survey_finish(struct job_survey *look)
 {

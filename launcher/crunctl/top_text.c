@@ -3,7 +3,7 @@
  * that are seen.
  */
 
-#include "launcher/ctl/top_text.h"
+#include "launcher/crunctl/top_text.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include "base/utf8.h"
 #include "base/err.h"
 #include "launcher/ctl/job_status.h"
-#include "launcher/ctl/status_text.h"
+#include "launcher/crunctl/status_text.h"
 #include "base/strbuf.h"
 #include "rendezvous/session/session_message.h"
 

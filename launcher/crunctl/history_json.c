@@ -1,4 +1,4 @@
-#include "launcher/ctl/history_json.h"
+#include "launcher/crunctl/history_json.h"
 
 #include <cjson/cJSON.h>
 #include <stdint.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "launcher/ctl/history.h"
+#include "launcher/crunctl/history.h"
 #include "launcher/report/events.h"
 #include "rendezvous/session/fields_json.h"
 #include "base/err.h"

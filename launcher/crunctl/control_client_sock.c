@@ -4,7 +4,7 @@
  * kernel names it.
  */
 
-#include "launcher/ctl/control_client_sock.h"
+#include "launcher/crunctl/control_client_sock.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,4 +1,4 @@
-#include "launcher/ctl/print_os.h"
+#include "launcher/crunctl/print_os.h"
 
 #include <errno.h>
 #include <stdio.h>

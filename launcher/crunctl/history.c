@@ -1,4 +1,4 @@
-#include "launcher/ctl/history.h"
+#include "launcher/crunctl/history.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -7,7 +7,7 @@
 
 #include "base/utf8.h"
 #include "launcher/ctl/job_status.h"
-#include "launcher/ctl/status_text.h"
+#include "launcher/crunctl/status_text.h"
 #include "base/strbuf.h"
 #include "rendezvous/session/session_message.h"
 

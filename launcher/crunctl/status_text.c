@@ -1,4 +1,4 @@
-#include "launcher/ctl/status_text.h"
+#include "launcher/crunctl/status_text.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-#include "launcher/ctl/other_nodes_sock.h"
+#include "launcher/crunctl/other_nodes_sock.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -7,11 +7,11 @@
 
 #include "base/cleanup.h"
 #include "launcher/cli/job.h"
-#include "launcher/ctl/control_client_sock.h"
+#include "launcher/crunctl/control_client_sock.h"
 #include "launcher/ctl/job_status.h"
-#include "launcher/ctl/rendezvous_query_sock.h"
-#include "launcher/ctl/query_answer_json.h"
-#include "launcher/ctl/job_survey_os.h"
+#include "launcher/crunctl/rendezvous_query_sock.h"
+#include "launcher/crunctl/query_answer_json.h"
+#include "launcher/crunctl/job_survey_os.h"
 #include "launcher/host/job_secret_os.h"
 #include "base/strbuf.h"
 #include "proto/certificate_files_os.h"

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "launcher/ctl/history.h"
+#include "launcher/crunctl/history.h"
 
 struct job_status;
 

@@ -1,4 +1,4 @@
-#include "launcher/ctl/gpu_usage_os.h"
+#include "launcher/crunctl/gpu_usage_os.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
