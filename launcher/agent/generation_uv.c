@@ -28,7 +28,7 @@
 #include "launcher/output/attempt_files_uv.h"
 #include "launcher/output/output_uv.h"
 #include "launcher/cli/plan.h"
-#include "launcher/supervise/replacement_os.h"
+#include "launcher/supervise/guardian_orders_os.h"
 #include "launcher/util/log_os.h"
 #include "launcher/supervise/spawn_guardian_os.h"
 #include "launcher/supervise/worker_start.h"
@@ -364,8 +364,8 @@ static int queue_order(struct generation *g, const struct guardian_order *order)
 static int send_one(const struct generation *g, const struct guardian_order *order)
 {
     if (order->kind == GUARDIAN_START)
-        return replacement_send(g->link, order->worker, &g->unsent->starts->workers[order->worker],
-                                g->host->warm);
+        return guardian_send_start(g->link, order->worker, &g->unsent->starts->workers[order->worker],
+                                   g->host->warm);
     return send(g->link, order, sizeof(*order), MSG_NOSIGNAL) < 0 ? -errno : 0;
 }
 
@@ -531,7 +531,7 @@ static bool take_kept_guardian(struct generation *g)
     g->guardian = kept->pid;
     g->link = kept->link;
     *kept = (struct kept_guardian){.link = -1};
-    if (replacement_send_begin(g->link, g->host->death_notice) == 0)
+    if (guardian_send_begin(g->link, g->host->death_notice) == 0)
         return true;
     (void)close(g->link); /* which ends it; the agent reaps it */
     g->guardian = 0;

@@ -72,7 +72,7 @@
 #include "launcher/output/logs_os.h"
 #include "launcher/util/named_file_os.h"
 #include "launcher/supervise/job_cgroup_os.h"
-#include "launcher/supervise/replacement_os.h"
+#include "launcher/supervise/guardian_orders_os.h"
 #include "launcher/supervise/close_descriptors_os.h"
 #include "launcher/supervise/spawn_worker_os.h"
 #include "launcher/supervise/zygote_os.h"
@@ -271,12 +271,12 @@ static void cancel_starts(struct guardian *g)
     for (size_t i = 0; i < g->setup->n_workers; i++)
         if (g->setup->state[i].handshake) {
             end_handshake(g, &g->setup->state[i]);
-            replacement_finish(g->setup->state[i].start);
+            ordered_start_finish(g->setup->state[i].start);
         }
 }
 
 /* False: the worker has to be started by exec. Takes over the contents of r. */
-static bool start_by_zygote(struct guardian *g, size_t i, struct replacement *r)
+static bool start_by_zygote(struct guardian *g, size_t i, struct ordered_start *r)
 {
     struct guardian_worker *w = &g->setup->state[i];
     int handshake;
@@ -290,7 +290,7 @@ static bool start_by_zygote(struct guardian *g, size_t i, struct replacement *r)
     w->handshake = handshake;
     g->n_live++;
     *w->start = *r;
-    *r = REPLACEMENT_NONE;
+    *r = ORDERED_START_NONE;
     return true;
 }
 
@@ -325,7 +325,7 @@ static void start_by_exec(struct guardian *g, size_t i, const char *reason)
     end_handshake(g, w);
     if (!start_guarded_worker(g, i, &w->start->start))
         cancel_starts(g);
-    replacement_finish(w->start);
+    ordered_start_finish(w->start);
     if (to_kill && w->pid > 0)
         (void)kill(-w->pid, SIGKILL);
 }
@@ -366,7 +366,7 @@ static void finish_start(struct guardian *g, size_t i)
     bool to_kill = w->to_kill;
     end_handshake(g, w);
     adopt_worker(g, i, fork.pid);
-    replacement_finish(w->start);
+    ordered_start_finish(w->start);
     if (to_kill)
         (void)kill(-w->pid, SIGKILL);
 }
@@ -473,7 +473,7 @@ static void limit_loading(struct guardian *g)
     (void)kill(g->zygote.pid, SIGKILL); /* its link ends by this */
 }
 
-static void begin_generation(struct guardian *g, const struct replacement *r)
+static void begin_generation(struct guardian *g, const struct ordered_start *r)
 {
     const struct itimerspec never = {0};
 
@@ -719,7 +719,7 @@ static void sweep_sessions(struct guardian *g)
 }
 
 static void start_ordered_worker(struct guardian *g, const struct guardian_order *order,
-                                 struct replacement *r)
+                                 struct ordered_start *r)
 {
     struct guardian_worker *w = &g->setup->state[order->worker];
 
@@ -788,7 +788,7 @@ static void on_lease_timer(struct guardian *g)
         begin_kill(g);
 }
 
-static void carry_out_order(struct guardian *g, const struct guardian_order *order, struct replacement *r)
+static void carry_out_order(struct guardian *g, const struct guardian_order *order, struct ordered_start *r)
 {
     switch (order->kind) {
     case GUARDIAN_BEGIN:
@@ -830,30 +830,36 @@ static void carry_out_order(struct guardian *g, const struct guardian_order *ord
     }
 }
 
+/* A closed link would stay readable. */
+static void lose_link(struct guardian *g, bool is_end)
+{
+    g->n_unsent = 0;
+    g->killing = !g->released;
+    g->has_lost_link = true;
+    g->is_orphan = is_end;
+    (void)epoll_ctl(g->epoll_fd, EPOLL_CTL_DEL, g->setup->link, NULL);
+    cancel_starts(g);
+    if (g->zygote.pid > 0)
+        (void)kill(g->zygote.pid, SIGKILL); /* it forks no more */
+}
+
 /* Whether there was one. */
 static bool read_order(struct guardian *g)
 {
     struct guardian_order order;
-    struct replacement replacement;
+    struct ordered_start start;
 
-    ssize_t n = replacement_receive(g->setup->link, &order, &replacement);
+    ssize_t n = guardian_receive_order(g->setup->link, &order, &start);
     /* It stays readable. A reset, because crun ended with reports unread, comes ahead of the orders that crun sent before: these
      * follow, then the end. */
     if (n < 0 && (errno == EAGAIN || errno == ECONNRESET || is_short_of_memory(errno)))
         return false;
-    if (n <= 0) { /* crun has ended; a closed link would stay readable */
-        g->n_unsent = 0;
-        g->killing = !g->released;
-        g->has_lost_link = true;
-        g->is_orphan = n == 0;
-        (void)epoll_ctl(g->epoll_fd, EPOLL_CTL_DEL, g->setup->link, NULL);
-        cancel_starts(g);
-        if (g->zygote.pid > 0)
-            (void)kill(g->zygote.pid, SIGKILL); /* it forks no more */
+    if (n <= 0) {
+        lose_link(g, n == 0);
         return false;
     }
-    carry_out_order(g, &order, &replacement);
-    replacement_finish(&replacement);
+    carry_out_order(g, &order, &start);
+    ordered_start_finish(&start);
     return true;
 }
 

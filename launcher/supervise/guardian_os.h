@@ -19,7 +19,7 @@ struct death_notice;
 struct job_cgroup;
 struct logs;
 struct named_file;
-struct replacement;
+struct ordered_start;
 struct worker_start;
 
 enum guardian_order_kind {
@@ -28,7 +28,7 @@ enum guardian_order_kind {
     GUARDIAN_FREEZE, /* SIGSTOP or SIGCONT to the process group of every worker, and to every orphan; as above */
     GUARDIAN_KILL,        /* SIGKILL to every process, again and again until none is left */
     GUARDIAN_KILL_WORKER, /* SIGKILL to that worker's process group */
-    GUARDIAN_START, /* start a process for `worker`, the first one or after its end (replacement_os.h); what an earlier one
+    GUARDIAN_START, /* start a process for `worker`, the first one or after its end (guardian_orders_os.h); what an earlier one
                        of the same generation left in its session is killed */
     GUARDIAN_RELEASE, /* crun is being ended by a signal: when the link ends, SIGTERM and the grace come before
                              SIGKILL, so that workers can save their state */
@@ -70,15 +70,15 @@ struct guardian_report {
 
 /* What the guardian knows of a worker; allocated by crun, as the guardian itself allocates nothing. */
 struct guardian_worker {
-    pid_t pid;                 /* 0: not started, or reaped */
-    int pidfd;                 /* -1: none, or the kernel has none */
-    bool asked;                /* the guardian has sent it a signal */
-    bool is_traced_zombie;     /* it has ended, and cannot be reaped before its tracer has waited for it */
-    pid_t ended;               /* the one before, and its session; 0: none */
-    bool sweep;                /* what is left of that session is being killed */
-    int handshake;             /* of a start by the zygote that is under way; 0: none */
-    bool to_kill;              /* as soon as that start has ended */
-    struct replacement *start; /* its bytes and descriptors */
+    pid_t pid;                   /* 0: not started, or reaped */
+    int pidfd;                   /* -1: none, or the kernel has none */
+    bool asked;                  /* the guardian has sent it a signal */
+    bool is_traced_zombie;       /* it has ended, and cannot be reaped before its tracer has waited for it */
+    pid_t ended;                 /* the one before, and its session; 0: none */
+    bool sweep;                  /* what is left of that session is being killed */
+    int handshake;               /* of a start by the zygote that is under way; 0: none */
+    bool to_kill;                /* as soon as that start has ended */
+    struct ordered_start *start; /* its bytes and descriptors */
 };
 
 struct guardian_setup {

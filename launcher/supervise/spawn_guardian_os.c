@@ -10,7 +10,7 @@
 
 #include "launcher/supervise/guardian_os.h"
 #include "launcher/supervise/job_cgroup_os.h"
-#include "launcher/supervise/replacement_os.h"
+#include "launcher/supervise/guardian_orders_os.h"
 #include "launcher/supervise/worker_start.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -49,7 +49,7 @@ int spawn_guardian(size_t n_workers, const struct worker_start *zygote,
 {
     struct job_cgroup cgroup;
     _cleanup_free_ struct guardian_worker *state = calloc(n_workers, sizeof(*state));
-    _cleanup_free_ struct replacement *starts = calloc(n_workers, sizeof(*starts));
+    _cleanup_free_ struct ordered_start *starts = calloc(n_workers, sizeof(*starts));
     const size_t n_unsent_max = 2 * n_workers + GUARDIAN_UNSENT_MORE;
     _cleanup_free_ struct guardian_report *unsent = calloc(n_unsent_max, sizeof(*unsent));
     int link[2], keep[KEEP_MAX];

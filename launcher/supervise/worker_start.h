@@ -3,7 +3,7 @@
 /*
  * The start of a worker: what it executes, with which descriptors and attributes. One description for every way to start: the
  * struct for a fork and exec (spawn_worker_os.h), and its bytes where the worker is started by another process. crun sends the bytes with an
- * order to the guardian (replacement_os.h), which takes them back into a struct or passes them on to the zygote (zygote_os.h).
+ * order to the guardian (guardian_orders_os.h), which takes them back into a struct or passes them on to the zygote (zygote_os.h).
  *
  * A new attribute of workers is a member of struct worker_attributes and a line in spawn_set_attributes(). Workers that start cold, warm
  * or as a replacement then have it. A new descriptor is a number below, and LAST_FD in zygote.py.

@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "launcher/supervise/replacement_os.h"
+#include "launcher/supervise/guardian_orders_os.h"
 #include "launcher/supervise/spawn_worker_os.h"
 #include "launcher/supervise/worker_start.h"
 #include "launcher/supervise/zygote_source.h"
@@ -73,7 +73,7 @@ static int list_worker_fds(const struct worker_start *start, int *fds)
     return worker_start_list_fds(&given, fds);
 }
 
-int zygote_start_worker(struct zygote *z, int worker, const struct replacement *r, pid_t crun,
+int zygote_start_worker(struct zygote *z, int worker, const struct ordered_start *r, pid_t crun,
                         int *ret_handshake)
 {
     struct zygote_order order = {

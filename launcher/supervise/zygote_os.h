@@ -17,7 +17,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-struct replacement;
+struct ordered_start;
 struct spawn_cgroup;
 struct worker_start;
 
@@ -87,7 +87,7 @@ void zygote_reaped(struct zygote *z, const struct worker_start *start, int statu
 
 /* Sends the order to fork a worker. 0 with the guardian's end of the handshake socket, or -errno: -EBUSY when the zygote imports and
  * the start would wait longer than one by exec. */
-int zygote_start_worker(struct zygote *z, int worker, const struct replacement *r, pid_t crun,
+int zygote_start_worker(struct zygote *z, int worker, const struct ordered_start *r, pid_t crun,
                         int *ret_handshake);
 
 /* Receives a report without waiting. False when there is none; then the link may have ended (link is -1). */

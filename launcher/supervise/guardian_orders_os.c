@@ -6,7 +6,7 @@
  * guardian: the kernel then delivers the record with fewer descriptors. Each is reported as a failed start.
  */
 
-#include "launcher/supervise/replacement_os.h"
+#include "launcher/supervise/guardian_orders_os.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -43,7 +43,7 @@ static int make_file(const void *bytes, size_t size)
     return steal_fd(&fd);
 }
 
-static int map_file(int fd, struct replacement *r)
+static int map_file(int fd, struct ordered_start *r)
 {
     struct stat info;
     void *map;
@@ -68,7 +68,7 @@ union control {
     char bytes[CMSG_SPACE(N_SENT_MAX * sizeof(int))];
 };
 
-int replacement_send_begin(int link, const struct death_notice *notice)
+int guardian_send_begin(int link, const struct death_notice *notice)
 {
     struct guardian_order order = {.kind = GUARDIAN_BEGIN};
 
@@ -104,7 +104,7 @@ static int send_in_file(int link, const struct guardian_order *order, const stru
     return send_descriptors(link, order, sizeof(*order), fds, n, 0);
 }
 
-int replacement_send(int link, int worker, const struct worker_start *start, bool for_zygote)
+int guardian_send_start(int link, int worker, const struct worker_start *start, bool for_zygote)
 {
     const struct guardian_order order = {.kind = GUARDIAN_START, .worker = worker};
     const size_t size = worker_start_size(start);
@@ -129,7 +129,7 @@ static int list_received(const struct msghdr *message, int fds[N_SENT_MAX])
     return n;
 }
 
-static int take_from_file(const int *fds, int n, struct replacement *ret)
+static int take_from_file(const int *fds, int n, struct ordered_start *ret)
 {
     if (n == 0)
         return -EMFILE;
@@ -138,7 +138,7 @@ static int take_from_file(const int *fds, int n, struct replacement *ret)
 }
 
 /* Takes over the descriptors. The kernel leaves out those for which there is no free number. size: of the bytes in the record. */
-static int take_start(size_t size, const int *fds, int n, struct replacement *ret)
+static int take_start(size_t size, const int *fds, int n, struct ordered_start *ret)
 {
     const bool has_file = size == 0 && n > 0;
 
@@ -150,7 +150,7 @@ static int take_start(size_t size, const int *fds, int n, struct replacement *re
     return r;
 }
 
-ssize_t replacement_receive(int link, struct guardian_order *order, struct replacement *ret)
+ssize_t guardian_receive_order(int link, struct guardian_order *order, struct ordered_start *ret)
 {
     struct iovec parts[] = {{.iov_base = order, .iov_len = sizeof(*order)},
                             {.iov_base = record_bytes, .iov_len = sizeof(record_bytes)}};
@@ -161,7 +161,7 @@ ssize_t replacement_receive(int link, struct guardian_order *order, struct repla
                              .msg_controllen = sizeof(control.bytes)};
     int fds[N_SENT_MAX];
 
-    *ret = REPLACEMENT_NONE;
+    *ret = ORDERED_START_NONE;
     ssize_t got = recvmsg(link, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (got <= 0 || (order->kind != GUARDIAN_START && order->kind != GUARDIAN_BEGIN))
         return got;
@@ -173,7 +173,7 @@ ssize_t replacement_receive(int link, struct guardian_order *order, struct repla
     return got;
 }
 
-void replacement_finish(struct replacement *r)
+void ordered_start_finish(struct ordered_start *r)
 {
     int fds[SPAWN_FD_END];
 

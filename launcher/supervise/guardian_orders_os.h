@@ -13,25 +13,25 @@
 #include "launcher/supervise/worker_start.h"
 
 /* For crun: sends the order. The caller keeps the worker's descriptors. for_zygote: the guardian has one. 0 or -errno. */
-int replacement_send(int link, int worker, const struct worker_start *start, bool for_zygote);
+int guardian_send_start(int link, int worker, const struct worker_start *start, bool for_zygote);
 
-/* For crun, where a guardian stays for several generations: sends GUARDIAN_BEGIN. The notice may be NULL. 0 or -errno. */
-int replacement_send_begin(int link, const struct death_notice *notice);
+/* For crun: sends GUARDIAN_BEGIN. notice: in place of an earlier one, or NULL. 0 or -errno. */
+int guardian_send_begin(int link, const struct death_notice *notice);
 
 /* The contents of an order, which own their descriptors. */
-struct replacement {
+struct ordered_start {
     struct worker_start start; /* valid until the next order is received, unless there is a memory file */
     int fd;      /* the memory file of its bytes; GUARDIAN_BEGIN: of the death notice; -1: none */
     void *bytes; /* the mapped file, or NULL */
     size_t size;
 };
 
-#define REPLACEMENT_NONE ((struct replacement){.start = {.fds = WORKER_START_NO_FDS}, .fd = -1})
+#define ORDERED_START_NONE ((struct ordered_start){.start = {.fds = WORKER_START_NO_FDS}, .fd = -1})
 
 /*
  * For the guardian, which allocates nothing: receives one order of any kind from the link, without waiting. Returns
- * as recv(). The replacement is filled when the order is GUARDIAN_START; the caller finishes it in any case.
+ * as recv(). *ret is filled when the order is GUARDIAN_START; the caller finishes it in any case.
  * order->error is then 0, or the errno when a descriptor or the bytes did not arrive.
  */
-ssize_t replacement_receive(int link, struct guardian_order *order, struct replacement *ret);
-void replacement_finish(struct replacement *r);
+ssize_t guardian_receive_order(int link, struct guardian_order *order, struct ordered_start *ret);
+void ordered_start_finish(struct ordered_start *r);

@@ -3,7 +3,7 @@
  * those that do not fit, and a worker without one of them must not be started.
  */
 
-#include "launcher/supervise/replacement_os.h"
+#include "launcher/supervise/guardian_orders_os.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -45,7 +45,7 @@ static void send_order(bool for_zygote)
                                        .environment = environment,
                                        .fds = {0, 1, 2, link_fds[0], 0, -1, -1}};
 
-    assert_int_equal(replacement_send(link_fds[0], 1, &start, for_zygote), 0);
+    assert_int_equal(guardian_send_start(link_fds[0], 1, &start, for_zygote), 0);
 }
 
 /* Only so many more descriptors can be opened. */
@@ -63,11 +63,11 @@ static void leave_room_for(int n)
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
 }
 
-static int receive_error(struct replacement *r)
+static int receive_error(struct ordered_start *r)
 {
     struct guardian_order order;
 
-    assert_true(replacement_receive(link_fds[1], &order, r) >= (ssize_t)sizeof(order));
+    assert_true(guardian_receive_order(link_fds[1], &order, r) >= (ssize_t)sizeof(order));
     assert_int_equal(order.kind, GUARDIAN_START);
     assert_int_equal(order.worker, 1);
     return order.error;
@@ -75,7 +75,7 @@ static int receive_error(struct replacement *r)
 
 static void check_arrival(bool for_zygote)
 {
-    struct replacement r;
+    struct ordered_start r;
 
     send_order(for_zygote);
     leave_room_for(N_DESCRIPTORS + for_zygote);
@@ -86,7 +86,7 @@ static void check_arrival(bool for_zygote)
     assert_true(r.start.fds[2] > 2 && r.start.fds[SPAWN_NOTICE_FD] > 2 && r.start.fds[SPAWN_STATE_FD] > 2);
     assert_int_equal(r.start.fds[SPAWN_IMPORT_FD], -1);
     assert_int_equal(r.fd >= 0, for_zygote);
-    replacement_finish(&r);
+    ordered_start_finish(&r);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit_before), 0);
 }
 
@@ -100,12 +100,12 @@ static void an_order_without_all_of_its_descriptors_is_one_that_failed(void **st
 {
     for (int for_zygote = 0; for_zygote < 2; for_zygote++)
         for (int n = 0; n < N_DESCRIPTORS + for_zygote; n++) {
-            struct replacement r;
+            struct ordered_start r;
 
             send_order(for_zygote);
             leave_room_for(n);
             assert_int_equal(receive_error(&r), EMFILE);
-            replacement_finish(&r);
+            ordered_start_finish(&r);
             assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit_before), 0);
         }
 }
@@ -115,15 +115,15 @@ static void send_with_variable(char *variable, size_t size)
     char name[] = "worker", *argv[] = {name, NULL}, *environment[] = {variable, NULL};
     const struct worker_start start = {
         .file = "/bin/worker", .argv = argv, .environment = environment, .fds = {0, -1, -1, -1, -1, -1, -1}};
-    struct replacement r;
+    struct ordered_start r;
 
     memset(variable, 'x', size - 1);
     variable[size - 1] = '\0';
-    assert_int_equal(replacement_send(link_fds[0], 1, &start, false), 0);
+    assert_int_equal(guardian_send_start(link_fds[0], 1, &start, false), 0);
     assert_int_equal(receive_error(&r), 0);
     assert_string_equal(r.start.environment[0], variable);
     assert_int_equal(r.fd >= 0, size == BIG);
-    replacement_finish(&r);
+    ordered_start_finish(&r);
 }
 
 static void an_environment_may_be_larger_than_a_record(void **state)
@@ -138,7 +138,7 @@ static void an_environment_may_be_larger_than_a_record(void **state)
 static void a_record_needs_no_file_size(void **state)
 {
     struct rlimit before, none = {.rlim_max = RLIM_INFINITY};
-    struct replacement r;
+    struct ordered_start r;
 
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
     none.rlim_max = before.rlim_max;
@@ -146,7 +146,7 @@ static void a_record_needs_no_file_size(void **state)
     send_order(false);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
     assert_int_equal(receive_error(&r), 0);
-    replacement_finish(&r);
+    ordered_start_finish(&r);
 }
 
 int main(void)
