@@ -36,8 +36,8 @@
 #include "launcher/host/program_os.h"
 #include "launcher/rdzv/job_keys_os.h"
 #include "launcher/report/failures_os.h"
-#include "launcher/util/bounded_os.h"
 #include "launcher/util/log_os.h"
+#include "launcher/util/side_thread_os.h"
 #include "launcher/util/trace_os.h"
 #include "launcher/supervise/close_descriptors_os.h"
 #include "launcher/supervise/guardian_os.h"
@@ -46,7 +46,14 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 
-enum { OPEN_FILES_MIN = 32, KERNEL_MAJOR = 3, KERNEL_MINOR = 17 };
+enum {
+    OPEN_FILES_MIN = 32,
+    KERNEL_MAJOR = 3,
+    KERNEL_MINOR = 17,
+    LOOKUP_MS = 50, /* between two looks at signals */
+    SIGNAL_PATIENCE_MS = 1000,
+    SILENT_MS = 5000,
+};
 
 extern char **environ;
 
@@ -240,6 +247,8 @@ static int find_keys(const struct job *job, struct job_keys *ret, bool *has)
 /* What is looked for on disks before the event loop runs. A disk may hang, so a thread does it. */
 struct lookup {
     const struct job *job;
+    void (*find)(struct lookup *l);
+    _Atomic bool is_found; /* find() has returned */
     struct plan_command command;
     char *file;
     struct job_keys keys;
@@ -260,9 +269,8 @@ static char *note_on_threads(const struct job *job)
                        job->n_workers);
 }
 
-static void find_program_and_keys(void *data)
+static void find_program_and_keys(struct lookup *l)
 {
-    struct lookup *l = data;
     char error[PROGRAM_ERROR_SIZE];
 
     l->has_failed = program_find(l->job, environ, &l->command, &l->file, error) != 0;
@@ -281,18 +289,8 @@ static void find_program_and_keys(void *data)
     l->note = note_on_threads(l->job);
 }
 
-static void print_note(void *data)
+static void find_keys_alone(struct lookup *l)
 {
-    const struct lookup *l = data;
-
-    if (l->note)
-        log_write_prepared(l->note);
-}
-
-static void find_keys_alone(void *data)
-{
-    struct lookup *l = data;
-
     l->has_failed = find_keys(l->job, &l->keys, &l->has_keys) != 0;
 }
 
@@ -311,21 +309,60 @@ static void ending_signals(const struct job *job, sigset_t *ret)
         (void)sigdelset(ret, SIGHUP);
 }
 
-static void report_silence(const void *data)
+static bool is_one_pending(const sigset_t *signals)
 {
-    const struct lookup *l = data;
+    sigset_t pending;
 
-    log_line("%sthe disk of %s does not answer", l->job->may_use_munge ? "munge or " : "", l->what);
+    (void)sigpending(&pending); /* cannot fail */
+    for (int s = 1; s < SIGRTMIN; s++)
+        if (sigismember(&pending, s) == 1 && sigismember(signals, s) == 1)
+            return true;
+    return false;
+}
+
+/* In the thread. The job starts before the console has taken the note. */
+static void look_up_in_thread(void *data)
+{
+    struct lookup *l = data;
+
+    l->find(l);
+    l->is_found = true;
+    if (l->note)
+        log_write_prepared(l->note);
+}
+
+/* Waits however long for what crun cannot start without, and a moment for the console. False: one of the signals, which are blocked
+ * and stay so, has been pending for a second: on a busy machine the disk answers meanwhile. */
+static bool await_lookup(const struct lookup *l, struct side_work *work, const sigset_t *signals)
+{
+    unsigned pending_ms = 0;
+
+    for (unsigned waited_ms = 0; pending_ms < SIGNAL_PATIENCE_MS; waited_ms += LOOKUP_MS) {
+        bool was_found = l->is_found;
+        if (side_work_wait(work, LOOKUP_MS) || was_found)
+            return true;
+        pending_ms += is_one_pending(signals) ? LOOKUP_MS : 0;
+        if (waited_ms == SILENT_MS && !l->is_found)
+            log_line("%sthe disk of %s does not answer", l->job->may_use_munge ? "munge or " : "", l->what);
+    }
+    return l->is_found;
 }
 
 /* Does not return when crun is asked to end meanwhile. 0, or -1 after a sentence. */
-static int look_up(struct lookup *l, void (*find)(void *data))
+static int look_up(struct lookup *l)
 {
-    const struct bounded_steps steps = {.run = find, .then = print_note, .on_silence = report_silence};
+    const struct side_order order = {.kind = SIDE_CONSOLE, .run = look_up_in_thread, .data = l};
+    struct side_work *work;
     sigset_t signals;
 
     ending_signals(l->job, &signals);
-    if (bounded_call_or_signal(&steps, l, &signals) < 0) {
+    if (side_work_start(&work, &order) != 0) {
+        look_up_in_thread(l); /* there is no thread */
+        return l->has_failed ? -1 : 0;
+    }
+    bool is_found = await_lookup(l, work, &signals);
+    (void)side_work_take(work);
+    if (!is_found) {
         log_line("stopped by a signal before %sthe disk of %s had answered",
                  l->job->may_use_munge ? "munge or " : "", l->what);
         trace_close();
@@ -346,8 +383,8 @@ static int run_job(const struct job *job, const sigset_t *before)
     _cleanup_free_ struct numa_cpus *bindings = NULL;
     static struct lookup lookup; /* a console that hangs leaves a thread behind that uses the note */
 
-    lookup = (struct lookup){.job = job, .what = job->program_name};
-    int r = look_up(&lookup, find_program_and_keys);
+    lookup = (struct lookup){.job = job, .find = find_program_and_keys, .what = job->program_name};
+    int r = look_up(&lookup);
     _cleanup_free_ char *file = lookup.file;
     if (r < 0)
         return fail_to_start(lookup.lacks_program && job->no_requeue_code ? job->no_requeue_code : 1);
@@ -380,8 +417,8 @@ static int run_foreign(const struct job *job)
 {
     static struct lookup lookup; /* as in run_job() */
 
-    lookup = (struct lookup){.job = job, .what = "the secret"};
-    if (look_up(&lookup, find_keys_alone) < 0)
+    lookup = (struct lookup){.job = job, .find = find_keys_alone, .what = "the secret"};
+    if (look_up(&lookup) < 0)
         return 1;
     int code = foreign_agent_run(job, lookup.has_keys ? &lookup.keys : NULL);
     job_keys_finish(&lookup.keys);

@@ -387,13 +387,11 @@ static void stop_hang(void *self)
     hang_reports_stop(h->reports);
 }
 
-bool agent_hang_destroy(struct agent_hang *h)
+void agent_hang_destroy(struct agent_hang *h)
 {
-    if (!watch_destroy(h->watch))
-        return false;
+    watch_destroy(h->watch);
     free(h->reports);
     free(h);
-    return true;
 }
 
 int agent_hang_create(struct agent_hang **ret, struct agent_observer *observer, const struct agent_host *host,

@@ -41,5 +41,5 @@ void agent_hang_watch_stop(struct agent_hang *h);
 /* Whether files may have been written among the logs. */
 bool agent_hang_has_worked(const struct agent_hang *h);
 
-/* False: a thread waits for a disk and is left behind; the process has to end by _exit(). */
-bool agent_hang_destroy(struct agent_hang *h);
+/* When the loop has run dry. */
+void agent_hang_destroy(struct agent_hang *h);

@@ -43,7 +43,6 @@
 #include "launcher/rdzv/job_keys_os.h"
 #include "launcher/rdzv/membership_uv.h"
 #include "launcher/rdzv/rdzv_static_uv.h"
-#include "launcher/rdzv/resolver_uv.h"
 #include "launcher/report/disk_texts_uv.h"
 #include "launcher/report/events.h"
 #include "launcher/report/events_os.h"
@@ -52,7 +51,6 @@
 #include "launcher/supervise/guardian_os.h"
 #include "launcher/supervise/suspend.h"
 #include "launcher/supervise/zygote_os.h"
-#include "launcher/util/bounded_os.h"
 #include "launcher/util/log_os.h"
 #include "launcher/util/side_thread_uv.h"
 #include "launcher/util/signal_name.h"
@@ -472,7 +470,7 @@ static void begin_removal(struct agent *a)
 /* While the rest is closed, where nothing of it writes files among the logs. */
 static void begin_early_removal(struct agent *a)
 {
-    if (!job_has_logs(a->host.job) && !agent_hang_has_worked(a->hang) && !side_thread_is_hung())
+    if (!job_has_logs(a->host.job) && !agent_hang_has_worked(a->hang) && !side_thread_is_hung(SIDE_LOGS))
         begin_removal(a);
 }
 
@@ -980,12 +978,12 @@ int agent_run(const struct agent_config *config)
     log_redirect(NULL, NULL);
     record_own_error(&a);
     events_destroy(a.host.events);
-    (void)side_thread_wait(LATE_LIMIT_MS);           /* late files are removed */
-    bool is_watch_over = agent_hang_destroy(a.hang); /* the watch may write files among the logs */
+    (void)side_thread_wait(SIDE_LOGS, LATE_LIMIT_MS); /* late files are removed */
+    agent_hang_destroy(a.hang);
     end_logs(&a);
-    (void)uv_loop_close(&a.loop);               /* no handle is open any more */
-    bounded_wait_for_then(CONSOLE_PATIENCE_MS); /* the note on threads */
-    if (!is_watch_over || bounded_is_hung() || resolver_is_asking() || side_thread_is_hung()) {
+    (void)uv_loop_close(&a.loop);                              /* no handle is open any more */
+    (void)side_thread_wait(SIDE_CONSOLE, CONSOLE_PATIENCE_MS); /* the note on threads */
+    if (side_thread_is_any_hung()) {
         trace_close();
         /* A thread that waits for a disk or for name servers still uses the memory freed below. */
         _exit(a.exit_code);

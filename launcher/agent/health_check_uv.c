@@ -153,10 +153,8 @@ static void keep_output(struct health_check *c)
     (void)snprintf(l->name, sizeof(l->name), "health_check_%s.log", host); /* fits */
     l->text = c->kept;
     c->kept = (struct buf){0};
-    if (logs_copy(&l->logs, c->config.logs) < 0)
-        drop_health_log(l);
-    else
-        (void)side_thread_submit(&call, c->config.loop, &task); /* without a thread the log lacks it */
+    if (logs_copy(&l->logs, c->config.logs) < 0 || side_thread_submit(&call, c->config.loop, &task) != 0)
+        drop_health_log(l); /* without a thread the log lacks it */
 }
 
 /* ---- the end ---- */

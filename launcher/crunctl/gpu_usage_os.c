@@ -7,7 +7,7 @@
 #include "base/minmax.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/host/nvml_os.h"
-#include "launcher/util/bounded_os.h"
+#include "launcher/util/side_thread_os.h"
 
 struct gpu_query {
     struct gpu_status gpus[JOB_STATUS_GPUS_MAX];
@@ -54,10 +54,11 @@ static void query_gpus(void *data)
 
 size_t gpu_usage_read(struct gpu_status *ret, size_t max)
 {
-    if (bounded_is_hung() || !nvml_has_driver())
+    if (side_thread_is_any_hung() || !nvml_has_driver())
         return 0;
     struct gpu_query *q = calloc(1, sizeof(*q));
-    if (!q || bounded_call(query_gpus, free, q, GPU_USAGE_MS) != 0)
+    const struct side_order order = {.kind = SIDE_OTHER, .run = query_gpus, .drop = free, .data = q};
+    if (!q || side_work_call(&order, GPU_USAGE_MS) != 0)
         return 0; /* the thread frees it */
     size_t n = min_size(q->n_gpus, max);
     memcpy(ret, q->gpus, n * sizeof(*ret));

@@ -3,7 +3,7 @@
 /*
  * What the GPUs of this machine do, from the driver's management library (NVML), which is opened when it is asked for. A
  * driver that hangs is waited for at most GPU_USAGE_MS; it is not asked again, and the process has to end by _exit()
- * (bounded_is_hung()). For the thread of main() alone.
+ * (side_thread_is_any_hung()). For the thread of main() alone.
  */
 
 #include <stddef.h>

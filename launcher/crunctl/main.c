@@ -27,7 +27,7 @@
 #include "launcher/crunctl/status_text.h"
 #include "launcher/crunctl/top_os.h"
 #include "launcher/crunctl/top_text.h"
-#include "launcher/util/bounded_os.h"
+#include "launcher/util/side_thread_os.h"
 #include "launcher/util/control_path.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -394,7 +394,7 @@ int main(int argc, char **argv)
     if (!o.certificates.cert != !o.certificates.key || !o.certificates.cert != !o.certificates.ca)
         return fail_usage("--tls-cert, --tls-key and --tls-ca: all three are needed");
     r = print_end(o.run(&o));
-    if (bounded_is_hung())
+    if (side_thread_is_any_hung())
         _exit(r); /* a GPU driver does not answer, and a thread waits for it */
     return r;
 }

@@ -243,6 +243,8 @@ int attempt_files_begin(struct attempt_request **ret, const struct attempt_files
         *ret = request;
         return 0;
     }
+    if (w)
+        free_work(w);
     free(request);
     log_line("cannot create the log files: %s%s", strerror(-r),
              r == -EBUSY ? "; the disk of the logs has not answered for several generations, choose another "

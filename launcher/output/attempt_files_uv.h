@@ -43,5 +43,5 @@ int attempt_files_begin(struct attempt_request **ret, const struct attempt_files
                         int rank_base, const bool *selected,
                         void (*on_ready)(void *data, int r, struct attempt_files *files), void *data);
 
-/* Late files are removed by the thread; the process has to end by _exit() while side_thread_is_hung(). */
+/* Late files are removed by the thread; the process has to end by _exit() while side_thread_is_any_hung(). */
 void attempt_files_cancel(struct attempt_request *request);

@@ -2,7 +2,7 @@
 
 /*
  * The addresses of a name, resolved again until there are some. The resolver of the system blocks, for half a minute
- * when its servers are silent, so it runs in threads: a new one every half second, whether the earlier ones have
+ * when its servers are silent, so it runs in side threads: a new one every half second, whether the earlier ones have
  * returned or not. A name that appears is found within that time although older queries hang, and no query is waited
  * for at the end.
  */
@@ -51,7 +51,3 @@ const char *resolver_why(const struct resolver *l);
 
 /* No callback comes after this call; frees itself. NULL is fine. */
 void resolver_stop(struct resolver *l);
-
-/* Whether a thread still waits for name servers, inside a library whose destructors exit() would run: a process that ends must do
- * so by _exit() then. */
-bool resolver_is_asking(void);

@@ -73,10 +73,11 @@ static void read_next_text(struct disk_texts *t)
                                        .owner = t,
                                        .limit_ms = DISK_TEXT_LIMIT_MS};
 
-        if (side_thread_is_hung())
+        if (side_thread_is_hung(SIDE_LOGS) || !task.data ||
+            side_thread_submit(&t->call, t->host.loop, &task) != 0) {
             file_part_drop(task.data);
-        if (side_thread_is_hung() || !task.data || side_thread_submit(&t->call, t->host.loop, &task) != 0)
             end_first_text(t, NULL);
+        }
     }
 }
 

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "launcher/util/bounded_os.h"
+#include "launcher/util/side_thread_os.h"
 #include "base/cleanup.h"
 
 enum { DISK_LIMIT_MS = 250 }; /* of an event loop that has to answer other nodes within their node timeout */
@@ -59,9 +59,11 @@ struct file_part *file_part_create(char *path, size_t n_max, bool from_end)
 char *read_disk_start(const char *path, size_t n_max, size_t *ret_n_bytes)
 {
     struct file_part *part = file_part_create(strdup(path), n_max, false);
+    const struct side_order order = {
+        .kind = SIDE_OTHER, .run = file_part_read, .drop = file_part_drop, .data = part};
     char *bytes = NULL;
 
-    int r = part ? bounded_call(file_part_read, file_part_drop, part, DISK_LIMIT_MS) : -ENOMEM;
+    int r = part ? side_work_call(&order, DISK_LIMIT_MS) : -ENOMEM;
     if (r == -ETIMEDOUT)
         return NULL; /* the thread has it */
     if (!r) {
@@ -105,7 +107,8 @@ int write_disk_file(const char *path, const char *text, unsigned limit_ms)
     if (!file)
         return -ENOMEM;
     *file = (struct file_text){.path = strdup(path), .text = strdup(text)};
-    int r = file->path && file->text ? bounded_call(write_text, drop_text, file, limit_ms) : -ENOMEM;
+    const struct side_order order = {.kind = SIDE_OTHER, .run = write_text, .drop = drop_text, .data = file};
+    int r = file->path && file->text ? side_work_call(&order, limit_ms) : -ENOMEM;
     if (r == -ETIMEDOUT)
         return r; /* the thread has it */
     if (!r)

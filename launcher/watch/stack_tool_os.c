@@ -25,7 +25,7 @@
 #include <unistd.h>
 
 #include "launcher/util/envp.h"
-#include "launcher/util/thread_os.h"
+#include "launcher/util/side_thread_os.h"
 #include "launcher/watch/examined_os.h"
 #include "launcher/watch/proc_sample_os.h"
 #include "base/cleanup.h"
@@ -223,20 +223,23 @@ static void await_left_tool(void *data)
     for (int n_looks = 0; n_looks < 2; pause_to_settle())
         n_looks += examined_continue(&left->examined);
     (void)close(left->pidfd);
-    free(left);
 }
 
 /* Takes over the pidfd. Without memory or a thread the process stays as the tool leaves it. */
 static void leave_tool(struct tool_slot *slot)
 {
     struct left_tool *left = malloc(sizeof(*left));
+    const struct side_order order = {.kind = SIDE_OTHER, .run = await_left_tool, .drop = free, .data = left};
+    struct side_work *work;
 
     if (left)
         *left = (struct left_tool){.pidfd = slot->pidfd, .examined = slot->examined};
-    if (!left || call_in_thread(await_left_tool, left) != 0) {
-        (void)close(slot->pidfd);
-        free(left);
+    if (left && side_work_start(&work, &order) == 0) {
+        free(side_work_take(work)); /* NULL: the thread frees it */
+        return;
     }
+    (void)close(slot->pidfd);
+    free(left);
 }
 
 /* A process that the tool has paused stays so until the tool has ended: the next look would take it for stopped. */

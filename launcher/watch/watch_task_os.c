@@ -58,27 +58,12 @@ static void free_set(struct stack_set *set)
     *set = (struct stack_set){.n = 0};
 }
 
-void watch_task_finish(struct watch_task *t)
-{
-    stack_tools_finish(&t->tools);
-    free_set(&t->set);
-    free(t->trees);
-    free(t->old_trees);
-    free(t->found_bytes);
-    free(t->pids);
-    free(t->have_succeeded);
-    free(t->samples);
-    free(t->text);
-    free(t->ranks);
-    *t = (struct watch_task){.n_workers = 0};
-}
-
 void watch_task_set_folder(struct watch_task *t, const char *folder)
 {
     size_t n = folder ? strlen(folder) : 0;
 
     t->folder[0] = '\0';
-    t->folder_made = false;
+    t->folder_made = t->is_delivered = false;
     if (n < sizeof(t->folder) - 64)
         memcpy(t->folder, folder ? folder : "", n + 1);
 }
@@ -377,7 +362,7 @@ static void write_files(const struct watch_task *t, const struct stack_set *set,
     }
 }
 
-void watch_task_remove_files(struct watch_task *t)
+static void remove_files(struct watch_task *t)
 {
     char path[sizeof(t->folder) + 32];
 
@@ -387,7 +372,23 @@ void watch_task_remove_files(struct watch_task *t)
     }
     if (t->folder_made)
         (void)rmdir(t->folder); /* stays if a user has put something there */
-    t->folder_made = false;
+}
+
+void watch_task_finish(struct watch_task *t)
+{
+    if (!t->is_delivered)
+        remove_files(t);
+    stack_tools_finish(&t->tools);
+    free_set(&t->set);
+    free(t->trees);
+    free(t->old_trees);
+    free(t->found_bytes);
+    free(t->pids);
+    free(t->have_succeeded);
+    free(t->samples);
+    free(t->text);
+    free(t->ranks);
+    *t = (struct watch_task){.n_workers = 0};
 }
 
 /* Native frames of Python programs, which take longer: they come behind the others in the files. */

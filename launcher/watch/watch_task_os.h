@@ -56,7 +56,7 @@ struct watch_task {
     /* The results. */
     struct progress_sample *samples;
     char *text;
-    bool folder_made;
+    bool folder_made, is_delivered; /* its name was reported */
     int first_worker;
     bool stands_out;
     struct hang_rank *ranks; /* as sorted for the text; NULL without memory */
@@ -68,10 +68,9 @@ struct watch_task {
 /* 0 or -ENOMEM; the arguments must live as long. */
 int watch_task_init(struct watch_task *t, char *const *environment, const char *python, int n_workers,
                     const int *state_fds);
-void watch_task_finish(struct watch_task *t);
 
-/* Of the stacks that were taken last, without what was added by nccl_state_write(). */
-void watch_task_remove_files(struct watch_task *t);
+/* Removes the files of stacks that were not delivered, without what was added by nccl_state_write(). */
+void watch_task_finish(struct watch_task *t);
 
 /* NULL: no files. */
 void watch_task_set_folder(struct watch_task *t, const char *folder);

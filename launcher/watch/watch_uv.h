@@ -3,7 +3,7 @@
 /*
  * Watches the workers of a node: takes samples of their progress (progress.h), and stacks when they hang or when it is asked to.
  *
- * Everything that reads /proc, runs a tool or writes a file is done by one thread; the loop's timer gives it one task at
+ * Everything that reads /proc, runs a tool or writes a file is done by a side thread; the loop's timer gives it one task at
  * a time. If the thread waits for a disk, the watch stands still and the job does not.
  */
 
@@ -68,5 +68,5 @@ void watch_close(struct watch *w);
 /* Whether it has had anything to do, so that its thread may write files. NULL is fine. */
 bool watch_has_worked(const struct watch *w);
 
-/* False: the thread waits for a disk and is left behind; the process has to end by _exit(). */
-bool watch_destroy(struct watch *w);
+/* What waits for a disk is left to its thread (side_thread_os.h). */
+void watch_destroy(struct watch *w);

@@ -1,6 +1,6 @@
 /*
- * Calls beside the loop, and the files that a report on failed workers reads by them: in order, none of them waited for, and what is
- * late is dropped.
+ * Side calls, with a loop and without, and the files that a report on failed workers reads by them: in order, none of them waited for,
+ * and what is late is dropped.
  */
 
 #include "launcher/util/side_thread_uv.h"
@@ -74,9 +74,9 @@ static void wait_for(sem_t *s)
 {
     while (sem_wait(s) < 0) {
     }
-    for (int i = 0; i < 1000 && side_thread_is_hung(); i++) /* a moment behind that */
+    for (int i = 0; i < 1000 && side_thread_is_hung(SIDE_LOGS); i++) /* a moment behind that */
         (void)usleep(1000);
-    assert_false(side_thread_is_hung());
+    assert_false(side_thread_is_hung(SIDE_LOGS));
 }
 
 static void a_call_is_done_or_late_or_cancelled(void **state)
@@ -96,7 +96,7 @@ static void a_call_is_done_or_late_or_cancelled(void **state)
     assert_int_equal(done, 7);
     assert_int_equal(late, -1);
     assert_int_equal(cancelled, 0);
-    assert_true(side_thread_is_hung());
+    assert_true(side_thread_is_hung(SIDE_LOGS));
     assert_int_equal(sem_post(&may_end) | sem_post(&may_end), 0);
     while (sem_wait(&dropped) < 0) {
     }
@@ -128,7 +128,7 @@ static void a_cancelled_call_gives_back_what_it_has_made(void **state)
     settle();
     assert_ptr_equal(side_thread_cancel(c), &t); /* not dropped, which would free it */
     assert_int_equal(t.result, 7);
-    assert_false(side_thread_is_hung());
+    assert_false(side_thread_is_hung(SIDE_LOGS));
     (void)uv_run(&loop, UV_RUN_DEFAULT);
     assert_int_equal(uv_loop_close(&loop), 0);
 }
@@ -175,13 +175,106 @@ static void few_calls_hang_at_a_time(void **state)
     struct side_call *c;
     const struct side_task task = {.run = run_test_task, .drop = drop_test_task, .data = t};
     assert_int_equal(side_thread_submit(&c, &loop, &task), -EBUSY);
-    assert_true(side_thread_wait(1));
+    free(t); /* still the caller's */
+    assert_true(side_thread_wait(SIDE_LOGS, 1));
     for (int i = 0; i < n; i++)
         assert_int_equal(sem_post(&may_end), 0);
-    assert_false(side_thread_wait(10000));
+    assert_false(side_thread_wait(SIDE_LOGS, 10000));
     (void)uv_run(&loop, UV_RUN_DEFAULT);
     assert_int_equal(uv_loop_close(&loop), 0);
 }
+
+/* ---- without a loop ---- */
+
+struct plain {
+    sem_t may_end;
+    bool waits;
+    _Atomic pid_t thread;
+    _Atomic int n_runs, n_drops;
+};
+
+static void run_plain(void *data)
+{
+    struct plain *p = data;
+
+    p->thread = gettid();
+    while (p->waits && sem_wait(&p->may_end) < 0) {
+    }
+    p->n_runs++;
+}
+
+static void drop_plain(void *data)
+{
+    ((struct plain *)data)->n_drops++;
+}
+
+static struct side_order plain_order(struct plain *p, enum side_kind kind, bool waits)
+{
+    *p = (struct plain){.waits = waits};
+    assert_int_equal(sem_init(&p->may_end, 0, 0), 0);
+    return (struct side_order){.kind = kind, .run = run_plain, .drop = drop_plain, .data = p};
+}
+
+static void calls_one_after_the_other_have_one_thread(void **state)
+{
+    struct plain p;
+    const struct side_order order = plain_order(&p, SIDE_OTHER, false);
+    pid_t last = 0;
+    int n_again = 0;
+
+    (void)state;
+    for (int i = 0; i < 1000 && n_again < 20; i++) {
+        assert_int_equal(side_work_call(&order, 10000), 0);
+        assert_int_equal(p.n_runs, i + 1);
+        n_again += p.thread == last; /* unless it was not back in time */
+        last = p.thread;
+        (void)usleep(1000);
+    }
+    assert_int_equal(n_again, 20);
+    assert_int_not_equal(last, getpid());
+    assert_int_equal(p.n_drops, 0);
+}
+
+/* As a console on a disk that hangs: the job starts, its log files are made, and the console is waited for at the end. */
+static void a_call_that_hangs_bars_its_own_kind_alone(void **state)
+{
+    struct plain hangs, other;
+    const struct side_order order = plain_order(&hangs, SIDE_CONSOLE, true);
+    const struct side_order after = plain_order(&other, SIDE_LOGS, false);
+
+    (void)state;
+    assert_int_equal(side_work_call(&order, 20), -ETIMEDOUT);
+    assert_true(side_thread_is_hung(SIDE_CONSOLE) && side_thread_is_any_hung());
+    assert_false(side_thread_is_hung(SIDE_LOGS));
+    assert_int_equal(side_work_call(&order, 20), -EBUSY);
+    assert_int_equal(side_work_call(&after, 10000), 0);
+    assert_int_equal(other.n_runs, 1);
+    assert_true(side_thread_wait(SIDE_CONSOLE, 10));
+    assert_int_equal(hangs.n_runs, 0);
+    assert_int_equal(sem_post(&hangs.may_end), 0);
+    assert_false(side_thread_wait(SIDE_CONSOLE, 10000));
+    assert_false(side_thread_is_any_hung());
+    assert_int_equal(hangs.n_runs, 1);
+    assert_int_equal(hangs.n_drops, 1);
+}
+
+static void a_call_may_be_waited_for_in_parts(void **state)
+{
+    struct plain p;
+    const struct side_order order = plain_order(&p, SIDE_OTHER, true);
+    struct side_work *work;
+
+    (void)state;
+    assert_int_equal(side_work_start(&work, &order), 0);
+    assert_false(side_work_wait(work, 20));
+    assert_int_equal(sem_post(&p.may_end), 0);
+    assert_true(side_work_wait(work, 10000));
+    assert_ptr_equal(side_work_take(work), &p);
+    assert_int_equal(p.n_drops, 0);
+    assert_false(side_thread_is_any_hung());
+}
+
+/* ---- files of a report ---- */
 
 struct texts {
     char seen[16];
@@ -241,7 +334,7 @@ static void texts_are_read_in_the_order_of_the_requests(void **state)
     (void)uv_run(&loop, UV_RUN_DEFAULT);
     disk_texts_destroy(t);
     assert_int_equal(uv_loop_close(&loop), 0);
-    for (int i = 0; i < 1000 && side_thread_is_hung(); i++)
+    for (int i = 0; i < 1000 && side_thread_is_hung(SIDE_LOGS); i++)
         (void)usleep(1000);
     assert_int_equal(unlink(path), 0);
 }
@@ -253,6 +346,9 @@ int main(void)
         cmocka_unit_test(a_cancelled_call_gives_back_what_it_has_made),
         cmocka_unit_test(a_call_without_a_deadline_is_waited_for),
         cmocka_unit_test(few_calls_hang_at_a_time),
+        cmocka_unit_test(calls_one_after_the_other_have_one_thread),
+        cmocka_unit_test(a_call_that_hangs_bars_its_own_kind_alone),
+        cmocka_unit_test(a_call_may_be_waited_for_in_parts),
         cmocka_unit_test(texts_are_read_in_the_order_of_the_requests),
     };
 
