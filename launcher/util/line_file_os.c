@@ -5,8 +5,7 @@
  *
  * Ways it goes wrong: the file cannot be opened (the thread ends), or written (reported by the next line_file_write(), as
  * messages are for the loop's thread; later lines are tried again, behind a newline if half a line was written), the file
- * takes nothing for long (past PENDING_MAX lines are dropped and counted), or for ever (close() leaves the thread behind:
- * the process ends).
+ * takes nothing for long (past PENDING_MAX lines are dropped and counted), or for ever (close() leaves it to the thread).
  */
 
 #include "launcher/util/line_file_os.h"
@@ -23,7 +22,7 @@
 #include <unistd.h>
 
 #include "launcher/util/log_os.h"
-#include "launcher/util/thread_os.h"
+#include "launcher/util/side_thread_os.h"
 #include "base/buf.h"
 #include "base/cond_os.h"
 #include "base/time.h"
@@ -33,10 +32,10 @@ enum { PENDING_MAX = 1 << 20, OPEN_LIMIT_MS = 250, CLOSE_LIMIT_MS = 2000, HISTOR
 struct line_file {
     int fd;
     char *path;
-    const char *title; /* NULL: the history, which reports nothing */
-    pthread_t thread;
-    bool has_thread, may_begin; /* the history: its thread starts with the next lines, or has */
-    pthread_mutex_t lock;       /* of what follows */
+    const char *title;      /* NULL: the history, which reports nothing */
+    struct side_work *work; /* NULL: its thread has not begun */
+    bool may_begin;         /* the history: its thread starts with the next lines, or has */
+    pthread_mutex_t lock;   /* of what follows */
     pthread_cond_t changed;
     struct buf pending;
     bool is_opened, ending, ended;
@@ -117,7 +116,7 @@ static int open_lines(struct line_file *f)
     return fcntl(f->fd, F_SETFL, O_APPEND) < 0 ? -errno : 0;
 }
 
-static void *line_file_main(void *data)
+static void write_lines(void *data)
 {
     struct line_file *f = data;
     bool torn = false;
@@ -146,19 +145,12 @@ static void *line_file_main(void *data)
     f->ended = true;
     (void)pthread_cond_broadcast(&f->changed);
     (void)pthread_mutex_unlock(&f->lock);
-    return NULL;
 }
 
-static int start_file_thread(struct line_file *f)
+static void drop_line_file(void *data)
 {
-    int r = f->has_thread ? 0 : masked_thread_start(&f->thread, line_file_main, f);
+    struct line_file *f = data;
 
-    f->has_thread = r == 0;
-    return r;
-}
-
-static void line_file_free(struct line_file *f)
-{
     if (f->fd >= 0)
         (void)close(f->fd);
     buf_finish(&f->pending);
@@ -166,24 +158,32 @@ static void line_file_free(struct line_file *f)
     free(f);
 }
 
-/* Waits until the file is open, or the thread has ended. The caller holds the lock. */
-static void wait_for_thread(struct line_file *f, bool until_opened, unsigned limit_ms)
+static void free_or_leave(struct line_file *f)
 {
-    const uint64_t until_ns = now_ns() + limit_ms * UINT64_C(1000000);
+    if (!f->work || side_work_take(f->work))
+        drop_line_file(f);
+}
 
-    for (int r = 0; !f->ended && !(until_opened && f->is_opened) && r == 0;)
-        r = cond_wait_until(&f->changed, &f->lock, until_ns);
+static int start_file_thread(struct line_file *f)
+{
+    const struct side_order order = {
+        .kind = SIDE_OTHER, .run = write_lines, .drop = drop_line_file, .data = f};
+
+    return f->work ? 0 : side_work_start(&f->work, &order);
 }
 
 /* 0 also when it is not known yet. */
 static int await_opening(struct line_file *f)
 {
+    const uint64_t until_ns = now_ns() + OPEN_LIMIT_MS * UINT64_C(1000000);
+
     (void)pthread_mutex_lock(&f->lock);
-    wait_for_thread(f, true, OPEN_LIMIT_MS);
+    for (int r = 0; !f->ended && !f->is_opened && r == 0;)
+        r = cond_wait_until(&f->changed, &f->lock, until_ns);
     int r = f->ended ? -f->error : 0;
     (void)pthread_mutex_unlock(&f->lock);
     if (r)
-        (void)pthread_join(f->thread, NULL);
+        (void)side_work_wait(f->work, CLOSE_LIMIT_MS); /* it returns */
     return r;
 }
 
@@ -205,7 +205,7 @@ static int begin_line_file(struct line_file **ret, const char *path, const char 
     if (!r && title)
         r = await_opening(f);
     if (r)
-        line_file_free(f);
+        free_or_leave(f);
     else
         *ret = f;
     return r;
@@ -269,7 +269,7 @@ void line_file_write(struct line_file *f, const char *lines)
     (void)pthread_cond_broadcast(&f->changed);
     report_failures(f);
     (void)pthread_mutex_unlock(&f->lock);
-    if (f->may_begin && !f->has_thread)
+    if (f->may_begin && !f->work)
         start_history(f);
 }
 
@@ -277,23 +277,17 @@ void line_file_close(struct line_file *f)
 {
     if (!f)
         return;
-    if (!f->has_thread)
+    if (!f->work)
         line_file_begin_history(f);
-    if (!f->has_thread) {
-        line_file_free(f);
-        return;
-    }
     (void)pthread_mutex_lock(&f->lock);
     f->ending = true;
     (void)pthread_cond_broadcast(&f->changed);
-    wait_for_thread(f, false, CLOSE_LIMIT_MS);
-    bool ended = f->ended;
-    if (!ended)
+    (void)pthread_mutex_unlock(&f->lock);
+    bool has_returned = !f->work || side_work_wait(f->work, CLOSE_LIMIT_MS);
+    (void)pthread_mutex_lock(&f->lock);
+    if (!has_returned)
         f->dropped++;
     report_failures(f);
     (void)pthread_mutex_unlock(&f->lock);
-    if (!ended)
-        return; /* the thread still uses it, and the process is about to end */
-    (void)pthread_join(f->thread, NULL);
-    line_file_free(f);
+    free_or_leave(f);
 }
