@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * Calls that may block, made one after another in a thread; their results come back to the loop. A thread exists only while calls
- * wait, and nothing waits for it: one that hangs holds up later calls of its queue, but neither the loop nor the end of crun.
+ * Calls that may block, made one after another as side calls (side_thread_uv.h); their results come back to the loop. One that hangs
+ * holds up later calls of its queue, but neither the loop nor the end of crun.
  */
 
 #include <stdbool.h>
@@ -31,5 +31,5 @@ int call_queue_push(struct call_queue *q, struct blocking_call *c);
  * called. */
 bool call_queue_cancel(struct call_queue *q, struct blocking_call *c);
 
-/* No done() is called any more. Frees itself when its handle is closed and its thread has ended. NULL is fine. */
+/* No done() is called any more. Frees the queue, and calls drop() for what is in it. NULL is fine. */
 void call_queue_stop(struct call_queue *q);

@@ -1,11 +1,14 @@
 /*
- * The queue of blocking calls: a call that waits can be taken back, one that has begun cannot, and later ones are made.
+ * The queue of blocking calls: a call that waits can be taken back, one that has begun cannot, and later ones are made. The end of the
+ * queue waits for none.
  */
 
 #include "launcher/rdzv/call_queue_uv.h"
 
 #include <semaphore.h>
 #include <stdlib.h>
+
+#include "launcher/util/side_thread_os.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 
@@ -84,9 +87,47 @@ static void a_waiting_call_can_be_taken_back(void **state)
     (void)sem_destroy(&may_end);
 }
 
+static _Atomic int n_dropped;
+
+static void count_dropped(struct blocking_call *c)
+{
+    free(c);
+    n_dropped++;
+}
+
+static void the_end_drops_what_runs_and_what_waits(void **state)
+{
+    unsigned n_done = 0;
+    struct call_queue *q;
+    sem_t begun, may_end;
+    uv_loop_t loop;
+
+    (void)state;
+    assert_int_equal(uv_loop_init(&loop), 0);
+    assert_int_equal(call_queue_create(&q, &loop), 0);
+    assert_int_equal(sem_init(&begun, 0, 0) | sem_init(&may_end, 0, 0), 0);
+    push_call(q, &begun, &may_end, &n_done)->call.drop = count_dropped;
+    while (sem_wait(&begun) < 0) {
+    }
+    push_call(q, NULL, NULL, &n_done)->call.drop = count_dropped;
+    call_queue_stop(q);
+    assert_int_equal(n_dropped, 1); /* the one that waits */
+    assert_true(side_thread_is_hung(SIDE_OTHER));
+    (void)uv_run(&loop, UV_RUN_DEFAULT); /* ends although the other one has not returned */
+    assert_int_equal(uv_loop_close(&loop), 0);
+    assert_int_equal(n_dropped, 1);
+    assert_int_equal(sem_post(&may_end), 0);
+    assert_false(side_thread_wait(SIDE_OTHER, 10000));
+    assert_int_equal(n_dropped, 2);
+    assert_int_equal(n_done, 0);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_waiting_call_can_be_taken_back)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_waiting_call_can_be_taken_back),
+        cmocka_unit_test(the_end_drops_what_runs_and_what_waits),
+    };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
