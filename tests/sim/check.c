@@ -903,8 +903,9 @@ void check_followed(struct sim *sim, struct sim_daemon *d)
 
     if (etcd_leader_address(&d->leader)[0] == '\0' || has_process(sim, d->leader.seen_id))
         d->orphaned_ns = 0;
-    else if (d->orphaned_ns == 0)
+    else if (d->orphaned_ns == 0 || d->orphaned_by != d->leader.seen_id)
         d->orphaned_ns = sim->now_ns;
+    d->orphaned_by = d->leader.seen_id;
     since_ns = d->orphaned_ns;
     extend(&since_ns, d->etcd_steady_ns);
     extend(&since_ns, d->paused_until_ns);

@@ -387,9 +387,10 @@ struct sim_daemon {
     uint64_t tick_ns;
     uint64_t etcd_cut_until_ns;
     uint64_t etcd_ns,
-        etcd_steady_ns;   /* the last answer of etcd, and since when they come one after another */
-    uint64_t orphaned_ns; /* since when it follows a process that has ended; 0: it does not */
-    int64_t term;         /* of its last leadership */
+        etcd_steady_ns; /* the last answer of etcd, and since when they come one after another */
+    uint64_t orphaned_ns,
+        orphaned_by; /* since when it follows that process, which has ended; 0: it does not */
+    int64_t term;    /* of its last leadership */
 };
 
 /* All daemons together. */
