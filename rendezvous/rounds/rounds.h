@@ -281,8 +281,6 @@ struct rounds_config {
     uint64_t grace_ns;  /* for agents to return after a restart of the daemon */
     uint64_t linger_ns; /* how long a closed job is remembered: longer than an agent redials */
     uint32_t lease_ms;  /* of jobs that leave it to the rendezvous; 0: none */
-    /* For how long the one that decided before a start with jobs may still answer messages that renew leases; 0: it has ended. */
-    uint64_t overlap_ns;
 };
 
 #define ROUNDS_CONFIG_DEFAULT                                                                                \

@@ -499,7 +499,7 @@ void job_resume(struct rounds_job *job, uint64_t now_ns)
 
         node_update_state(n);
         node_heard(n, now_ns);
-        n->leased_ns = now_ns + job->rounds->config.overlap_ns;
+        n->leased_ns = now_ns; /* what decided before has ended, or its lease has */
         if (n->lost)
             node_fence(n, n->leased_ns + lease_wait_ns(job));
     }

@@ -344,9 +344,6 @@ int rounds_shell_create(struct rounds_shell **ret, struct server *s, const struc
     core.max_node_timeout_ms = config->max_node_timeout_ms;
     core.max_wait_ms = config->max_wait_ms;
     core.grace_ns = config->grace_ms > 0 ? config->grace_ms * UINT64_C(1000000) : core.grace_ns;
-    /* A leader that was taken for lost goes on until its own lease in etcd ends, for the agents that reach it alone. */
-    core.overlap_ns =
-        config->state && etcd_url_is(config->state) ? ETCD_LEASE_S * UINT64_C(1000000000) : core.overlap_ns;
     rounds_init(&r->core, &core);
     r->server = s;
     r->log = config->log;

@@ -153,7 +153,6 @@ static void begin_rounds(struct sim *sim, struct sim_daemon *d)
 
     config.seed = random_u64(&sim->random);
     config.lease_ms = sim->scenario.own_lease_ms;
-    config.overlap_ns = sim->scenario.has_etcd ? ETCD_LEASE_S * SIM_S : 0;
     rounds_init(&d->rounds, &config);
 }
 

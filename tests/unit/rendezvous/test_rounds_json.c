@@ -27,7 +27,7 @@ struct table {
     struct session_hello hellos[N_NODES];
     struct buf disk; /* as of the last save */
     uint64_t now_ns;
-    unsigned log_kinds, overlap_ms;
+    unsigned log_kinds;
 };
 
 static void start_daemon(struct table *t, uint64_t seed)
@@ -35,7 +35,6 @@ static void start_daemon(struct table *t, uint64_t seed)
     struct rounds_config config = ROUNDS_CONFIG_DEFAULT;
 
     config.seed = seed;
-    config.overlap_ns = t->overlap_ms * MS;
     rounds_init(&t->rounds, &config);
     for (int i = 0; i < N_NODES; i++)
         rounds_conn_init(&t->sessions[i]);
@@ -214,29 +213,6 @@ static void leases_count_from_the_restart(void **state)
     assert_int_equal(t->views[0].kind, SESSION_VIEW_WAIT);
     pass(t, 100);
     assert_int_equal(t->views[0].kind, SESSION_VIEW_START);
-}
-
-/* The crund that led before may have answered for a while beside this one. */
-static void leases_count_from_the_end_of_an_overlap(void **state)
-{
-    struct table *t = *state;
-
-    for (int i = 0; i < N_NODES; i++)
-        t->hellos[i].params.lease_ms = 8000;
-    t->overlap_ms = 3000;
-    run(t);
-    restart(t);
-    hello(t, 0);
-    hello(t, 2);
-    pass(t, 5100); /* the grace: node 1 is lost */
-    assert_int_equal(t->views[0].kind, SESSION_VIEW_STOP);
-    report(t, 0, SESSION_READY);
-    report(t, 2, SESSION_READY);
-    pass(t, 8000 + 400 + 1000 + 3000 - 5100 - 100);
-    assert_int_equal(t->views[0].kind, SESSION_VIEW_WAIT);
-    pass(t, 200);
-    assert_int_equal(t->views[0].kind, SESSION_VIEW_START);
-    restart(t);
 }
 
 /* We were stopped for the rest of the grace: whoever is on its way back gets another while. */
@@ -890,7 +866,6 @@ int main(void)
         TEST(fields_of_a_newer_release_are_kept),
         TEST(agents_that_do_not_return_are_lost_after_the_grace),
         TEST(leases_count_from_the_restart),
-        TEST(leases_count_from_the_end_of_an_overlap),
         TEST(an_absence_during_the_grace_is_not_the_agents_fault),
         TEST(a_connection_lost_in_an_absence_during_the_grace_is_redialled),
         TEST(a_start_that_was_not_heard_is_said_again),
