@@ -169,6 +169,8 @@ static void set_conf_number(struct job_builder *b, const struct conf_key *key, c
     } else {
         uint32_t kept = (uint32_t)(key->kind == CONF_SECONDS ? number * 1000 : number);
         memcpy((char *)b->job + key->offset, &kept, sizeof(kept));
+        if (key->offset == PARAM(node_timeout_ms))
+            b->job->params.node_timeout_origin = SESSION_TIMEOUT_GIVEN;
     }
 }
 
@@ -524,6 +526,8 @@ static int take_lease(struct job_builder *b)
         params->lease_ms = least_ms > SESSION_LEASE_MS_DEFAULT ? least_ms : SESSION_LEASE_MS_DEFAULT;
     else
         params->lease_auto = b->job->agent_fd < 0;
+    if (params->node_timeout_origin == SESSION_TIMEOUT_DEFAULT && params->lease_ms >= SESSION_LEASE_MS_MIN)
+        params->node_timeout_ms = session_default_node_timeout_ms(params->lease_ms);
     if (params->lease_ms == 0
             ? option->set && option->seconds > 0
             : params->lease_ms < SESSION_LEASE_MS_MIN || params->lease_ms < params->node_timeout_ms)

@@ -155,6 +155,7 @@ static const struct param_name param_names[] = {
     {"join_timeout (in ms)", offsetof(struct session_params, join_timeout_ms)},
     {"last_call_timeout (in ms)", offsetof(struct session_params, last_call_ms)},
     {"node_timeout_ms", offsetof(struct session_params, node_timeout_ms)},
+    {"the origin of node_timeout_ms", offsetof(struct session_params, node_timeout_origin)}, /* may differ */
     {"the lease (in ms)", offsetof(struct session_params, lease_ms)},
     {"the choice of the lease (1: the rendezvous')", offsetof(struct session_params, lease_auto)},
 };
@@ -166,6 +167,15 @@ static_assert(sizeof(param_names) / sizeof(param_names[0]) * sizeof(uint32_t) ==
 static uint32_t param_value(const struct session_params *p, const struct param_name *name)
 {
     return *(const uint32_t *)(const void *)((const char *)p + name->offset);
+}
+
+static bool is_param_equal(const struct param_name *name, const struct session_params *a,
+                           const struct session_params *b)
+{
+    if (name->offset == offsetof(struct session_params, node_timeout_ms))
+        return session_node_timeouts_agree(a, b);
+    return name->offset == offsetof(struct session_params, node_timeout_origin) ||
+           param_value(a, name) == param_value(b, name);
 }
 
 static void format_param(const struct param_name *name, uint32_t value, char to[PARAM_TEXT_SIZE])
@@ -180,14 +190,11 @@ static void format_param(const struct param_name *name, uint32_t value, char to[
 static bool check_params_match(struct rounds *r, struct rounds_job *job, const struct rounds_event *event)
 {
     for (size_t i = 0; i < ARRAY_SIZE(param_names); i++) {
-        uint32_t ours = param_value(&job->params, &param_names[i]);
-        uint32_t theirs = param_value(&event->hello->params, &param_names[i]);
-
-        if (ours != theirs) {
+        if (!is_param_equal(&param_names[i], &job->params, &event->hello->params)) {
             char in_job[PARAM_TEXT_SIZE], here[PARAM_TEXT_SIZE];
 
-            format_param(&param_names[i], ours, in_job);
-            format_param(&param_names[i], theirs, here);
+            format_param(&param_names[i], param_value(&job->params, &param_names[i]), in_job);
+            format_param(&param_names[i], param_value(&event->hello->params, &param_names[i]), here);
             refuse_hello(
                 r, event->session, job,
                 "job '%.200s' has begun with other parameters: %s is %s in the job and %s on this node; use the "
@@ -198,6 +205,21 @@ static bool check_params_match(struct rounds *r, struct rounds_job *job, const s
         }
     }
     return true;
+}
+
+/* The larger of two defaults. A value that is given stays: the next node with another one is refused. */
+static void take_node_timeout(struct rounds_job *job, const struct session_params *theirs)
+{
+    struct session_params *ours = &job->params;
+    bool is_larger = theirs->node_timeout_ms > ours->node_timeout_ms;
+
+    if (!is_larger && (theirs->node_timeout_origin != SESSION_TIMEOUT_GIVEN ||
+                       ours->node_timeout_origin == SESSION_TIMEOUT_GIVEN))
+        return;
+    if (is_larger)
+        ours->node_timeout_ms = theirs->node_timeout_ms;
+    ours->node_timeout_origin = theirs->node_timeout_origin;
+    job_want_save(job);
 }
 
 static void refuse_closed(struct rounds *r, const struct rounds_job *job, const struct rounds_event *event)
@@ -379,6 +401,20 @@ static size_t count_jobs_of(const struct rounds *r, uint64_t owner)
     return n;
 }
 
+/* False, and refused. */
+static bool check_node_timeout(struct rounds *r, const struct rounds_event *event)
+{
+    uint32_t ms = event->hello->params.node_timeout_ms, most_ms = r->config.max_node_timeout_ms;
+
+    if (event->owner == 0 || most_ms == 0 || ms <= most_ms)
+        return true;
+    refuse_hello(r, event->session, NULL,
+                 "node_timeout_ms is %u, and the rendezvous takes at most %u from a job without a secret "
+                 "(crund --max-node-timeout)",
+                 ms, most_ms);
+    return false;
+}
+
 /* False, and refused: what an agent without a key or certificate asks for is more than it may have. */
 static bool check_quotas(struct rounds *r, const struct rounds_event *event)
 {
@@ -388,12 +424,9 @@ static bool check_quotas(struct rounds *r, const struct rounds_event *event)
 
     if (event->owner == 0)
         return true;
-    if (c->max_node_timeout_ms > 0 && p->node_timeout_ms > c->max_node_timeout_ms)
-        refuse_hello(r, event->session, NULL,
-                     "node_timeout_ms is %u, and the rendezvous takes at most %u from a job without a secret "
-                     "(crund --max-node-timeout)",
-                     p->node_timeout_ms, c->max_node_timeout_ms);
-    else if (c->max_wait_ms > 0 && wait_ms > c->max_wait_ms)
+    if (!check_node_timeout(r, event))
+        return false;
+    if (c->max_wait_ms > 0 && wait_ms > c->max_wait_ms)
         refuse_hello(
             r, event->session, NULL,
             "join_timeout or last_call_timeout is %u s, and the rendezvous takes at most %u s from a job "
@@ -423,12 +456,18 @@ static struct rounds_job *find_job(struct rounds *r, const struct rounds_event *
         job = NULL;
     }
     if (job) {
-        if (!check_params_match(r, job, event))
+        bool is_known = node_find(job, hello->nonce) != NULL; /* its parameters have been checked */
+
+        if (!is_known && !check_params_match(r, job, event))
             return NULL;
-        if (job->state == ROUNDS_CLOSED && hello->report.generation < 0 && !node_find(job, hello->nonce)) {
+        if (hello->params.node_timeout_ms > job->params.node_timeout_ms && !check_node_timeout(r, event))
+            return NULL;
+        if (job->state == ROUNDS_CLOSED && hello->report.generation < 0 && !is_known) {
             refuse_closed(r, job, event);
             return NULL;
         }
+        if (!is_known)
+            take_node_timeout(job, &hello->params);
         return job;
     }
     if (!check_quotas(r, event))

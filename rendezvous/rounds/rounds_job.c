@@ -13,9 +13,9 @@ enum {
     /* Between two newcomers that end a generation each: doubled each time, and 0 again after a while without one. */
     ADMIT_PAUSE_MIN_MS = 1000,
     ADMIT_PAUSE_MAX_MS = 256000,
-    /* Live members that have not answered are waited for that many node timeouts: longer than the silence
-     * of a dead member, whose end may be the earlier cause. */
-    ENDING_NODE_TIMEOUTS = 2 + SESSION_SLACK_TIMEOUTS,
+    /* Live members that have not answered are waited for that much longer than a dead member is silent, whose end may be the earlier
+     * cause. */
+    ENDING_MS = 3000,
     /* Of the node timeout; see stall_ns(). */
     STALL_PART = 4,
     /* A daemon that is late more often than that in a row is overloaded, and its dead nodes are dead nevertheless. */
@@ -37,6 +37,11 @@ static void notify_generation_end(struct rounds_node *n)
         node_want_view(n);
 }
 
+static uint64_t ending_ns(const struct rounds_job *job)
+{
+    return ms_to_ns(job->params.node_timeout_ms) + ms_to_ns(ENDING_MS);
+}
+
 void job_end_generation(struct rounds_job *job, const struct session_cause *cause, uint64_t when_ns,
                         uint64_t now_ns)
 {
@@ -50,7 +55,7 @@ void job_end_generation(struct rounds_job *job, const struct session_cause *caus
     job->cause = *cause;
     job->cause_ns = when_ns;
     job->n_ending_excuses = 0;
-    job->ending_until_ns = now_ns + ENDING_NODE_TIMEOUTS * ms_to_ns(job->params.node_timeout_ms);
+    job->ending_until_ns = now_ns + ending_ns(job);
     for_each_node(job, notify_generation_end);
     job_want_log(job, ROUNDS_LOG_OVER);
 }
@@ -485,7 +490,7 @@ void job_resume(struct rounds_job *job, uint64_t now_ns)
     uint64_t linger_until_ns = now_ns + job->rounds->config.linger_ns;
 
     job->grace_until_ns = now_ns + job->rounds->config.grace_ns;
-    job->ending_until_ns = job->grace_until_ns + ENDING_NODE_TIMEOUTS * ms_to_ns(job->params.node_timeout_ms);
+    job->ending_until_ns = job->grace_until_ns + ending_ns(job);
     job->begun_ns = now_ns;
     job->cause_ns = 0; /* a cause that was known before the restart is earlier than all that come */
     job->tick_ns = now_ns + stall_ns(job);

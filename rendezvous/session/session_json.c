@@ -35,6 +35,8 @@ static const struct field params_fields[] = {
      .required = true},
     {"node_timeout_ms", FIELD_U32_AT(struct session_params, node_timeout_ms, 1, SESSION_TIMEOUT_MS_MAX),
      .required = true},
+    {"node_timeout_origin",
+     FIELD_U32_AT(struct session_params, node_timeout_origin, 0, SESSION_TIMEOUT_ORIGIN_COUNT - 1)},
     {"local_store", FIELD_U32_AT(struct session_params, local_store, 0, 1)},
     {"foreign", FIELD_U32_AT(struct session_params, foreign, 0, 1)},
     {"lease_ms", FIELD_U32_AT(struct session_params, lease_ms, 0, SESSION_TIMEOUT_MS_MAX)},

@@ -39,14 +39,23 @@ enum {
     SESSION_GENERATION_MAX = 1 << 30,
 };
 
+/* Where a node timeout comes from. Nodes of one job whose default differs, as their releases do, take the larger one. */
+enum session_timeout_origin {
+    SESSION_TIMEOUT_UNKNOWN, /* releases that do not send this have a default of 1 s */
+    SESSION_TIMEOUT_GIVEN,   /* by the user */
+    SESSION_TIMEOUT_DEFAULT,
+    SESSION_TIMEOUT_ORIGIN_COUNT
+};
+
 /* What all nodes of a job have to agree about. */
 struct session_params {
     uint32_t min_nodes, max_nodes;
-    uint32_t max_restarts;    /* after a worker's failure, for the whole job */
-    uint32_t max_changes;     /* after a node joined, left or was lost; restarts are not charged for it */
-    uint32_t join_timeout_ms; /* a round that has not MIN nodes by then fails the job */
-    uint32_t last_call_ms;    /* a round that has MIN nodes waits that long for more */
-    uint32_t node_timeout_ms; /* a node that is silent for so long is dead */
+    uint32_t max_restarts;        /* after a worker's failure, for the whole job */
+    uint32_t max_changes;         /* after a node joined, left or was lost; restarts are not charged for it */
+    uint32_t join_timeout_ms;     /* a round that has not MIN nodes by then fails the job */
+    uint32_t last_call_ms;        /* a round that has MIN nodes waits that long for more */
+    uint32_t node_timeout_ms;     /* a node that is silent for so long is dead */
+    uint32_t node_timeout_origin; /* enum session_timeout_origin */
     uint32_t local_store; /* 1: workers use a store on their own node (crun --worker-store=local, --seal) */
     uint32_t foreign;     /* 1: agents of another launcher decide about the workers (crun --agent-fd) */
     uint32_t lease_ms;    /* see session.h, "Lease"; 0: none, or the rendezvous' own with lease_auto */
@@ -56,7 +65,8 @@ struct session_params {
 #define SESSION_PARAMS_DEFAULT                                                                               \
     {                                                                                                        \
         .min_nodes = 1, .max_nodes = 1, .max_restarts = 0, .max_changes = 1000, .join_timeout_ms = 600000,   \
-        .last_call_ms = 30000, .node_timeout_ms = 1000                                                       \
+        .last_call_ms = 30000, .node_timeout_ms = SESSION_NODE_TIMEOUT_MS_DEFAULT,                           \
+        .node_timeout_origin = SESSION_TIMEOUT_DEFAULT                                                       \
     }
 
 /* Bounds that session_params_fault() checks. */
@@ -64,12 +74,21 @@ enum {
     SESSION_TIMEOUT_MS_MAX =
         30 * 24 * 3600 * 1000u / 2, /* fits the arithmetic, and is longer than any useful timeout */
     SESSION_NODE_TIMEOUT_MS_MIN = 100,
+    SESSION_NODE_TIMEOUT_MS_DEFAULT = 3000, /* 1 s loses healthy nodes of a loaded machine */
+    SESSION_NODE_TIMEOUT_MS_EARLIER = 1000, /* the default of releases that do not send its origin */
     SESSION_LEASE_MS_MIN = 1000,
     SESSION_LEASE_MS_DEFAULT = 15000,
     SESSION_COUNT_MAX = 1000000,
     /* For how many node timeouts more the network may be the reason of a silence. */
     SESSION_SLACK_TIMEOUTS = 2,
 };
+
+/* The node timeout where the user gives none: a shorter lease lowers it. lease_ms: 0: none, or the rendezvous chooses. */
+static inline uint32_t session_default_node_timeout_ms(uint32_t lease_ms)
+{
+    return lease_ms > 0 && lease_ms < SESSION_NODE_TIMEOUT_MS_DEFAULT ? lease_ms
+                                                                      : SESSION_NODE_TIMEOUT_MS_DEFAULT;
+}
 
 /* One life of one agent. A restarted agent is another. */
 struct session_nonce {
@@ -264,6 +283,9 @@ const char *session_verdict_name(unsigned verdict);
 
 /* What is wrong with parameters or a hello by itself, as a sentence; NULL: nothing. */
 const char *session_params_fault(const struct session_params *p);
+
+/* Whether nodes with these parameters may be in one job: the node timeouts are equal, or defaults of their releases. */
+bool session_node_timeouts_agree(const struct session_params *a, const struct session_params *b);
 const char *session_hello_fault(const struct session_hello *h);
 
 /* A sentence about a cause, without a final newline. */

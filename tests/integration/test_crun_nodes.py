@@ -17,6 +17,7 @@ import pytest
 import jobs
 import nodes as lib
 from crund import Crund
+from session_agent import Agent
 
 pytestmark = pytest.mark.sanitize
 
@@ -25,9 +26,8 @@ ALL_COME = "last_call_timeout=60"  # no test waits for it: the first generation 
 SHOW = "echo GENERATION $CRUN_GENERATION COUNT $TORCHELASTIC_RESTART_COUNT RANK $RANK/$WORLD_SIZE AT $MASTER_ADDR:$MASTER_PORT; "
 
 
-def options(port, *more, nnodes=3, conf="", host="127.0.0.1", silence_ms=10000):
-    """silence_ms: the default of a second is little for a machine that may be busy with something else."""
-    conf = f"node_timeout_ms={silence_ms}" + (f",{conf}" if conf else "")
+def options(port, *more, nnodes=3, conf="", host="127.0.0.1", silence_ms=None):
+    conf = ",".join([conf] * bool(conf) + [f"node_timeout_ms={silence_ms}"] * bool(silence_ms))
     return [f"--nnodes={nnodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={host}:{port}", "--rdzv-id=job",
             f"--rdzv-conf={conf}", *more]
 
@@ -279,7 +279,7 @@ def test_stopped_agent_is_lost_and_joins_again(tmp_path):
     """SIGSTOP: silent for longer than node_timeout_ms. When it goes on, it stops its old workers and comes back."""
     port = lib.free_port()
     with lib.Nodes(tmp_path) as nodes:
-        start_behind_host(nodes, 3, port, "exec sleep 600", nnodes="2:3", conf=ALL_COME, silence_ms=3000)
+        start_behind_host(nodes, 3, port, "exec sleep 600", nnodes="2:3", conf=ALL_COME)
         wait_for_generation(nodes, 0, 3)
         nodes[2].signal(signal.SIGSTOP)
         wait_for_generation(nodes, 1, 2)
@@ -337,10 +337,22 @@ def test_endpoints_by_name_and_of_ipv6(tmp_path, host):
         assert re.fullmatch(r"[0-9a-f.:]+", at), at
 
 
+def test_a_node_of_an_earlier_release_has_another_default(tmp_path):
+    """It does not send the origin of its node timeout of 1 s. With the larger one it is lost after 3 s of silence, and not before."""
+    with Crund(jobs.build_folder()) as crund, lib.Nodes(tmp_path) as nodes, \
+            Agent(crund.port, min_nodes=2, max_nodes=2, max_restarts=0, max_changes=1000, join_timeout_ms=600000,
+                  last_call_ms=30000, node_timeout_ms=1000) as earlier:
+        earlier.params["lease_auto"] = 1
+        earlier.join()
+        nodes.crun(*options(crund.port, "--security=open", nnodes=2), "--no-python", "sleep", "600")
+        earlier.start()
+        nodes[0].wait_for("was lost: nothing was received from it for 3")
+
+
 def test_killed_host_of_the_rendezvous_comes_back(tmp_path):
     """Those that are left keep their workers and redial; with the new one they go on where they were."""
     port = lib.free_port()
-    more = {"nnodes": "2:3", "conf": ALL_COME, "silence_ms": 3000}
+    more = {"nnodes": "2:3", "conf": ALL_COME}
     with lib.Nodes(tmp_path) as nodes:
         start_behind_host(nodes, 3, port, "exec sleep 600", **more)
         wait_for_generation(nodes, 0, 3)
@@ -381,7 +393,7 @@ def test_two_jobs_on_one_daemon(tmp_path):
         for job in "ab":
             for _ in range(2):
                 nodes.crun("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{crund.port}",
-                           f"--rdzv-id={job}", "--rdzv-conf=node_timeout_ms=10000", "--no-python", "sh", "-c", f"{SHOW} [ ${{RANK}}{job} != 1b ]")
+                           f"--rdzv-id={job}", "--no-python", "sh", "-c", f"{SHOW} [ ${{RANK}}{job} != 1b ]")
         assert nodes.codes() == [0, 0, 1, 1], nodes.texts()
 
 
@@ -407,7 +419,7 @@ def slow_error_files(ms):
 
 
 def test_a_disk_that_is_slow_costs_one_restart_and_no_node(tmp_path):
-    """A node with 32 workers, whose error files take 100 ms each: with the default node timeout of a second."""
+    """A node with 32 workers, whose error files take 100 ms each: with a node timeout of a second."""
     port = lib.free_port()
     with Crund(jobs.build_folder(), listen=(f"127.0.0.1:{port}",)), lib.Nodes(tmp_path) as nodes:
         for n_workers, ms in (32, 100), (1, 100):

@@ -273,6 +273,8 @@ void agent_boot(struct sim *sim, unsigned agent)
     a->paused_until_ns = a->guardian_ns = 0;
     disturb(sim, agent, sim->now_ns + 10 * SIM_S); /* its former life may still have to be buried */
     *hello = session_hello_of_node(&sim->scenario.params, agent_n_workers(agent));
+    if (sim->scenario.mixes_releases && agent % 2)
+        scenario_make_earlier(&hello->params);
     hello->job[0] = (char)('A' + daemon_job_of(sim, agent));
     hello->nonce = (struct session_nonce){random_u64(&sim->random), ++sim->n_nonces};
     hello->node_rank = sim->scenario.hints ? (int32_t)(agent / sim->scenario.n_jobs) : -1;

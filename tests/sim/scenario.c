@@ -107,6 +107,12 @@ static void choose_lease(struct sim_scenario *sc, struct random *r)
         sc->clock_ppm = 10000;
 }
 
+void scenario_make_earlier(struct session_params *params)
+{
+    params->node_timeout_ms = SESSION_NODE_TIMEOUT_MS_EARLIER;
+    params->node_timeout_origin = SESSION_TIMEOUT_UNKNOWN;
+}
+
 uint32_t scenario_lease_ms(const struct sim *sim)
 {
     return sim->scenario.params.lease_auto ? sim->scenario.own_lease_ms : sim->scenario.params.lease_ms;
@@ -205,6 +211,8 @@ void scenario_choose(struct sim *sim, unsigned n_agents, bool has_etcd)
     choose_params(sc, r);
     if (has_etcd && random_percent(r, 40)) /* so that agents may wait for a daemon that is paused */
         sc->params.node_timeout_ms = (uint32_t)random_between(r, 3000, 8000);
+    sc->mixes_releases =
+        sc->params.node_timeout_ms > SESSION_NODE_TIMEOUT_MS_EARLIER && random_percent(r, 25);
     choose_lease(sc, r);
     choose_network(sc, r);
     choose_disk(sc, r);

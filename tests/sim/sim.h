@@ -140,6 +140,7 @@ struct sim_scenario {
     int64_t clock_ppm;      /* at most that much are clocks fast or slow */
     uint32_t own_lease_ms;  /* of the daemon, for jobs that leave it to that */
     bool hints;             /* agents ask for the group rank of their number */
+    bool mixes_releases;    /* every other agent has a smaller default of the node timeout */
     bool codec;             /* messages pass through frames and JSON, in slices */
     unsigned fault_percent[FAULT_COUNT];
     uint64_t fault_every_ns;
@@ -551,6 +552,7 @@ void workers_fence(struct sim *sim, unsigned agent);
 /* Whether processes are there that nothing has killed. */
 bool workers_run(const struct sim_agent *a);
 /* The lease of the job; 0: none. */
+void scenario_make_earlier(struct session_params *params); /* as an earlier release has them */
 uint32_t scenario_lease_ms(const struct sim *sim);
 
 /* check.c */

@@ -29,7 +29,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* How long another run may hold the lock: five of crun's default node timeouts. */
+/* How long another run may hold the lock: longer than crun's default node timeout. */
 enum { LOCK_WAIT_MS = 5000, LOCK_PAUSE_MS = 50 };
 
 /* ---- the system ---- */

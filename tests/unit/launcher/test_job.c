@@ -172,7 +172,7 @@ static void test_meeting(void **state)
          "127.0.0.1",
          7,
          600000,
-         1000,
+         3000,
          JOB_HOSTS_IF_LOCAL},
         {{{"--nnodes=1:3", "--rdzv-endpoint=h:9", "x"}},
          JOB_STATIC,
@@ -182,9 +182,9 @@ static void test_meeting(void **state)
          "h",
          9,
          600000,
-         1000,
+         3000,
          JOB_HOSTS_IF_LOCAL},
-        {{{"--nnodes=2", "x"}}, JOB_STATIC, 2, 2, 0, "127.0.0.1", 29500, 600000, 1000, JOB_HOSTS_IF_LOCAL},
+        {{{"--nnodes=2", "x"}}, JOB_STATIC, 2, 2, 0, "127.0.0.1", 29500, 600000, 3000, JOB_HOSTS_IF_LOCAL},
         {{{"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=h", "x"}},
          JOB_ROUNDS,
          2,
@@ -193,7 +193,7 @@ static void test_meeting(void **state)
          "h",
          29400,
          600000,
-         1000,
+         3000,
          JOB_HOSTS_IF_LOCAL},
         {{{"--nnodes=2:4", "--rdzv-backend=c10d", "--rdzv-endpoint=[fe80::1]:8", "--node-rank=3",
            "--rdzv-conf=join_timeout=5,node_timeout_ms=250,is_host=Yes", "x"}},
@@ -214,7 +214,7 @@ static void test_meeting(void **state)
          "h",
          0,
          600000,
-         1000,
+         3000,
          JOB_HOSTS_NOT},
         {{{"--nnodes=1:4", "--standalone", "x"}},
          JOB_ALONE,
@@ -224,7 +224,7 @@ static void test_meeting(void **state)
          "127.0.0.1",
          0,
          600000,
-         1000,
+         3000,
          JOB_HOSTS_IF_LOCAL},
     };
 
@@ -263,6 +263,36 @@ static void test_several_endpoints(void **state)
     assert_string_equal(o.job.more_endpoints[1].host, "h3");
     assert_int_equal(o.job.more_endpoints[1].port, 8);
     part(&o);
+}
+
+/* A shorter lease lowers the default, and what was given stays. */
+static void test_node_timeout(void **state)
+{
+#define NODE "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=h"
+    static const struct {
+        struct conversation said;
+        uint32_t ms, origin;
+    } cases[] = {
+        {{{NODE, "x"}}, 3000, SESSION_TIMEOUT_DEFAULT},
+        {{{NODE, "--lease=1", "x"}}, 1000, SESSION_TIMEOUT_DEFAULT},
+        {{{NODE, "--lease=2.5", "x"}}, 2500, SESSION_TIMEOUT_DEFAULT},
+        {{{NODE, "--lease=15", "x"}}, 3000, SESSION_TIMEOUT_DEFAULT},
+        {{{NODE, "--lease=0", "x"}}, 3000, SESSION_TIMEOUT_DEFAULT},
+        {{{NODE, "--rdzv-conf=node_timeout_ms=3000", "x"}}, 3000, SESSION_TIMEOUT_GIVEN},
+        {{{NODE, "--rdzv-conf=node_timeout_ms=700", "--lease=1", "x"}}, 700, SESSION_TIMEOUT_GIVEN},
+    };
+#undef NODE
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct outcome o;
+
+        hold(&cases[i].said, &o);
+        if (o.result)
+            fail_msg("case %zu: %s", i, o.error);
+        assert_int_equal(o.job.params.node_timeout_ms, cases[i].ms);
+        assert_int_equal(o.job.params.node_timeout_origin, cases[i].origin);
+        part(&o);
+    }
 }
 
 /* ------------------------------------------------------------------ refusals and warnings */
@@ -686,6 +716,7 @@ int main(void)
         cmocka_unit_test(test_who_has_the_store),
         cmocka_unit_test(test_meeting),
         cmocka_unit_test(test_several_endpoints),
+        cmocka_unit_test(test_node_timeout),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -51,6 +51,7 @@ static int set_up(void **state)
     config.seed = 42;
     t->now_ns = 1000000 * MS;
     t->params = (struct session_params)SESSION_PARAMS_DEFAULT;
+    t->params.node_timeout_ms = 1000;
     rounds_init(&t->rounds, &config);
     for (unsigned i = 0; i < AGENTS_MAX; i++)
         rounds_conn_init(&t->agents[i].session);
@@ -2148,6 +2149,112 @@ static void other_parameters_are_refused_by_name(void **state)
     assert_contains(t->agents[2].view.cause.text, "has to be MIN:MAX");
 }
 
+/* Node timeouts of the nodes of a job, in the order in which they come. */
+static const struct timeout_mix {
+    const char *name;
+    struct {
+        uint32_t ms, origin;
+        bool is_refused;
+    } nodes[4];
+    uint32_t ms; /* of the job in the end */
+} timeout_mixes[] = {
+    {"an earlier release first",
+     {{1000, SESSION_TIMEOUT_UNKNOWN, false}, {3000, SESSION_TIMEOUT_DEFAULT, false}},
+     3000},
+    {"an earlier release later",
+     {{3000, SESSION_TIMEOUT_DEFAULT, false}, {1000, SESSION_TIMEOUT_UNKNOWN, false}},
+     3000},
+    {"a later release",
+     {{1000, SESSION_TIMEOUT_UNKNOWN, false},
+      {5000, SESSION_TIMEOUT_DEFAULT, false},
+      {3000, SESSION_TIMEOUT_DEFAULT, false}},
+     5000},
+    {"given, and a default",
+     {{2000, SESSION_TIMEOUT_GIVEN, false}, {3000, SESSION_TIMEOUT_DEFAULT, true}},
+     2000},
+    {"a default, and given",
+     {{3000, SESSION_TIMEOUT_DEFAULT, false}, {1000, SESSION_TIMEOUT_GIVEN, true}},
+     3000},
+    {"both given", {{2000, SESSION_TIMEOUT_GIVEN, false}, {1000, SESSION_TIMEOUT_GIVEN, true}}, 2000},
+    {"given the same as a default",
+     {{1000, SESSION_TIMEOUT_UNKNOWN, false},
+      {1000, SESSION_TIMEOUT_GIVEN, false},
+      {3000, SESSION_TIMEOUT_DEFAULT, true}},
+     1000},
+    {"given to an earlier release",
+     {{2000, SESSION_TIMEOUT_UNKNOWN, false}, {3000, SESSION_TIMEOUT_DEFAULT, true}},
+     2000},
+};
+
+static const struct rounds_job *the_job(const struct table *t)
+{
+    return list_entry(t->rounds.jobs.next, struct rounds_job, in_rounds);
+}
+
+static void defaults_of_releases_become_the_larger_one(void **state)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(timeout_mixes); i++) {
+        const struct timeout_mix *mix = &timeout_mixes[i];
+        struct table *t;
+
+        assert_int_equal(tear_down(state), 0);
+        assert_int_equal(set_up(state), 0);
+        t = *state;
+        t->params.min_nodes = t->params.max_nodes = 4;
+        for (unsigned n = 0; n < ARRAY_SIZE(mix->nodes) && mix->nodes[n].ms > 0; n++) {
+            t->params.node_timeout_ms = mix->nodes[n].ms;
+            t->params.node_timeout_origin = mix->nodes[n].origin;
+            join(t, n);
+            if ((t->agents[n].view.kind == SESSION_VIEW_REFUSED) != mix->nodes[n].is_refused)
+                fail_msg("%s: node %u: %s", mix->name, n, t->agents[n].view.cause.text);
+        }
+        if (the_job(t)->params.node_timeout_ms != mix->ms)
+            fail_msg("%s: %u ms", mix->name, the_job(t)->params.node_timeout_ms);
+        hello(t, 0); /* again */
+        assert_int_equal(t->agents[0].view.kind, SESSION_VIEW_WAIT);
+    }
+}
+
+/* From then on: both nodes are silent, and the one of the earlier release is lost after 3 s. */
+static void the_larger_default_holds_for_nodes_that_are_there(void **state)
+{
+    struct table *t = *state;
+
+    t->params.min_nodes = t->params.max_nodes = 2;
+    t->params.node_timeout_origin = SESSION_TIMEOUT_UNKNOWN;
+    join(t, 0);
+    t->params.node_timeout_ms = 3000;
+    t->params.node_timeout_origin = SESSION_TIMEOUT_DEFAULT;
+    join(t, 1);
+    alive(t, 0);
+    assert_view(t, 0, SESSION_VIEW_START);
+    say(t, 0, SESSION_RUNNING);
+    say(t, 1, SESSION_RUNNING);
+    pass(t, 2900);
+    assert_int_equal(the_job(t)->state, ROUNDS_RUNNING);
+    pass(t, 200);
+    assert_int_not_equal(the_job(t)->state, ROUNDS_RUNNING);
+}
+
+/* The rendezvous has a limit for jobs without a secret, which a later node does not raise. */
+static void a_larger_default_is_bounded(void **state)
+{
+    struct table *t = *state;
+
+    t->rounds.config.max_node_timeout_ms = 2000;
+    t->owner = 7;
+    t->params.min_nodes = t->params.max_nodes = 2;
+    t->params.node_timeout_origin = SESSION_TIMEOUT_UNKNOWN;
+    join(t, 0);
+    t->params.node_timeout_ms = 3000;
+    t->params.node_timeout_origin = SESSION_TIMEOUT_DEFAULT;
+    join(t, 1);
+    assert_view(t, 1, SESSION_VIEW_REFUSED);
+    assert_contains(t->agents[1].view.cause.text,
+                    "node_timeout_ms is 3000, and the rendezvous takes at most 2000");
+    assert_int_equal(the_job(t)->params.node_timeout_ms, 1000);
+}
+
 /* A refusal that depends on a job waits for its state to be saved, as any view of it. */
 static void refusals_name_the_job_that_they_depend_on(void **state)
 {
@@ -3139,6 +3246,9 @@ int main(void)
         TEST(control_characters_are_refused),
         TEST(every_kind_has_a_name),
         TEST(other_parameters_are_refused_by_name),
+        TEST(defaults_of_releases_become_the_larger_one),
+        TEST(the_larger_default_holds_for_nodes_that_are_there),
+        TEST(a_larger_default_is_bounded),
         TEST(refusals_name_the_job_that_they_depend_on),
         TEST(jobs_do_not_see_each_other),
         TEST(limits_of_jobs_and_nodes_are_told),

@@ -42,6 +42,7 @@ static int set_up(void **state)
     if (!t)
         return -1;
     t->now_ns = 5000 * MS;
+    config.hello.params.node_timeout_ms = 1000;
     session_init(&t->session, &config);
     *state = t;
     return 0;
