@@ -47,7 +47,7 @@ def files(folder, name, ca="ca"):
 
 def options(port, *more, host="localhost", nnodes=2, conf="last_call_timeout=60,join_timeout=30", job="job"):
     return [f"--nnodes={nnodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={host}:{port}", f"--rdzv-id={job}",
-            f"--rdzv-conf=node_timeout_ms=10000,{conf}", *more]
+            f"--rdzv-conf={conf}", *more]
 
 
 def program(script):
@@ -124,7 +124,7 @@ def run_with_endpoints(nodes, crund, at, made):
     ports = [crund.port if i == at else lib.free_port() for i in range(3)]
     endpoints = ",".join(f"{host}:{port}" for (host, _, _), port in zip(ENDPOINTS, ports))
     return nodes.crun("--nnodes=1:2", "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoints}", "--rdzv-id=job",
-                      "--rdzv-conf=node_timeout_ms=10000,join_timeout=6,last_call_timeout=1", *files(made, "node"),
+                      "--rdzv-conf=join_timeout=6,last_call_timeout=1", *files(made, "node"),
                       *program("echo RAN"))
 
 

@@ -80,7 +80,7 @@ def test_wall_clocks_that_are_hours_apart_and_jump(tmp_path):
     with lib.Nodes(tmp_path) as nodes:
         for i, skew in enumerate(skews):
             nodes.crun("--nnodes=2:3", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job",
-                       f"--node-rank={i}", "--rdzv-conf=last_call_timeout=60,node_timeout_ms=5000", "--max-restarts=1", f"--event-log={tmp_path}/events{i}",
+                       f"--node-rank={i}", "--rdzv-conf=last_call_timeout=60", "--max-restarts=1", f"--event-log={tmp_path}/events{i}",
                        "--no-python", "sh", "-c", SCRIPT, env=skew.env())
             if i == 0:
                 nodes[0].wait_for("1/3 nodes")  # this one serves
@@ -113,7 +113,7 @@ def test_monotonic_clocks_of_other_machines(tmp_path):
     with lib.Nodes(tmp_path) as nodes:
         for i in range(3):
             nodes.crun("--nnodes=3", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job",
-                       f"--node-rank={i}", "--rdzv-conf=node_timeout_ms=10000", "--no-python", "sh", "-c", script, prefix=SHIFTED if i == 1 else ())
+                       f"--node-rank={i}", "--no-python", "sh", "-c", script, prefix=SHIFTED if i == 1 else ())
             if i == 0:
                 nodes[0].wait_for("1/3 nodes")
         assert nodes.codes() == [1, 1, 1], nodes.texts()

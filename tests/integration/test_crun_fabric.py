@@ -77,7 +77,7 @@ def is_connected(fabric, host):
 def start_through(proxy, nodes, told):
     for _ in range(2):
         nodes.crun("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{proxy.port}", "--rdzv-id=job",
-                   "--rdzv-conf=is_host=0,node_timeout_ms=10000", "--max-restarts=3", "--no-python", campaign.lib_program("notice_watcher"), told)
+                   "--rdzv-conf=is_host=0", "--max-restarts=3", "--no-python", campaign.lib_program("notice_watcher"), told)
 
 
 def wait_lines(told, n):

@@ -22,7 +22,7 @@ class Agent:
         ours, theirs = socket.socketpair()
         self.process = subprocess.Popen(
             [jobs.crun(), f"--agent-fd={theirs.fileno()}", f"--nnodes={nnodes}", "--rdzv-backend=c10d",
-             f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job", "--rdzv-conf=last_call_timeout=1,node_timeout_ms=10000",
+             f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job", "--rdzv-conf=last_call_timeout=1",
              *options], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, pass_fds=[theirs.fileno()])
         theirs.close()
         ours.settimeout(30)
@@ -144,7 +144,7 @@ def test_no_mix_with_nodes_of_crun(agents):
     a.send(do="ready")
     jobs.wait_for(lambda: "1/2 nodes" in agents.daemon.log())  # else the other one could be the first
     p = jobs.run([jobs.crun(), "--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{agents.port}", "--rdzv-id=job",
-                  "--rdzv-conf=last_call_timeout=1,node_timeout_ms=10000", "--no-python", "true"])
+                  "--rdzv-conf=last_call_timeout=1", "--no-python", "true"])
     refused = [line for line in p.stderr.splitlines() if "the launcher is " in line]
     assert p.returncode == 1 and len(refused) == 1 and "is torchrun with --rdzv-backend=crun in the job and crun on this node" in refused[0], p.stderr
 

@@ -408,7 +408,7 @@ def test_one_report_over_all_nodes(tmp_path):
     with lib.Nodes(tmp_path) as nodes:
         for i in range(2):
             nodes.crun("--nnodes=2", "--nproc-per-node=2", f"--node-rank={i}", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job",
-                       "--rdzv-conf=node_timeout_ms=10000", "--hang-timeout=3", f"--log-dir={tmp_path / f'logs{i}'}",
+                       "--hang-timeout=3", f"--log-dir={tmp_path / f'logs{i}'}",
                        f"--event-log={tmp_path / f'events{i}'}", "--no-python", sys.executable, str(path))
         jobs.wait_for(lambda: all(hangs.find_event(tmp_path / f"events{i}", "hang") for i in range(2)), 60)
         found = [hangs.find_event(tmp_path / f"events{i}", "hang") for i in range(2)]
@@ -428,7 +428,7 @@ def test_crunctl_takes_the_stacks_of_all_nodes(tmp_path, runtime):
         for i, folder in enumerate(folders):
             folder.mkdir()
             nodes.crun("--nnodes=2", "--nproc-per-node=2", f"--node-rank={i}", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job",
-                       f"--rdzv-conf=node_timeout_ms=10000,is_host={1 - i}", "--hang-timeout=0", f"--log-dir={tmp_path / f'logs{i}'}", "--no-python",
+                       f"--rdzv-conf=is_host={1 - i}", "--hang-timeout=0", f"--log-dir={tmp_path / f'logs{i}'}", "--no-python",
                        sys.executable, "-c", "import time; print('up', flush=True); time.sleep(1000)", env={"XDG_RUNTIME_DIR": str(folder)})
         jobs.wait_for(lambda: all(node.text().count("up") == 2 for node in nodes), 60)
         crunctl = pathlib.Path(jobs.crun()).parent / "crunctl"

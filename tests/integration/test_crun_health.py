@@ -11,7 +11,7 @@ import pytest
 import jobs
 import nodes as lib
 
-ALL_COME = "last_call_timeout=60,node_timeout_ms=10000"
+ALL_COME = "last_call_timeout=60"
 
 
 def crun(*args, env=None, **more):
@@ -189,8 +189,8 @@ def test_an_ill_node_that_is_needed_checks_again(tmp_path):
 def test_too_few_nodes_are_well(tmp_path):
     port = lib.free_port()
     with lib.Nodes(tmp_path) as nodes:
-        start(nodes, port, 0, "true", "true", nnodes="2", conf="join_timeout=4,node_timeout_ms=10000")
-        start(nodes, port, 1, "echo Xid 79; false", "true", nnodes="2", conf="join_timeout=4,node_timeout_ms=10000")
+        start(nodes, port, 0, "true", "true", nnodes="2", conf="join_timeout=4")
+        start(nodes, port, 1, "echo Xid 79; false", "true", nnodes="2", conf="join_timeout=4")
         assert nodes.codes() == [1, 1], nodes.texts()
         assert all("left out: " in node.text() and "Xid 79" in node.text() for node in nodes), nodes.texts()
 
@@ -198,9 +198,9 @@ def test_too_few_nodes_are_well(tmp_path):
 def test_a_signal_while_the_node_is_checked(tmp_path):
     port = lib.free_port()
     with lib.Nodes(tmp_path) as nodes:
-        start(nodes, port, 0, "true", "echo RANK $RANK/$WORLD_SIZE", nnodes="1:2", conf="last_call_timeout=3,node_timeout_ms=10000")
+        start(nodes, port, 0, "true", "echo RANK $RANK/$WORLD_SIZE", nnodes="1:2", conf="last_call_timeout=3")
         jobs.wait_for(lambda: lib.can_connect(port))  # it serves the rendezvous: without that one the job ends
-        second = start(nodes, port, 1, "echo begun; exec sleep 3600", "true", nnodes="1:2", conf="last_call_timeout=3,node_timeout_ms=10000")
+        second = start(nodes, port, 1, "echo begun; exec sleep 3600", "true", nnodes="1:2", conf="last_call_timeout=3")
         second.wait_for("begun")
         second.signal(signal.SIGTERM)
         assert second.wait(20) == 1, second.text()

@@ -79,7 +79,7 @@ def test_sigterm_to_one_node_of_a_training_job(tmp_path, who):
     def start(nodes, *more):
         for rank in range(3):
             nodes.crun("--nnodes=3", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job",
-                       f"--node-rank={rank}", "--rdzv-conf=node_timeout_ms=10000", "--no-python", *args, *more)
+                       f"--node-rank={rank}", "--no-python", *args, *more)
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir(), second.mkdir()
     with lib.Nodes(first) as nodes:
@@ -112,7 +112,7 @@ def test_nodes_in_a_hurry_do_not_stretch_the_budget(tmp_path, round_):
 
     def start(nodes):
         return nodes.crun("--nnodes=2:3", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job",
-                          "--rdzv-conf=last_call_timeout=1,node_timeout_ms=3000", f"--max-restarts={MAX_RESTARTS}",
+                          "--rdzv-conf=last_call_timeout=1", f"--max-restarts={MAX_RESTARTS}",
                           "--no-python", "sh", "-c", "echo AT $CRUN_GENERATION $TORCHELASTIC_RESTART_COUNT $WORLD_SIZE; exec sleep 600")
 
     def runs(nodes, n, after, count):

@@ -119,7 +119,7 @@ def test_two_nodes(tmp_path):
     with lib.Nodes(tmp_path) as nodes:
         for node in range(2):
             nodes.crun("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job",
-                       "--rdzv-conf=node_timeout_ms=10000", "--max-restarts=3", "--shutdown-timeout=5", "-t", "3", "--on-line=loss=nan=stop",
+                       "--max-restarts=3", "--shutdown-timeout=5", "-t", "3", "--on-line=loss=nan=stop",
                        "--no-python", "sh", "-c", "test $RANK = 1 && echo loss=nan; exec sleep 100")
         assert nodes.codes() == [1, 1], nodes.texts()
         assert all("it printed a line that --on-line has a rule for" in node.text() for node in nodes), nodes.texts()

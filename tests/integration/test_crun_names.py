@@ -61,7 +61,7 @@ def make_etc(folder, host, names="", nsswitch=FILES_ONLY):
 
 def start(nodes, fabric, host, etc, endpoint, *more, conf="last_call_timeout=1", nnodes=N_HOSTS):
     return nodes.crun(f"--nnodes={nnodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", "--rdzv-id=job",
-                      f"--rdzv-conf={conf},{lib.PATIENT}", f"--node-rank={host}", *more, "--no-python", sys.executable, MEETS,
+                      f"--rdzv-conf={conf}", f"--node-rank={host}", *more, "--no-python", sys.executable, MEETS,
                       prefix=fabric.prefix_with_etc(host, etc))
 
 
@@ -161,7 +161,7 @@ def test_a_name_that_comes_late(fabric, tmp_path, resolver, round_):
         with lib.Nodes(tmp_path) as nodes:
             for host in range(N_HOSTS):
                 nodes.crun(f"--nnodes={N_HOSTS}", "--rdzv-backend=c10d", f"--rdzv-endpoint=node0:{PORT}", "--rdzv-id=job",
-                           f"--rdzv-conf=join_timeout=120,{lib.PATIENT}", "--no-python",
+                           "--rdzv-conf=join_timeout=120", "--no-python",
                            jobs.build_folder() / "tests" / "workers" / "notice_watcher", told,
                            prefix=fabric.prefix_with_etc(host, etcs[host]))
             for node in nodes:
@@ -236,7 +236,7 @@ def translated():
 
 def start_translated(nodes, fabric, host, rank, *more, nnodes=2):
     return nodes.crun(f"--nnodes={nnodes}", "--rdzv-backend=c10d", "--rdzv-endpoint=10.77.0.1:29400", "--rdzv-id=job",
-                      f"--rdzv-conf=last_call_timeout=1,is_host=0,{lib.PATIENT}", f"--node-rank={rank}", *more, "--no-python",
+                      "--rdzv-conf=last_call_timeout=1,is_host=0", f"--node-rank={rank}", *more, "--no-python",
                       sys.executable, MEETS, prefix=fabric.prefix(host))
 
 
@@ -269,7 +269,7 @@ def test_a_master_on_this_side_of_the_nat(translated, tmp_path):
 
 def start_waiting(nodes, fabric, host, rank, *more):
     return nodes.crun("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=10.77.0.1:29400", "--rdzv-id=job",
-                      f"--rdzv-conf=is_host=0,{lib.PATIENT}", f"--node-rank={rank}", *more, "--no-python", "sh", "-c",
+                      "--rdzv-conf=is_host=0", f"--node-rank={rank}", *more, "--no-python", "sh", "-c",
                       "echo STARTED; exec sleep 600", prefix=fabric.prefix(host))
 
 

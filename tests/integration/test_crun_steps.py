@@ -58,7 +58,7 @@ def test_two_nodes(tmp_path):
     with lib.Nodes(tmp_path) as nodes:
         for _ in range(2):
             nodes.crun("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job",
-                       "--rdzv-conf=node_timeout_ms=10000", "--max-restarts=6", "--restart-pause=0", "--shutdown-timeout=5",
+                       "--max-restarts=6", "--restart-pause=0", "--shutdown-timeout=5",
                        "--max-restarts-without-progress=1", "--no-python", sys.executable, "-c", WORKER, tmp_path, "4,5,5")
         assert nodes.codes() == [1, 1], nodes.texts()
         assert all("the last restart has not got beyond step 5" in node.text() for node in nodes), nodes.texts()

@@ -220,7 +220,7 @@ def test_history_of_a_job_that_starts_late(folders):
 
 def test_history_of_several_nodes_is_that_of_the_first(folders):
     """A home that all nodes share has one file: a large job does not push the user's others out of it."""
-    several = ["--nnodes=3", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{nodes.free_port()}", "--rdzv-conf=node_timeout_ms=10000",
+    several = ["--nnodes=3", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{nodes.free_port()}",
                "--no-python", "sleep", "0.5"]
     started = [start(folders, *several) for _ in range(3)]
     for p in started:

@@ -33,7 +33,7 @@ class Job:
     def start(self, env=None, max_restarts=0):
         for host in range(3):
             self.nodes.crun(f"--nnodes={self.nnodes}", "--nproc-per-node=1", "--rdzv-backend=c10d",
-                            f"--rdzv-endpoint={self.fabric.address(3)}:29400", "--rdzv-id=j", f"--rdzv-conf=last_call_timeout=5,{lib.PATIENT}",
+                            f"--rdzv-endpoint={self.fabric.address(3)}:29400", "--rdzv-id=j", f"--rdzv-conf=last_call_timeout=5",
                             f"--max-restarts={max_restarts}", "--security=open", "--no-python", jobs.train(), "mnist",
                             "--data", self.data, "--epochs", "1000000", "--metrics", self.metrics,
                             prefix=self.fabric.prefix(host), env=env)

@@ -43,7 +43,7 @@ def munged(monkeypatch, tmp_path):
 
 def options(port, *more, conf="last_call_timeout=60,join_timeout=30"):
     return ["--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job",
-            f"--rdzv-conf=node_timeout_ms=10000,{conf}", *more]
+            f"--rdzv-conf={conf}", *more]
 
 
 def program(script):

@@ -334,7 +334,7 @@ def test_workers_notice_nothing_of_kill_9(tmp_path):
         try:
             for _ in range(3):
                 nodes.crun("--nnodes=3", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job",
-                           "--rdzv-conf=node_timeout_ms=4000", "--max-restarts=1", "--no-python", "sh", "-c", script)
+                           "--max-restarts=1", "--no-python", "sh", "-c", script)
             assert wait_until(lambda: len(seen(nodes, 0)) == 3, 60), nodes.texts() + c.log()
             for seconds in (1, 5):
                 c.__exit__()

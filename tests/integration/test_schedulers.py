@@ -7,7 +7,7 @@ import socket
 import yaml
 
 import jobs
-from nodes import PATIENT, Nodes, free_port
+from nodes import Nodes, free_port
 
 MANIFEST = jobs.ROOT / "launcher" / "kubernetes" / "jobset.yaml"
 PORT_FIRST, PORTS = 20000, 12000  # launcher/cli/slurm.h
@@ -44,7 +44,7 @@ def test_a_step_needs_no_endpoint(tmp_path):
     env = {"SLURM_JOB_ID": str(job), "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "localhost,other[1-3]"}
     with Nodes(tmp_path) as nodes:
         for task in range(2):
-            nodes.crun("--nnodes=2", f"--rdzv-conf={PATIENT}", *TOY, env={**env, "SLURM_PROCID": str(task)})
+            nodes.crun("--nnodes=2", *TOY, env={**env, "SLURM_PROCID": str(task)})
         assert nodes.codes() == [0, 0], nodes.texts()
         texts = [node.text() for node in nodes]
     for text in texts:
@@ -89,7 +89,7 @@ def test_the_manifest_makes_a_job(tmp_path):
                PET_RDZV_ENDPOINT=f"localhost:{free_port()}")
     with Nodes(tmp_path) as nodes:
         for _ in range(2):
-            nodes.crun(f"--rdzv-conf={PATIENT}", *TOY, env=env)
+            nodes.crun(*TOY, env=env)
         assert nodes.codes() == [0, 0], nodes.texts()
         assert learned("".join(node.text() for node in nodes)) == alone(*TOY, n=2)
 

@@ -33,7 +33,7 @@ def secret_file(folder, text=SECRET, name="secret", mode=0o600):
 
 def options(port, *more, job="job", nnodes=2, conf="last_call_timeout=60,join_timeout=30"):
     return [f"--nnodes={nnodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", f"--rdzv-id={job}",
-            f"--rdzv-conf=node_timeout_ms=10000,{conf}", *more]
+            f"--rdzv-conf={conf}", *more]
 
 
 def program(script):

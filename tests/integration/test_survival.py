@@ -14,7 +14,7 @@ def missing():
 
 def test_faults_of_the_control_plane_cost_no_restart():
     skip_if(missing())
-    p = jobs.run_soak("survival.py", "--jobs=train,store", "--lease=15", "--node-timeout=5", "--rounds=3", "--in-order",
+    p = jobs.run_soak("survival.py", "--jobs=train,store", "--lease=15", "--rounds=3", "--in-order",
                       "kill-leader", "kill-etcd", "cut-follower", timeout=500)
     assert p.returncode == 0, p.stdout[-20000:] + p.stderr
     rows = re.findall(r"^(kill-leader|kill-etcd|cut-follower) +1 ", p.stdout, re.M)

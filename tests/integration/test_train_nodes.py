@@ -14,7 +14,7 @@ def start(nodes, *train_args, crun_args=()):
     endpoint = f"--rdzv-endpoint=localhost:{free_port()}"
     for _ in range(2):
         nodes.crun("--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=c10d", endpoint, "--rdzv-id=train",
-                   "--rdzv-conf=node_timeout_ms=10000", *crun_args,
+                   *crun_args,
                    "--no-python", jobs.train(), *train_args)
 
 

@@ -389,11 +389,10 @@ def test_the_store_stays_where_it_is_when_the_session_goes_on_elsewhere(tmp_path
     """At another address of the crund that has the keys: the connection of the node's store is another one, and no request is lost."""
     worker, end = tmp_path / "worker.py", tmp_path / "end"
     worker.write_text(ADDS)
-    patient = "--rdzv-conf=node_timeout_ms=20000"
     with Crund(jobs.build_folder(), "--secret-file", str(secret)) as crund, lib.Nodes(tmp_path) as nodes, \
             fabrics.FaultProxy(("127.0.0.1", crund.port)) as first, fabrics.FaultProxy(("127.0.0.1", crund.port)) as second:
-        start_with_crund(nodes, f"127.0.0.1:{first.port},127.0.0.1:{second.port}", secret, "two", patient, worker, SUPPORT, end)
-        start_with_crund(nodes, f"127.0.0.1:{crund.port}", secret, "two", patient, worker, SUPPORT, end)
+        start_with_crund(nodes, f"127.0.0.1:{first.port},127.0.0.1:{second.port}", secret, "two", worker, SUPPORT, end)
+        start_with_crund(nodes, f"127.0.0.1:{crund.port}", secret, "two", worker, SUPPORT, end)
         for node in nodes:
             node.wait_for("STORE")
         first.server.close()

@@ -29,7 +29,7 @@ def options(mode, tmp_path, port, job="job"):
     if not secret.exists():  # or the next node would cut it while the first one reads it
         write_secret(secret)
     return ["--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", f"--rdzv-id={job}",
-            f"--secret-file={secret}", "--rdzv-conf=node_timeout_ms=10000", "--security=require",
+            f"--secret-file={secret}", "--security=require",
             *(["--seal"] if mode == "sealed" else [])]
 
 

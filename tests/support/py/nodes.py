@@ -13,8 +13,6 @@ import time
 
 import jobs
 
-# For --rdzv-conf of a job that loses no node: on a machine that is busy with something else a process may not run for a second.
-PATIENT = "node_timeout_ms=10000"
 QUIET = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "TORCH_CPP_LOG_LEVEL": "ERROR"}
 
 
