@@ -74,7 +74,7 @@ enum {
     SESSION_TIMEOUT_MS_MAX =
         30 * 24 * 3600 * 1000u / 2, /* fits the arithmetic, and is longer than any useful timeout */
     SESSION_NODE_TIMEOUT_MS_MIN = 100,
-    SESSION_NODE_TIMEOUT_MS_DEFAULT = 3000, /* 1 s loses healthy nodes of a loaded machine */
+    SESSION_NODE_TIMEOUT_MS_DEFAULT = 3000, /* less is little for a machine that stands still for a moment */
     SESSION_NODE_TIMEOUT_MS_EARLIER = 1000, /* the default of releases that do not send its origin */
     SESSION_LEASE_MS_MIN = 1000,
     SESSION_LEASE_MS_DEFAULT = 15000,
