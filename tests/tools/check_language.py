@@ -9,13 +9,18 @@
    cannot be told apart in a backtrace or found with grep.
  - External functions and structs that are defined twice.
 
+ - Pointing words ("it", "that", "which", "one", ...) per 1,000 words of comment, for each file that is new since
+   POINTING_BASE or changed since then by more than moves: a reader searches for what such a word stands for.
+
 Usage: check_language.py [--words] [--names]     --words and --names list each finding with its place
+       check_language.py --pointing [PATH...]    the rate of each file that is bound, worst first, or of these files
 """
 
 import argparse
 import collections
 import os
 import re
+import subprocess
 import sys
 
 from tree import ROOT, sources
@@ -24,6 +29,12 @@ DIALECT = re.compile(r"\b(?:who|whom|whose|whoever|nobody|somebody|everybody|any
                      r"strangers?|neighbours?)\b", re.I)
 DIALECT_MAX = 3.0      # per 1,000 words of comment
 SHARED_MAX = 9.0       # per cent of the functions
+POINTING = re.compile(r"\b(?:its?|itself|this|that|these|those|ones?|what|which|they|them|their)\b", re.I)
+POINTING_BASE = "7d9fc52c6ba2757f5238de688aa06702d8d6b81a"    # files that are as old as this commit are not bound
+POINTING_MAX_NEW = 50      # per 1,000 words of comment
+POINTING_MAX_CHANGED = 65
+POINTING_LINES = 20        # as many changed lines make a changed file
+POINTING_WORDS = 60        # fewer words of comment have no rate
 
 # A comment, or a string or character literal, which may hold what looks like one.
 TOKEN = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)
@@ -86,6 +97,61 @@ def print_dialect(folders):
     return rate < DIALECT_MAX
 
 
+def git(*args):
+    done = subprocess.run(["git", "-C", str(ROOT), *args], capture_output=True, text=True, errors="replace")
+    return done.stdout if done.returncode == 0 else None
+
+
+def shape(line):
+    """A line without its names in code, so that a renamed function or struct is no change."""
+    return re.sub(r"\w*_\w*", "_", line).strip()
+
+
+def pointing_bounds(paths):
+    """path -> bound, for each file that is new or changed by more than moves; None without the commit to compare with."""
+    diff = git("diff", "-M", "-l4000", "--no-color", "--no-ext-diff", "-U0", POINTING_BASE, "--")
+    if diff is None:
+        return None
+    bounds = {}
+    for part in re.split(r"^diff --git ", diff, flags=re.M)[1:]:
+        head, _, hunks = part.partition("\n@@")
+        path = re.search(r"^\+\+\+ b/(.*?)\t?$", head, re.M)
+        if not path or path.group(1) not in paths:
+            continue
+        lines = [line for line in hunks.split("\n") if line[:1] in ("+", "-") and not re.match(r".\s*(?:#\s*include\b.*)?$", line)]
+        added, removed = (collections.Counter(shape(line[1:]) for line in lines if line[0] == sign) for sign in "+-")
+        if "\nnew file mode" in head:
+            bounds[path.group(1)] = POINTING_MAX_NEW
+        elif (added - removed).total() >= POINTING_LINES:
+            bounds[path.group(1)] = POINTING_MAX_CHANGED
+    return bounds
+
+
+def pointing_rates(texts, bounds):
+    """(rate, words, bound, path) of each file with enough words, worst first."""
+    rates = []
+    for path, bound in bounds.items():
+        comment = "\n".join(text for _, text in comments(texts[path]))
+        words = len(WORD.findall(comment))
+        if words >= POINTING_WORDS:
+            rates.append((1000 * len(POINTING.findall(comment)) / words, words, bound, path))
+    return sorted(rates, reverse=True)
+
+
+def print_pointing(texts, listed=None):
+    bounds = {path: POINTING_MAX_NEW for path in listed} if listed else pointing_bounds(texts)
+    if bounds is None:
+        print(f"pointing words: not checked, since the clone does not reach {POINTING_BASE[:7]}")
+        return True
+    rates = pointing_rates(texts, bounds)
+    above = [r for r in rates if r[0] > r[2]]
+    for rate, words, bound, path in rates if listed is not None else above:
+        print(f"  {path:50} {rate:5.1f} of {words:5} words ({bound})")
+    print(f"pointing words: {len(above)} of {len(rates)} new and changed files above their bound, "
+          f"with {sum(r[1] for r in above)} words of comment (0)")
+    return not above
+
+
 def functions(texts):
     """name -> {path: is static}"""
     found = collections.defaultdict(dict)
@@ -135,8 +201,12 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--words", action="store_true", help="list each word of the dialect with its place")
     parser.add_argument("--names", action="store_true", help="list each shared name with its files")
+    parser.add_argument("--pointing", nargs="*", metavar="PATH", help="list the rate of pointing words of each new or changed file")
     args = parser.parse_args()
     texts = {path: (ROOT / path).read_text() for path in sources()}
+    if args.pointing is not None:
+        print_pointing(texts, args.pointing)
+        return 0
     found = functions(texts)
     checks = [print_dialect(dialect(texts, args.words)), print_printed(texts), print_shared(found, args.names), print_twice(texts, found)]
     return 0 if all(checks) else 1
