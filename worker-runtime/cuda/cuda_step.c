@@ -1,24 +1,25 @@
 /*
- * A training step on the device: what is queued on which stream, and its two graphs.
+ * A training step on the device: the work on each stream, and the two graphs of a step.
  *
  *              gradients                                                            change of the state
  *   compute: gather - forward - loss - backward ............. wait - (check) ||| count - optimizer, statistics
- *   side:                              gradients of weights, where compute goes on with those of the layer's input
- *   comm:                              bucket by bucket, as they become ready
+ *   side:                              gradients of weights, beside those of the layer's input on compute
+ *   comm:                              each bucket as soon as the bucket is ready
  *
- * At ||| the host of each rank has seen its own gradients complete, and all ranks have agreed that they are, before
- * any of them queues the change. A device cannot decide that alone: a peer that breaks its collective off hands on
- * what its buffers hold, so this rank's part of the same collective may complete with wrong, finite sums and without
- * an error.
+ * At ||| the host of each rank has seen the rank's own gradients complete, and all ranks have agreed that all gradients
+ * are complete, before any rank queues the change. A device cannot decide alone: a peer that breaks a collective off
+ * sends whatever the peer's buffers hold. The own part of the same collective may then complete with wrong, finite sums
+ * and without an error.
  *
- * The gradients of a batch size are captured when it is first used and replayed from then on, for CUDA_GRAPHS_MAX
- * sizes; batches of more sizes are queued piece by piece. The change of the state is one graph for all sizes.
+ * The gradients of a batch size are captured at the first batch of the size and replayed from then on, for
+ * CUDA_GRAPHS_MAX sizes; batches of more sizes are queued piece by piece. The change of the state has a single graph
+ * for all sizes.
  *
- * With reduces_on_host comm copies the buckets to the host instead, which averages and checks them at |||; the change of
- * the state begins with the copy back.
+ * With reduces_on_host comm copies the buckets to the host instead. The host averages and checks the buckets at |||, and
+ * the change of the state begins with the copy back.
  *
- * A step of several batches adds their gradients up and is reduced behind the last; each of them changes a copy
- * of the running statistics, which becomes the state's with the change.
+ * A step of several batches sums the batches' gradients and is reduced behind the last batch. Each batch changes a copy
+ * of the running statistics; the change of the state puts the copy into the state.
  */
 
 #include "worker-runtime/cuda/cuda_trainer.h"
@@ -181,7 +182,7 @@ static cudaError_t log_softmax_backward(const struct cuda_queue *q, const struct
     return l->dx ? cuda_log_softmax_backward(q, n, l->plan->out.channels, l->y, l->dy, l->dx) : cudaSuccess;
 }
 
-/* backward_weights: where it can be done beside backward; else backward does both. */
+/* backward_weights: the gradients of weights, beside backward; NULL: backward computes both. */
 static const struct {
     cudaError_t (*forward)(const struct cuda_queue *, const struct cuda_layer *, int n, bool training);
     cudaError_t (*backward)(const struct cuda_queue *, const struct cuda_layer *, int n);
@@ -205,7 +206,8 @@ static cudaError_t take_batch(struct backend_trainer *t, const struct cuda_data 
 {
     const struct activation *a = &t->model->x_shape;
     const int n_features = a->channels * pixels(a);
-    const bool labels = data->bytes && t->options.loss != BACKEND_MSE; /* they come along with the pixels */
+    const bool labels =
+        data->bytes && t->options.loss != BACKEND_MSE; /* the gather kernel takes labels and pixels */
     float *to = t->raw ? t->raw : t->x;
     cudaError_t r =
         data->bytes
@@ -219,13 +221,13 @@ static cudaError_t take_batch(struct backend_trainer *t, const struct cuda_data 
     return r;
 }
 
-/* Layers that are passed one by one: all, but for a log_softmax in front of its loss, which are one pass. */
+/* Number of layers with a pass of their own: all, except a log_softmax before its loss (a joint pass). */
 static size_t n_passed(const struct backend_trainer *t)
 {
     return t->model->n_steps - (t->options.loss == BACKEND_NLL);
 }
 
-/* Layer i is a linear one and the next a relu: both are one pass, in each direction. */
+/* Layer i is linear and layer i + 1 a relu: both layers share a pass in each direction. */
 static bool is_linear_relu(const struct backend_trainer *t, size_t i)
 {
     return i + 1 < n_passed(t) && t->layers[i].plan->kind == STEP_LINEAR &&
@@ -252,7 +254,7 @@ static cudaError_t forward(struct backend_trainer *t, int n, bool training)
     return r;
 }
 
-/* add: on top of what the tally holds. */
+/* add: onto the present contents of the tally. */
 static cudaError_t loss(struct backend_trainer *t, int n, bool training, bool add, struct cuda_tally *tally)
 {
     const struct cuda_layer *last = &t->layers[n_passed(t) - 1];
@@ -268,7 +270,7 @@ static cudaError_t loss(struct backend_trainer *t, int n, bool training, bool ad
     return r;
 }
 
-/* What the side stream gets from now on follows what compute has got so far. */
+/* Work queued on the side stream from here on waits for all work queued on compute before. */
 static cudaError_t fork_side(struct backend_trainer *t)
 {
     cudaError_t r = cudaEventRecord(t->forked, t->q.stream);
@@ -278,11 +280,11 @@ static cudaError_t fork_side(struct backend_trainer *t)
     return r;
 }
 
-/* What `stream` gets from now on follows what the side stream has got so far. */
+/* Work queued on `stream` from here on waits for all work queued on the side stream before. */
 static cudaError_t follow_side(struct backend_trainer *t, cudaStream_t stream)
 {
     if (!t->side_is_busy)
-        return cudaSuccess; /* it is not part of the capture */
+        return cudaSuccess; /* the side stream is not part of the capture */
     cudaError_t r = cudaEventRecord(t->side_done, t->side.stream);
     return r == cudaSuccess ? cudaStreamWaitEvent(stream, t->side_done, 0) : r;
 }
@@ -296,7 +298,7 @@ static cudaError_t send_bucket(struct backend_trainer *t, const struct cuda_buck
                                cudaMemcpyDeviceToHost, t->comm);
     int summed = reducer->sum(reducer->data, sums, b->count, t->comm);
     if (summed)
-        t->reducer_failed = summed; /* what follows is never waited for with success */
+        t->reducer_failed = summed; /* waiting for the work behind never succeeds */
     return cudaSuccess;
 }
 
@@ -323,7 +325,7 @@ static cudaError_t wait_for_buckets(struct backend_trainer *t)
     return r;
 }
 
-/* A linear layer behind a relu: its pass goes on through the relu, to the layer before that. */
+/* A linear layer behind a relu: the pass goes on through the relu, to the layer before the relu. */
 static cudaError_t relu_linear_backward(const struct cuda_queue *q, const struct cuda_layer *l, int n)
 {
     const struct cuda_layer *relu = l - 1;
@@ -336,7 +338,7 @@ static cudaError_t relu_linear_backward(const struct cuda_queue *q, const struct
     return r == cudaSuccess ? cuda_relu_backward(q, (size_t)n * (size_t)in, relu->y, relu->dx, relu->dx) : r;
 }
 
-/* Where another layer's gradients follow, they do not wait for those of these weights. */
+/* The weights of the last layer in backward order go on compute; all others on side, beside the next layers. */
 static cudaError_t backward_weights(struct backend_trainer *t, size_t i, int n)
 {
     const struct cuda_layer *l = &t->layers[i];
@@ -357,11 +359,11 @@ static cudaError_t backward_layer(struct backend_trainer *t, size_t i, int n)
     if (l->plan->kind == STEP_LINEAR && i > 0 && l[-1].plan->kind == STEP_RELU)
         return relu_linear_backward(&t->q, l, n);
     if (l->plan->kind == STEP_RELU && i + 1 < n_passed(t) && l[1].plan->kind == STEP_LINEAR)
-        return cudaSuccess; /* the linear layer's pass has done it */
+        return cudaSuccess; /* the linear layer's pass included the relu */
     return passes[l->plan->kind].backward(&t->q, l, n);
 }
 
-/* reduce: each bucket, as soon as it is ready. */
+/* reduce: each bucket, as soon as the bucket is ready. */
 static cudaError_t backward(struct backend_trainer *t, int n, bool reduce)
 {
     cudaError_t r = cudaSuccess;
@@ -378,7 +380,7 @@ static cudaError_t backward(struct backend_trainer *t, int n, bool reduce)
     return r;
 }
 
-/* The batch's gradients onto those of the step's earlier ones; with the last, all are reduced. */
+/* Adds the batch's gradients to the gradients of the step's earlier batches; the last batch starts the reduction. */
 static cudaError_t accumulate(struct backend_trainer *t, bool last)
 {
     const size_t count = t->n_floats;
@@ -396,7 +398,7 @@ static cudaError_t track_layer(struct backend_trainer *t, const struct cuda_comm
                            l->n_batches_tracked);
 }
 
-/* In a copy, which may change whether the step is taken or not. */
+/* In a copy of the statistics: the copy may change even if the step is dropped. */
 static cudaError_t track_statistics(struct backend_trainer *t)
 {
     cudaError_t r = cudaSuccess;
@@ -406,7 +408,7 @@ static cudaError_t track_statistics(struct backend_trainer *t)
     return r;
 }
 
-/* Those of the first layers are tracked by the kernel that counts the step; *ret_next: the first layer behind them. */
+/* Statistics of the first layers, tracked by the kernel that counts the step; *ret_next: the first layer left over. */
 static struct cuda_tracks first_tracks(const struct backend_trainer *t, size_t *ret_next)
 {
     struct cuda_tracks tracks = {.n = 0};
@@ -448,8 +450,8 @@ static cudaError_t commit_statistics(struct backend_trainer *t, size_t next)
                                t->state + t->statistics_offset);
 }
 
-/* Behind the last bucket: what the host needs to know of the gradients. The tally is in its memory already. Where the host
- * averages them, it checks the result itself. */
+/* Reports the gradients to the host, behind the last bucket. The tally is in the host's memory already. With
+ * reduces_on_host the host checks the result of the averaging. */
 static cudaError_t report_gradients(struct backend_trainer *t)
 {
     cudaError_t r = wait_for_buckets(t);
@@ -500,24 +502,24 @@ static cudaError_t queue_pieces(struct backend_trainer *t, int n, bool last)
 
 /* ---- graphs ---- */
 
-/* Ends the capture in any case: a stream left in it would refuse everything from then on. queued: what became of what
- * was to be captured. */
+/* Ends the capture in any case: a stream left in capture mode would refuse all later work. queued: the result of
+ * queueing the work for the capture. */
 static cudaError_t end_capture(struct backend_trainer *t, cudaError_t queued, cudaGraphExec_t *ret)
 {
     cudaGraph_t graph = NULL;
     cudaError_t ended = cudaStreamEndCapture(t->q.stream, &graph);
     cudaError_t r = queued == cudaSuccess ? ended : queued;
     if (r == cudaSuccess && t->reducer_failed)
-        r = cudaErrorInvalidValue; /* a graph without its collectives; the caller knows why */
+        r = cudaErrorInvalidValue; /* a graph without collectives; the caller knows why */
     if (r == cudaSuccess)
         r = cudaGraphInstantiate(ret, graph, 0);
     if (graph)
-        (void)cudaGraphDestroy(graph); /* the executable graph has its own copy */
+        (void)cudaGraphDestroy(graph); /* the executable graph has a copy */
     return r;
 }
 
-/* cuBLASLt loads a kernel with the first product that needs it, which a capture may forbid: so each product is queued
- * once in front of one. What is in the buffers then does not matter, and no state is changed. */
+/* cuBLASLt loads a kernel with the first product that needs the kernel, and a capture may forbid loading: each product is
+ * queued once before a capture. The contents of the buffers do not matter here, and no state is changed. */
 static cudaError_t warm_up(struct backend_trainer *t, int n)
 {
     cudaError_t r = t->blas ? forward(t, n, true) : cudaSuccess;

@@ -1,23 +1,24 @@
 /*
- * Training on a GPU, as programs see it: the plugin's trainer and communicator, tied to this rank's group.
+ * Training on a GPU, as programs see training: the plugin's trainer and communicator, tied to the group of the own rank.
  *
- * Happy path: the plugin is opened, this rank's device chosen, a communicator made through the worker store (no
- * NCCL for a world of one), and a trainer that sums over it. A step is gradients, agreement, change of the state:
+ * Happy path: the plugin is opened, the rank's device chosen, a communicator made through the worker store (no NCCL for
+ * a world of size 1), and a trainer made that sums over the communicator. A step is gradients, agreement, change of the
+ * state:
  *
- *   crw_trainer_step    queues gradients and their sum over the ranks
- *   crw_trainer_wait    this device has completed them, and this rank's communicator had not failed by then
- *   crw_trainer_commit  all ranks come here, through the group and not through NCCL; then each changes its state
+ *   crw_trainer_step    queues gradients and the sum of all ranks' gradients
+ *   crw_trainer_wait    the rank's device has completed the sums, and the rank's communicator had not failed by then
+ *   crw_trainer_commit  all ranks meet, through the group and not through NCCL; then each rank changes its state
  *
- * That every rank came to the agreement proves that every rank's part of the sums was complete before any rank broke
- * a collective off. The order of the two looks in crw_trainer_wait matters: first the device, then the communicator;
- * the thread that breaks off marks the communicator as failed first.
+ * A complete agreement proves that every rank's part of the sums was complete before any rank broke a collective off.
+ * The order of the two looks in crw_trainer_wait matters: first the device, then the communicator; the thread that
+ * breaks off marks the communicator as failed first.
  *
- * With CRW_REDUCTION_HOST there is no communicator. crw_trainer_wait() averages this rank's gradients with those of the
- * others by crw_all_reduce(), which finds a peer's failure as every collective of the group does.
+ * With CRW_REDUCTION_HOST there is no communicator. crw_trainer_wait() averages the gradients of all ranks by
+ * crw_all_reduce(), and crw_all_reduce() finds a peer's failure as every collective of the group does.
  *
- * Ways it fails: no plugin, no driver, fewer devices than ranks, no NCCL, a rank that does not come; and a peer
- * that fails in a step, which crw_trainer_wait() or crw_trainer_commit() reports while the state stays that of the
- * step before. A rank that failed between those two calls may leave others one step ahead, and none more than that.
+ * Ways to fail: no plugin, no driver, fewer devices than ranks, no NCCL, a missing rank, and a peer that fails in a
+ * step. crw_trainer_wait() or crw_trainer_commit() reports the failed peer, and the state stays as before the step. A
+ * rank that failed between the two calls may leave other ranks a single step ahead, never more.
  */
 
 #include <errno.h>
@@ -58,16 +59,16 @@ struct crw_trainer {
     int timeout_ms;
     bool shared_gpu;
     bool reduces_on_host;
-    char transport[64]; /* of the host; "": the communicator has its own */
+    char transport[64]; /* of the host; "": ask the communicator */
     int64_t broken_ms;  /* when the communicator was first seen to have failed; 0: not yet */
     bool waited;        /* for the gradients of the last complete step, with success */
-    bool finite;        /* and they were */
+    bool finite;        /* all gradients of the step were finite */
 };
 
-/* Trainers that this process has connected so far; of rank 0 it tells one communicator of a generation from the next. */
+/* Trainers that the process has connected so far. Rank 0's number tells apart the communicators of a generation. */
 static atomic_int n_trainers;
 
-/* The plugin has its own copy of the sentences. */
+/* Sets the error with the plugin's sentence: the plugin has a copy of the error module. */
 static int fail_as(const struct backend *b, int result)
 {
     return result ? crw_fail(result, "%s", b->error_message()) : 0;
@@ -115,22 +116,23 @@ static int choose_device(struct crw_trainer *t, bool oversubscribe, int *ret_dev
     return 0;
 }
 
-/* Before NCCL is opened, and in this process alone: a launcher that set them would change other programs. */
+/* Before NCCL is opened, and in the own process alone: variables set by a launcher would change other programs. */
 static void set_nccl_defaults(const struct crw_env *env)
 {
     env_set_default("NCCL_DEBUG", "WARN");
     env_set_default("NCCL_RAS_ENABLE", "0"); /* a listening socket for a tool */
     if (env->group_world_size == 1)
-        env_set_default("NCCL_SOCKET_IFNAME", "lo"); /* it prefers any other, even one that leads nowhere */
+        env_set_default("NCCL_SOCKET_IFNAME",
+                        "lo"); /* NCCL prefers any other interface, even without a route */
 }
 
-/* What NCCL needs before it accepts two ranks on one GPU; before 2.30.3 see nccl_name_own_host(), too. */
+/* NCCL accepts two ranks on a GPU only with these variables; before 2.30.3 see nccl_name_own_host(), too. */
 static void set_nccl_oversubscribed(void)
 {
     env_set_default("NCCL_MULTI_RANK_GPU_ENABLE", "1");
     env_set_default("NCCL_NVLS_ENABLE", "0");
     env_set_default("NCCL_MAX_CTAS", "1");
-    env_set_default("NCCL_PROTO", "Simple"); /* ranks take turns, and others need more of them */
+    env_set_default("NCCL_PROTO", "Simple"); /* ranks take turns, and other protocols need more turns */
 }
 
 /* ---- the communicator ---- */
@@ -156,7 +158,7 @@ static int connect_ranks(struct crw_trainer *t, int device)
     const struct backend *b = t->plugin.backend;
     struct crw_group *group = t->group;
     const int number = atomic_fetch_add(&n_trainers, 1);
-    /* Of rank 0, because a rank that was replaced counts from 0; and whether any rank shares its GPU. */
+    /* Rank 0's number, because a replaced rank counts from 0; and whether any rank shares its GPU. */
     int64_t common[] = {crw_rank(group) == 0 ? number : -1, t->shared_gpu};
     char name[NAME_SIZE];
     struct backend_comm_options options = {
@@ -234,8 +236,9 @@ static int check_trainer_options(const struct crw_trainer_options *o)
 }
 
 /*
- * A rank that fails must not leave the others waiting in NCCL: all fail with it, and with its sentence. Of several
- * the lowest rank's, but one that only follows another's failure (CRW_E_PEER) comes last. Collective.
+ * A failed rank must not leave the other ranks waiting in NCCL: all ranks fail, with the failed rank's sentence. The
+ * sentence of the lowest failed rank wins; ranks with CRW_E_PEER, which only follow another failure, come last.
+ * Collective.
  */
 static int vote_on_result(struct crw_group *group, int result)
 {
@@ -324,8 +327,8 @@ const char *crw_trainer_products(const struct crw_trainer *t)
     return t ? t->plugin.backend->trainer_products(t->trainer) : "";
 }
 
-/* First the graphs, which refer to the communicator; then that, which breaks off a collective that hangs and would
- * keep the device busy; then the trainer's memory. */
+/* First the graphs, which refer to the communicator; then the communicator, which breaks off a hanging collective that
+ * keeps the device busy; then the trainer's memory. */
 void crw_trainer_destroy(struct crw_trainer *t)
 {
     if (!t)
@@ -421,7 +424,7 @@ static int check_comm(struct crw_trainer *t)
     return failed;
 }
 
-/* When waiting ends: what a failed communicator has broken off is done soon, or never. */
+/* End of waiting: a collective that a failed communicator has broken off ends soon, or never. */
 static int64_t deadline_of(struct crw_trainer *t, int64_t began_ms)
 {
     int64_t deadline = began_ms + t->timeout_ms;
@@ -443,8 +446,8 @@ static int wait_for_gradients(struct crw_trainer *t, struct backend_progress *pr
     return fail_as(b, r);
 }
 
-/* As the CPU's reducer: the same sums in the same order, and their mean. After a failure the step is dropped, because its
- * gradients are neither this rank's nor those of all. */
+/* As the CPU's reducer: the same sums in the same order, then the mean. After a failure the step is dropped: the
+ * gradients are neither the own rank's nor the mean of all ranks. */
 static int reduce_on_host(struct crw_trainer *t, struct backend_progress *progress)
 {
     const struct backend *b = t->plugin.backend;
@@ -472,7 +475,7 @@ int crw_trainer_wait(struct crw_trainer *t, struct crw_trained *ret)
     t->waited = false;
     if (r == CRW_E_ARGUMENT)
         return r;
-    if (failed) /* the gradients may be wrong, or are not there because of it */
+    if (failed) /* the gradients may be wrong or missing */
         return fail_as(b, failed);
     if (r)
         return r;
