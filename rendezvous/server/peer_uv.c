@@ -276,42 +276,21 @@ static bool use_store(struct peer *p)
     return false;
 }
 
-/* With server.relay: the relay takes the request, and its reply comes later. */
-static enum run_result forward_request(struct peer *p, const uint8_t *raw, struct outbox *out,
-                                       struct store_budget *budget)
+/* One request with its bytes at raw, as far as the budget goes. */
+static enum run_result run_request(struct peer *p, const uint8_t *raw, struct outbox *out,
+                                   struct store_budget *budget)
 {
     struct store_shell *s = p->shell;
+    bool begun = p->begun;
     int r;
 
     if (p->request.op != WIRE_OP_PING && !use_store(p))
         return RUN_BROKEN;
-    r = relay_apply(s->relay, &p->relayed, &p->request, raw, p->request_size, out);
+    r = s->backend.apply(s->backend.self, p, raw, out, budget);
+    p->begun = r == STORE_MORE;
     spend_on_bytes(budget, p->request_size);
     if (r == RELAY_LATER)
         return RUN_STARVED;
-    if (may_change_a_key(&p->request))
-        s->server->n_changes++;
-    if (s->server->stats && r == 0) {
-        store_stats_count(s->server->stats, p->request.op);
-        s->n_timed++;
-    }
-    return r != 0 ? refuse_request(p, p->request.op, r) : RUN_MORE;
-}
-
-/* One request with its bytes at p->request, as far as the budget goes. */
-static enum run_result run_request(struct peer *p, struct outbox *out, struct store_budget *budget)
-{
-    struct store_shell *s = p->shell;
-    bool begun = p->client.task.active;
-    int r = 0;
-
-    if (p->request.op != WIRE_OP_PING && !use_store(p))
-        return RUN_BROKEN;
-    if (!p->write_failed || !store_only_reads(p->request.op))
-        r = store_apply(&s->store, &p->client, &p->request, out, budget);
-    else if (begun)
-        store_client_give_up(&s->store, &p->client);
-    spend_on_bytes(budget, p->request_size);
     if (!begun && may_change_a_key(&p->request))
         s->server->n_changes++;
     if (r == STORE_MORE)
@@ -340,10 +319,8 @@ static enum run_result run_messages(struct peer *p, const uint8_t *data, size_t 
         r = next_request(p, data + *done, n - *done);
         if (r == RUN_MORE && p->request_size == 0)
             return RUN_MORE; /* it is not complete */
-        if (r == RUN_MORE && p->shell->relay)
-            r = forward_request(p, data + *done, out, budget);
-        else if (r == RUN_MORE)
-            r = run_request(p, out, budget);
+        if (r == RUN_MORE)
+            r = run_request(p, data + *done, out, budget);
         if (r == RUN_MORE) {
             *done += p->request_size;
             p->request_size = 0;
@@ -445,10 +422,16 @@ static void watch_frame(struct peer *p)
     }
 }
 
+/* The backend has a reply for p under way, other than the end of a wait. */
+static bool is_owed(const struct peer *p)
+{
+    return p->shell->backend.is_owed && p->shell->backend.is_owed(p);
+}
+
 /* Something of p changed: decide whether it ends, and what to wait for. */
 static void peer_update(struct peer *p)
 {
-    if (p->eof && !p->held && outbox_size(&p->out) == 0 && !relay_client_is_owed(&p->relayed)) {
+    if (p->eof && !p->held && outbox_size(&p->out) == 0 && !is_owed(p)) {
         peer_close(p);
         return;
     }
@@ -651,7 +634,7 @@ void peers_run_turn(struct store_shell *s)
 
 /* ---- releases ---- */
 
-static void send_wait_stop(struct peer *p)
+void peer_send_wait_stop(struct peer *p)
 {
     static const uint8_t stop = WIRE_WAIT_STOP;
     ssize_t n = -1;
@@ -700,10 +683,8 @@ static void on_peer_poll(uv_poll_t *poll, int status, int events)
     struct peer *p = poll->data;
     struct store_shell *s = p->shell;
 
-    if (!list_is_empty(&p->client.released)) {
-        list_unlink(&p->client.released);
-        send_wait_stop(p); /* its 00 goes ahead of whatever it is answered next */
-    }
+    if (s->backend.settle)
+        s->backend.settle(p);
     if (p->closing)
         return;
     if (status < 0) {
@@ -720,58 +701,28 @@ static void on_peer_poll(uv_poll_t *poll, int status, int events)
     store_shell_work_off(s);
 }
 
-/* What the relay has for this client. */
-static void serve_relayed(struct peer *p)
+void peer_take_reply(struct peer *p, struct buf *reply, int failure, enum wire_op failed_op)
 {
     struct store_shell *s = p->shell;
-    struct buf *reply = &p->relayed.reply;
     bool shared = outbox_size(&p->out) == 0;
     struct outbox *out = shared ? &s->out : &p->out;
-    int failure = p->relayed.failure;
 
     if (failure == 0 && s->output_bytes + buf_size(reply) > s->server->limits.output_all_max)
         failure = -ENOBUFS;
     if (failure == 0 && !p->write_failed && buf_append(&out->bytes, buf_bytes(reply), buf_size(reply)) < 0)
         failure = -ENOMEM;
     buf_clear(reply, RELAY_KEEP_MAX);
-    if (relay_client_again(&p->relayed))
-        p->starved = false;
     if (shared)
         (void)flush_shared(p); /* how much there was is known */
     else
         flush_peer(p);
     if (failure != 0) {
-        server_log(s->server, p->fd, "%s in %s: closed", store_error(failure),
-                   wire_op_name(p->relayed.failed_op));
+        server_log(s->server, p->fd, "%s in %s: closed", store_error(failure), wire_op_name(failed_op));
         peer_close(p);
         return;
     }
     charge_buffers(p);
     peer_continue(p);
-}
-
-void peers_serve_relayed(struct store_shell *s)
-{
-    struct relay_client *c;
-
-    while (!s->relay->failed && (c = relay_next_ready(s->relay)))
-        serve_relayed(list_entry(c, struct peer, relayed));
-    while (s->relay->failed && !list_is_empty(&s->peers))
-        peer_close(list_entry(s->peers.next, struct peer, link));
-    store_shell_work_off(s);
-}
-
-void peers_release(struct store_shell *s, unsigned max)
-{
-    while (!list_is_empty(&s->store.released) && max-- > 0) {
-        struct list *entry = s->store.released.next;
-        struct store_client *client = list_entry(entry, struct store_client, released);
-
-        list_unlink(entry);
-        send_wait_stop(list_entry(client, struct peer, client));
-    }
-    if (s->relay && s->relay_wake)
-        s->relay_wake(s->relay_data);
 }
 
 /* ---- life ---- */
@@ -805,9 +756,7 @@ int peer_create(void *shell, int fd, const struct conn_owner *owner, bool for_ag
     list_init(&p->deadline_link);
     list_init(&p->busy_link);
     list_init(&p->unused_link);
-    store_client_init(&p->client);
-    p->client.owner = address_quota_counter(&s->server->quota, fd);
-    relay_client_init(&p->relayed);
+    s->backend.join(s->backend.self, p);
     server_handle_opened(s->server);
     list_append(&s->peers, &p->link);
     s->server->n_peers++;
@@ -823,9 +772,7 @@ static void peer_release(struct peer *p)
 
     assert(!p->closing);
     p->closing = true;
-    store_client_finish(&s->store, &p->client);
-    if (s->relay)
-        relay_client_finish(s->relay, &p->relayed);
+    s->backend.leave(s->backend.self, p);
     outbox_finish(&p->out);
     buf_finish(&p->in);
     charge_buffers(p);

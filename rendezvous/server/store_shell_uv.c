@@ -69,23 +69,16 @@ static void on_client_deadline(uv_timer_t *timer)
 
 /* ---- turns ---- */
 
-/* Clients may go on because another one gave its request up, without bytes from the store. */
-static bool is_relay_ready(const struct store_shell *s)
-{
-    return s->relay && !list_is_empty(&s->relay->ready);
-}
-
 static bool store_shell_is_busy(void *self)
 {
     struct store_shell *s = self;
 
-    return !list_is_empty(&s->store.released) || !list_is_empty(&s->busy) || store_clean(&s->store, 0) ||
-           is_relay_ready(s);
+    return !list_is_empty(&s->busy) || s->backend.is_busy(s->backend.self);
 }
 
 void store_shell_work_off(struct store_shell *s)
 {
-    peers_release(s, SERVER_RELEASE_BATCH);
+    s->backend.release(s->backend.self, SERVER_RELEASE_BATCH);
     if (store_shell_is_busy(s))
         server_want_turn(s->server);
 }
@@ -95,30 +88,12 @@ static void store_shell_run_turn(void *self)
 {
     struct store_shell *s = self;
 
-    (void)store_clean(&s->store, STORE_TURN_UNITS); /* store_shell_is_busy() asks again */
     peers_run_turn(s);
-    if (is_relay_ready(s))
-        peers_serve_relayed(s);
-    peers_release(s, SERVER_RELEASE_BATCH);
+    s->backend.run_turn(s->backend.self);
+    s->backend.release(s->backend.self, SERVER_RELEASE_BATCH);
 }
 
 /* ---- life ---- */
-
-static int init_store(struct store_shell *s)
-{
-    uint8_t seeds[2][SIPHASH_SEED_SIZE];
-
-    int r = random_fill(seeds, sizeof(seeds));
-    if (r)
-        return r;
-    input_shares_init(&s->input, seeds[0]);
-    r = store_init(&s->store, &s->server->limits.store, seeds[1]);
-    if (r == 0 && s->server->quota.max > 0)
-        r = store_share_out(&s->store, ADDRESS_QUOTA_COUNTERS);
-    if (r < 0)
-        store_finish(&s->store);
-    return r;
-}
 
 static void store_shell_start(void *self)
 {
@@ -131,7 +106,7 @@ static void store_shell_drain(void *self)
 {
     struct store_shell *s = self;
 
-    peers_release(s, UINT32_MAX);
+    s->backend.release(s->backend.self, UINT32_MAX);
     list_for_each_safe(pos, &s->peers) peer_drain(list_entry(pos, struct peer, link));
 }
 
@@ -144,20 +119,13 @@ static void store_shell_stop(void *self)
     server_close_handle(s->server, &s->deadline_timer);
 }
 
-static void free_store(void *data)
-{
-    struct store_shell *s = data;
-
-    store_finish(&s->store);
-    free(s);
-}
-
 static void store_shell_destroy(void *self)
 {
     struct store_shell *s = self;
 
     outbox_finish(&s->out);
-    server_free_beside_the_loop(free_store, s, s->store.names.used);
+    s->backend.destroy(s->backend.self);
+    free(s);
 }
 
 struct store_shell *store_shell_of(const struct server *s)
@@ -165,9 +133,10 @@ struct store_shell *store_shell_of(const struct server *s)
     return server_find_service(s, store_shell_destroy);
 }
 
-int store_shell_add(struct server *server, const struct server_config *config)
+int store_shell_add(struct server *server, const struct store_backend *backend)
 {
     struct store_shell *s = calloc(1, sizeof(*s));
+    uint8_t seed[SIPHASH_SEED_SIZE];
     const struct server_service service = {
         .self = s,
         .start = store_shell_start,
@@ -179,27 +148,21 @@ int store_shell_add(struct server *server, const struct server_config *config)
         .stop = store_shell_stop,
         .destroy = store_shell_destroy,
     };
+    int r = s ? random_fill(seed, sizeof(seed)) : -ENOMEM;
 
-    if (!s)
-        return -ENOMEM;
+    if (r < 0) {
+        backend->destroy(backend->self);
+        free(s);
+        return r;
+    }
     s->server = server;
-    s->relay = config->relay;
-    s->relay_wake = config->relay_wake;
-    s->relay_data = config->relay_data;
+    s->backend = *backend;
+    input_shares_init(&s->input, seed);
     list_init(&s->peers);
     list_init(&s->greeting);
     list_init(&s->framing);
     list_init(&s->unused);
     list_init(&s->busy);
-    int r = init_store(s);
-    if (r < 0)
-        free(s);
-    else
-        server_add_service(server, &service);
-    return r;
-}
-
-void server_serve_relayed(struct server *s)
-{
-    peers_serve_relayed(store_shell_of(s));
+    server_add_service(server, &service);
+    return 0;
 }

@@ -1,8 +1,9 @@
 #pragma once
 
 /*
- * The store as a service: clients that are no agents. store_shell_uv.c has its life, deadlines and turns, peer_uv.c one client.
- * Internal to the server.
+ * The store as a service: clients that are no agents. store_shell_uv.c has its life, deadlines and turns, peer_uv.c one client. What
+ * executes the requests is behind struct store_backend: a store here (store_here_uv.c), or a relay that forwards them
+ * (store_relayed_uv.c). Internal to the server.
  */
 
 #include "base/buf.h"
@@ -16,12 +17,29 @@
 /* Bytes of VALIDATE: type and magic. */
 enum { HANDSHAKE_SIZE = 5 };
 
+struct peer;
+
+/* Verbs that may be NULL: is_owed, settle. */
+struct store_backend {
+    void *self;
+    void (*join)(void *self, struct peer *p);
+    void (*leave)(void *self, struct peer *p);
+    /* Executes p->request, whose bytes are at raw, or begins or continues it. As store_apply() or relay_apply(). */
+    int (*apply)(void *self, struct peer *p, const uint8_t *raw, struct outbox *out,
+                 struct store_budget *budget);
+    bool (*is_owed)(const struct peer *p);
+    /* Sends what p is owed ahead of any reply. */
+    void (*settle)(struct peer *p);
+    /* After requests were executed: ends up to max waits. */
+    void (*release)(void *self, unsigned max);
+    void (*run_turn)(void *self);
+    bool (*is_busy)(void *self);
+    void (*destroy)(void *self);
+};
+
 struct store_shell {
     struct server *server;
-    struct store_relay *relay; /* NULL: requests are executed here; else forwarded */
-    void (*relay_wake)(void *data);
-    void *relay_data;
-    struct store store;
+    struct store_backend backend;
     struct outbox out; /* what is being answered; empty between two reads */
     uint64_t n_timed;  /* requests since the clock was looked at */
     struct list peers;
@@ -50,8 +68,10 @@ struct peer {
     uint64_t greeted_ms;
     uint64_t deadline_ms;
     size_t frame_mark; /* size of the incomplete message when its deadline was set */
-    struct store_client client;
-    struct relay_client relayed; /* with store_shell.relay */
+    union {
+        struct store_client here;
+        struct relay_client relayed;
+    } client; /* the backend's */
     struct wire_scanner scanner;
     struct wire_request
         request; /* while request_size > 0: begun, or to begin; its bytes are the first of `in` */
@@ -65,6 +85,7 @@ struct peer {
     uint8_t n_greeted; /* bytes of VALIDATE seen */
     uint8_t events;    /* what is polled for */
     bool for_agent;    /* connections were scarce when it was accepted */
+    bool begun;        /* its request is to be continued */
     bool starved;      /* with `held`: the relay has to take the request first */
     bool held;         /* `in` has requests that wait: until replies were read, or for a turn */
     bool eof;          /* nothing more will come */
@@ -73,8 +94,12 @@ struct peer {
     bool closing;
 };
 
-/* The service with a store of its own, or behind config.relay. 0 or -errno. */
-int store_shell_add(struct server *s, const struct server_config *config);
+/* Adds the service, which owns the backend, also when it fails. 0 or -ENOMEM. */
+int store_shell_add(struct server *s, const struct store_backend *backend);
+
+/* The backends: a store of its own, and config.relay. 0 or -errno. */
+int store_here_create(struct store_backend *ret, struct server *s);
+int store_relayed_create(struct store_backend *ret, struct server *s, const struct server_config *config);
 
 /* The store of that server; it has one. */
 struct store_shell *store_shell_of(const struct server *s);
@@ -92,8 +117,11 @@ int peer_create(void *shell, int fd, const struct conn_owner *owner, bool for_ag
 /* Nothing of p may be used by the caller after this. */
 void peer_close(struct peer *p);
 
-/* Gives clients what the relay has for them. */
-void peers_serve_relayed(struct store_shell *s);
+/* The end of a wait. */
+void peer_send_wait_stop(struct peer *p);
+
+/* A reply that comes later than its request; it is cleared. failure: not 0, as of store_backend.apply: p is closed. */
+void peer_take_reply(struct peer *p, struct buf *reply, int failure, enum wire_op failed_op);
 
 /* Closes the peer that has been idle for longest since its greeting, else the one that has not greeted for longest, if a new
  * connection with that place may have its room; false: there is none. */
@@ -107,9 +135,6 @@ bool peer_catch_up(struct peer *p);
 
 /* Closes p as soon as its replies are sent; it is not read any more. */
 void peer_drain(struct peer *p);
-
-/* Notifies up to `max` clients that their wait is over. */
-void peers_release(struct store_shell *s, unsigned max);
 
 /* One turn of the request that has waited longest for one. */
 void peers_run_turn(struct store_shell *s);
