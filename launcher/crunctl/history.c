@@ -24,24 +24,14 @@ static struct history_run *open_run(struct history *h, const struct history_line
     return NULL;
 }
 
-int history_add_run(struct history *h, struct history_run **ret)
+static struct history_run *begin_run(struct history *h, const struct history_line *line)
 {
     struct history_run *runs = reallocarray(h->runs, h->n_runs + 1, sizeof(*runs));
 
     if (!runs)
-        return -ENOMEM;
-    h->runs = runs;
-    *ret = &runs[h->n_runs++];
-    **ret = (struct history_run){0};
-    return 0;
-}
-
-static struct history_run *begin_run(struct history *h, const struct history_line *line)
-{
-    struct history_run *run;
-
-    if (history_add_run(h, &run) != 0)
         return NULL;
+    h->runs = runs;
+    struct history_run *run = &runs[h->n_runs++];
     *run = (struct history_run){.crun_pid = line->crun_pid, .started_s = line->time_s};
     memcpy(run->job, line->job, sizeof(run->job));
     memcpy(run->host, line->host, sizeof(run->host));
@@ -60,19 +50,6 @@ static void end_last_generation(struct history_run *run, const struct history_li
         memcpy(g->reason, line->reason, sizeof(g->reason));
 }
 
-int history_add_generation(struct history_run *run, const struct history_generation *generation)
-{
-    if (run->n_generations == HISTORY_GENERATIONS_MAX)
-        return -EBADMSG;
-    struct history_generation *generations =
-        reallocarray(run->generations, run->n_generations + 1, sizeof(*generations));
-    if (!generations)
-        return -ENOMEM;
-    run->generations = generations;
-    generations[run->n_generations++] = *generation;
-    return 0;
-}
-
 static int take_start(struct history *h, const struct history_line *line)
 {
     struct history_run *run = open_run(h, line);
@@ -85,11 +62,17 @@ static int take_start(struct history *h, const struct history_line *line)
         return 0;
     if (run->n_generations > 0 && run->generations[run->n_generations - 1].ended_s == 0)
         run->generations[run->n_generations - 1].ended_s = line->time_s;
-    return history_add_generation(run, &(struct history_generation){.number = line->generation,
+    struct history_generation *generations =
+        reallocarray(run->generations, run->n_generations + 1, sizeof(*generations));
+    if (!generations)
+        return -ENOMEM;
+    run->generations = generations;
+    generations[run->n_generations++] = (struct history_generation){.number = line->generation,
                                                                     .started_s = line->time_s,
                                                                     .restarts = line->restarts,
                                                                     .n_nodes = line->group_world_size,
-                                                                    .n_workers = line->world_size});
+                                                                    .n_workers = line->world_size};
+    return 0;
 }
 
 static void note_signal(struct history_run *run, const struct history_line *line)
@@ -219,11 +202,7 @@ char *history_text(const struct history_run *run, int width,
     struct strbuf out = {0};
 
     status_format_duration(run->ended_s - run->started_s, took);
-    if (!run->host[0]) /* of a rendezvous */
-        (void)snprintf(head, sizeof(head), "%s: %s%s%s%s%s", run->job,
-                       run->result[0] ? run->result : lives[run->life], run->result[0] ? " after " : "",
-                       run->result[0] ? took : "", run->reason[0] ? ": " : "", run->reason); /* fits */
-    else if (run->result[0])
+    if (run->result[0])
         (void)snprintf(head, sizeof(head), "%s on %s: %s, %s with exit code %d after %s%s%s", run->job,
                        run->host, run->program, run->result, (int)run->exit_code, took,
                        run->reason[0] ? ": " : "", run->reason); /* fits */

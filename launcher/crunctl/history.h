@@ -52,10 +52,10 @@ struct history_run {
     char job[HISTORY_NAME_SIZE], host[HISTORY_NAME_SIZE], program[HISTORY_NAME_SIZE];
     char run[HISTORY_RUN_SIZE];
     int64_t crun_pid, started_s, ended_s;
-    char reason[HISTORY_REASON_SIZE]; /* of the end, from a rendezvous, or where there was no generation */
+    char reason[HISTORY_REASON_SIZE]; /* of the end, where there was no generation */
     char result[HISTORY_WORD_SIZE];   /* "": it has not ended, or crun was killed; see life */
     enum history_life life;           /* of a run without result; the caller knows */
-    int32_t exit_code;                /* -1: a rendezvous has none */
+    int32_t exit_code;
     struct history_generation *generations;
     size_t n_generations;
 };
@@ -68,10 +68,6 @@ struct history {
 /* Takes the next line, in the order of the file; lines without a start before them are ignored, but for the end of a run that had no
  * generation. 0 or -ENOMEM. */
 int history_add(struct history *h, const struct history_line *line);
-
-/* For runs that a rendezvous reports: one more run, or generation. 0 or -ENOMEM; -EBADMSG: too many. */
-int history_add_run(struct history *h, struct history_run **ret);
-int history_add_generation(struct history_run *run, const struct history_generation *generation);
 
 /* Keeps the runs of a job alone: those with its whole name; without such a run those with a name that begins so; all when it is
  * NULL. */

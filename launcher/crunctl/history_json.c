@@ -124,7 +124,7 @@ char *history_to_json(const struct history_run *run)
     if (run->reason[0])
         events_add_text(json, "reason", run->reason);
     if (!cJSON_AddNumberToObject(json, "crun_pid", (double)run->crun_pid) ||
-        (run->exit_code >= 0 && !cJSON_AddNumberToObject(json, "exit_code", run->exit_code)) ||
+        !cJSON_AddNumberToObject(json, "exit_code", run->exit_code) ||
         !cJSON_AddNumberToObject(json, "started", (double)run->started_s) ||
         !cJSON_AddNumberToObject(json, "ended", (double)run->ended_s))
         return NULL;

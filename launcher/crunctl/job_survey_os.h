@@ -29,8 +29,7 @@ struct survey_options {
     const char *job;         /* a name, or how it begins; NULL: all */
     const char *socket;      /* this one alone, or NULL */
     const char *endpoint;    /* ask this rendezvous, or those of a list with commas, and no socket; or NULL */
-    bool wants_history;      /* of the endpoint: other_nodes_ask() */
-    bool wants_stacks;       /* the same, with a job */
+    bool wants_stacks;       /* of a job of the endpoint: other_nodes_ask() */
     const char *secret_file; /* or NULL: as crun finds it */
     struct certificate_paths certificates; /* in place of the secret, where it has one */
     char *const *environment;

@@ -209,8 +209,7 @@ static int fail_without_run(const struct crunctl *o, const char *path)
 
 static int print_run(struct history_run *run, const struct crunctl *o)
 {
-    if (run->host[0])
-        run->life = run_life_find(run);
+    run->life = run_life_find(run);
     _cleanup_free_ char *text =
         o->is_json ? history_to_json(run) : history_text(run, view_of_terminal().width, format_local_time);
     return o->is_json ? print_json_line(text) : print_text(text);
@@ -234,32 +233,14 @@ static int print_runs(const struct history *h, const struct crunctl *o)
     return code;
 }
 
-static int ask_for_history(const struct crunctl *o)
-{
-    struct survey_secret secret = {0};
-    struct survey_options request = request_of(o, &secret);
-    struct query_answer looked;
-    int code = 1;
-
-    request.wants_history = true;
-    if (other_nodes_ask(&request, &looked) == 0 && looked.n_jobs > 0)
-        (void)fprintf(stderr, "crunctl: %s: the rendezvous is older and keeps no history\n", o->endpoint);
-    else if (!looked.is_over)
-        code = 1;
-    else
-        code = looked.history.n_runs > 0 ? print_runs(&looked.history, o) : fail_without_run(o, o->endpoint);
-    query_answer_finish(&looked);
-    survey_secret_finish(&secret);
-    return code;
-}
-
 static int run_history(const struct crunctl *o)
 {
     char path[CONTROL_PATH_SIZE], old[CONTROL_PATH_SIZE + 2];
     struct history h = {0};
 
     if (o->endpoint)
-        return ask_for_history(o);
+        return fail_usage(
+            "--endpoint: a rendezvous keeps no history any more; crunctl history on the first node of the job has it");
     if (!control_history_path(environ, path)) {
         (void)fprintf(stderr, "crunctl: neither XDG_STATE_HOME nor HOME is set, so there is no history\n");
         return 1;

@@ -150,7 +150,6 @@ static int ask_endpoint_of_list(const struct survey_options *request, const char
     _cleanup_free_ char *endpoint = strndup(from, n);
     struct rendezvous_query target = {.endpoint = endpoint,
                                       .job = request->job,
-                                      .wants_history = request->wants_history,
                                       .wants_stacks = request->wants_stacks,
                                       .patience_ms = patience_ms};
 

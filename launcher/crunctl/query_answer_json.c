@@ -85,44 +85,6 @@ static int take_status(struct query_answer *l, const uint8_t *body, size_t n)
     return node_ranks_take(status, s, NULL, NULL);
 }
 
-/* Again where its generations fill several answers. */
-static int take_run(struct query_answer *l, const struct look_run *from)
-{
-    char instance[HISTORY_RUN_SIZE];
-    struct history_run *run;
-
-    (void)snprintf(instance, sizeof(instance), "%016llx", (unsigned long long)from->instance); /* fits */
-    if (l->history.n_runs > 0 && strcmp(l->history.runs[l->history.n_runs - 1].run, instance) == 0)
-        return 0;
-    int r = history_add_run(&l->history, &run);
-    if (r)
-        return r;
-    text_copy(run->job, sizeof(run->job), from->job);
-    text_copy(run->run, sizeof(run->run), instance);
-    text_copy(run->result, sizeof(run->result), from->result);
-    text_copy(run->reason, sizeof(run->reason), from->reason);
-    run->started_s = from->started_s;
-    run->ended_s = from->ended_s;
-    run->exit_code = -1;
-    run->life = HISTORY_LIFE_RUNS;
-    return 0;
-}
-
-static int take_generation(struct query_answer *l, const struct look_generation *from)
-{
-    struct history_generation g = {.number = from->number,
-                                   .started_s = from->started_s,
-                                   .ended_s = from->ended_s,
-                                   .restarts = (int32_t)from->restarts,
-                                   .n_nodes = (int32_t)from->n_nodes,
-                                   .n_workers = (int32_t)from->n_workers};
-
-    if (l->history.n_runs == 0)
-        return -EBADMSG;
-    text_copy(g.reason, sizeof(g.reason), from->reason);
-    return history_add_generation(&l->history.runs[l->history.n_runs - 1], &g);
-}
-
 /* Jobs are known to the crund that leads. */
 static int take_leader(struct query_answer *l, const char *leader)
 {
@@ -161,10 +123,6 @@ int query_answer_take(struct query_answer *l, const uint8_t *body, size_t n)
         return take_node(l, &reply.node);
     case LOOK_STATUS:
         return take_status(l, body, n);
-    case LOOK_RUN:
-        return take_run(l, &reply.run);
-    case LOOK_GENERATION:
-        return take_generation(l, &reply.generation);
     default:
         l->next = reply.next;
         l->is_over = true;
@@ -193,6 +151,5 @@ void query_answer_finish(struct query_answer *l)
         job_status_finish(&l->jobs[i]);
     free(l->jobs);
     free(l->stacks);
-    history_finish(&l->history);
     *l = (struct query_answer){0};
 }

@@ -1,21 +1,18 @@
 #pragma once
 
 /*
- * What a rendezvous answers to a look (rendezvous/session/look_json.h), frame by frame, as jobs or runs for crunctl to show. Pure.
+ * What a rendezvous answers to a look (rendezvous/session/look_json.h), frame by frame, as jobs for crunctl to show. Pure.
  */
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include "launcher/crunctl/history.h"
-
 struct job_status;
 
 struct query_answer {
     struct job_status *jobs;
     size_t n_jobs;
-    struct history history;
     char *stacks;        /* of a job, as job_stacks_json.h has them; NULL: none came */
     size_t n_unreported; /* nodes without a status of their workers */
     uint32_t next;       /* after the end: where to go on; 0: that was all */

@@ -194,8 +194,7 @@ static int receive_answer(struct query_client *c, struct query_answer *l)
 
 static int look_from(struct query_client *c, const struct rendezvous_query *target, struct query_answer *l)
 {
-    struct look_request request = {
-        .from = l->next, .history = target->wants_history, .stacks = target->wants_stacks};
+    struct look_request request = {.from = l->next, .stacks = target->wants_stacks};
     const char *job = target->job;
     struct buf out = {0};
 

@@ -16,7 +16,7 @@ enum { RENDEZVOUS_QUERY_ERROR_SIZE = 512 }; /* with why a certificate is refused
 struct rendezvous_query {
     const char *endpoint; /* HOST, HOST:PORT, [IPV6]:PORT, or the path of a unix socket (with a "/") */
     const char *job;      /* NULL: all */
-    bool wants_history, wants_stacks;
+    bool wants_stacks;
     int patience_ms; /* then the answer is -ETIMEDOUT */
     struct tls_context *
         tls; /* NULL: in the clear, for a unix socket. Of certificates: that of the rendezvous names the host. */

@@ -188,73 +188,11 @@ static int put_whole_job(struct server *s, const struct rounds_job *job, uint32_
     return 0;
 }
 
-/* ---- the history ---- */
-
-static int put_run(const struct rounds_past_run *run, struct buf *out)
-{
-    struct look_run facts = {.instance = run->instance, .started_s = run->started_s, .ended_s = run->ended_s};
-
-    text_copy(facts.job, sizeof(facts.job), run->job);
-    text_copy(facts.result, sizeof(facts.result), run->result);
-    text_copy(facts.reason, sizeof(facts.reason), run->reason);
-    return look_put_run(out, &facts);
-}
-
-static int put_generation(const struct rounds_past_generation *g, struct buf *out)
-{
-    struct look_generation facts = {.number = g->number,
-                                    .started_s = g->started_s,
-                                    .ended_s = g->ended_s,
-                                    .n_nodes = g->n_nodes,
-                                    .n_workers = g->n_workers,
-                                    .restarts = g->restarts};
-
-    text_copy(facts.reason, sizeof(facts.reason), g->reason);
-    return look_put_generation(out, &facts);
-}
-
-/* As put_whole_job(); the run itself counts as one, too. */
-static int put_whole_run(const struct rounds_past_run *run, uint32_t from, size_t max, uint32_t *at,
-                         struct buf *out)
-{
-    bool has_facts = false;
-
-    for (size_t i = 0; i <= run->n_generations; i++) {
-        if (++*at <= from)
-            continue;
-        if (buf_size(out) >= max) {
-            --*at;
-            return 1;
-        }
-        int r = has_facts ? 0 : put_run(run, out);
-        has_facts = true;
-        if (r == 0 && i > 0)
-            r = put_generation(&run->generations[i - 1], out);
-        if (r)
-            return r;
-    }
-    return 0;
-}
-
-static int put_history(const struct rounds_history *h, const struct look_request *request, size_t max,
-                       struct buf *out)
-{
-    uint32_t at = 0;
-    int r = 0;
-
-    for (size_t i = 0; r == 0 && i < h->n_runs; i++)
-        if (!request->job[0] || strcmp(h->runs[i].job, request->job) == 0)
-            r = put_whole_run(&h->runs[i], request->from, max, &at, out);
-    return r < 0 ? r : look_put_end(out, r ? at : 0);
-}
-
 int rounds_look(struct rounds_shell *shell, const struct look_request *request, size_t max, struct buf *out)
 {
     uint32_t at = 0;
     int r = 0;
 
-    if (request->history)
-        return put_history(&shell->history, request, max, out);
     list_for_each(i, &shell->core.jobs)
     {
         const struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);

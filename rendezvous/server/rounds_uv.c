@@ -117,7 +117,6 @@ static void run_action(struct rounds_shell *r, const struct rounds_action *actio
         break;
     case ROUNDS_DO_REPORT:
         follow_keys(r, action->job, action->log_kinds);
-        rounds_history_note(&r->history, action->job, action->log_kinds, (int64_t)time(NULL));
         log_job_lines(r, action->job, action->log_kinds);
         break;
     case ROUNDS_DO_SEND:
@@ -310,7 +309,6 @@ void rounds_shell_destroy(void *self)
 
     rounds_state_close(r->state);
     rounds_finish(&r->core);
-    rounds_history_finish(&r->history);
     buf_finish(&r->last_view_frame);
     free(r);
 }

@@ -18,7 +18,6 @@
 #include "rendezvous/server/handshake_turns.h"
 #include "rendezvous/server/log_tokens.h"
 #include "rendezvous/rounds/rounds.h"
-#include "rendezvous/rounds/rounds_history.h"
 #include "rendezvous/server/server_rounds.h"
 
 struct conn_owner;
@@ -47,7 +46,6 @@ enum { LOOK_ANSWER_MAX = 256 * 1024 };
 struct rounds_shell {
     struct server *server;
     struct rounds core;
-    struct rounds_history history;
     struct rounds_state *state; /* rounds_state_uv.h; NULL: nothing is kept */
     struct rounds_keys keys;
     void (*log)(void *data, const char *line);

@@ -18,30 +18,7 @@
 static const struct field request_fields[] = {
     {"job", TEXT_AT(struct look_request, job)},
     {"from", FIELD_U32_AT(struct look_request, from, 0, INT32_MAX)},
-    {"history", FIELD_BOOL, offsetof(struct look_request, history)},
     {"stacks", FIELD_BOOL, offsetof(struct look_request, stacks)},
-};
-
-#define SECONDS_AT(structure, member)                                                                        \
-    .type = FIELD_I64, .offset = offsetof(structure, member), .min = 0, .max = FIELD_EXACT_MAX
-
-static const struct field run_fields[] = {
-    {"job", TEXT_AT(struct look_run, job), .required = true},
-    {"run", FIELD_HEX, offsetof(struct look_run, instance), .required = true},
-    {"result", TEXT_AT(struct look_run, result)},
-    {"started", SECONDS_AT(struct look_run, started_s), .required = true},
-    {"ended", SECONDS_AT(struct look_run, ended_s)},
-    {"reason", TEXT_AT(struct look_run, reason)},
-};
-
-static const struct field generation_fields[] = {
-    {"generation", FIELD_I64, offsetof(struct look_generation, number), 0, INT32_MAX, .required = true},
-    {"started", SECONDS_AT(struct look_generation, started_s), .required = true},
-    {"ended", SECONDS_AT(struct look_generation, ended_s)},
-    {"nodes", FIELD_U32_AT(struct look_generation, n_nodes, 0, SESSION_NODES_MAX)},
-    {"workers", FIELD_U32_AT(struct look_generation, n_workers, 0, INT32_MAX)},
-    {"restarts", FIELD_U32_AT(struct look_generation, restarts, 0, INT32_MAX)},
-    {"reason", TEXT_AT(struct look_generation, reason)},
 };
 
 static const struct field piece_fields[] = {
@@ -119,16 +96,6 @@ int look_put_node(struct buf *out, const struct look_node *node)
     return put_part(out, "looked_node", node_fields, ARRAY_SIZE(node_fields), node);
 }
 
-int look_put_run(struct buf *out, const struct look_run *run)
-{
-    return put_part(out, "looked_run", run_fields, ARRAY_SIZE(run_fields), run);
-}
-
-int look_put_generation(struct buf *out, const struct look_generation *generation)
-{
-    return put_part(out, "looked_generation", generation_fields, ARRAY_SIZE(generation_fields), generation);
-}
-
 int look_put_end(struct buf *out, uint32_t next)
 {
     return put_number(out, "looked", next);
@@ -201,9 +168,6 @@ bool look_get_reply(const uint8_t *body, size_t n, struct look_reply *ret)
     } parts[] = {
         {"looked_job", LOOK_JOB, job_fields, ARRAY_SIZE(job_fields), &ret->job},
         {"looked_node", LOOK_NODE, node_fields, ARRAY_SIZE(node_fields), &ret->node},
-        {"looked_run", LOOK_RUN, run_fields, ARRAY_SIZE(run_fields), &ret->run},
-        {"looked_generation", LOOK_GENERATION, generation_fields, ARRAY_SIZE(generation_fields),
-         &ret->generation},
     };
     struct look_piece piece;
 

@@ -25,9 +25,7 @@ enum {
 
 struct look_request {
     char job[SESSION_JOB_SIZE]; /* "": all jobs */
-    uint32_t
-        from; /* nodes (of a history: generations and runs without one) to pass over: those of the answers before */
-    bool history; /* LOOK_RUN and LOOK_GENERATION instead of what the jobs are doing */
+    uint32_t from;              /* nodes to pass over: those of the answers before */
     bool
         stacks; /* with a job: an agent of it is asked for the stacks of all ranks, which come with its status */
 };
@@ -56,30 +54,14 @@ struct look_node {
         status_ms; /* since its status came, which follows; -1: none follows, or the rendezvous does not send this */
 };
 
-/* Of rounds_history.h. Each comes with every answer that has a generation of it. */
-struct look_run {
-    char job[SESSION_JOB_SIZE], result[LOOK_WORD_SIZE];
-    uint64_t instance;
-    int64_t started_s, ended_s;
-    char reason[SESSION_TEXT_SIZE];
-};
-
-struct look_generation {
-    int64_t number, started_s, ended_s;
-    uint32_t n_nodes, n_workers, restarts;
-    char reason[SESSION_TEXT_SIZE];
-};
-
 /* What a rendezvous answers, in this order: jobs, each before its nodes; behind a node the pieces of its status, if it sent
- * any; then the end. Of a history: runs, each before its generations; then the end. */
-enum look_kind { LOOK_JOB, LOOK_NODE, LOOK_STATUS, LOOK_RUN, LOOK_GENERATION, LOOK_END };
+ * any; then the end. */
+enum look_kind { LOOK_JOB, LOOK_NODE, LOOK_STATUS, LOOK_END };
 
 struct look_reply {
     enum look_kind kind;
     struct look_job job;
     struct look_node node;
-    struct look_run run;
-    struct look_generation generation;
     uint32_t next; /* LOOK_END: `from` of the next request; 0: that was all */
 };
 
@@ -88,8 +70,6 @@ int look_put_request(struct buf *out, const struct look_request *request);
 int look_put_watch(struct buf *out, const struct look_watch *watch);
 int look_put_job(struct buf *out, const struct look_job *job);
 int look_put_node(struct buf *out, const struct look_node *node);
-int look_put_run(struct buf *out, const struct look_run *run);
-int look_put_generation(struct buf *out, const struct look_generation *generation);
 int look_put_end(struct buf *out, uint32_t next);
 /* node_json: an object, as job_status_json.h has it. */
 int look_put_status(struct buf *out, const struct look_piece *piece, const char *node_json);
