@@ -466,6 +466,20 @@ def test_guardian_between_two_generations(tmp_path, is_killed):
     assert "the guardian" not in err and launches.wait_until_gone(p.tag, 30) == {}
 
 
+@pytest.mark.parametrize("options", [[], ["--warm"]], ids=["cold", "warm"])
+def test_job_that_ends_between_two_generations(tmp_path, options):
+    """No generation has the guardian, while the node is checked: crun ends it nevertheless, and waits for one that is late."""
+    script = tmp_path / "script.py"
+    script.write_text(f"open('{tmp_path}/failed', 'w')\nraise SystemExit(1)\n")
+    p = launches.start(["--standalone", "--max-restarts=1", "--restart-pause=0", f"--health-check=[ ! -e {tmp_path}/failed ] || exec sleep 60",
+                        *options, script], jobs.preload("late_guardian", LATE_GUARDIAN_MS=300), stderr=subprocess.PIPE, text=True)
+    jobs.wait_for(lambda: "sleep" in launches.living(p.tag).values())
+    p.terminate()
+    p.wait(timeout=60)
+    assert launches.living(p.tag) == {}
+    assert p.stderr.read().count("stopped by SIGTERM") == 1
+
+
 def test_pause_between_restarts(tmp_path):
     """The first restart at once, the second after 1 s, the third after 2 s."""
     begin = time.monotonic()
