@@ -11,8 +11,8 @@
 enum { NAME_SIZE = OPTION_NAME_SIZE, EXPECTED_SIZE = 160 };
 
 enum {
-    PREFIX_MIN = 6,   /* a shorter word with a slip in it is the beginning of too many options */
-    DISTANCE_MAX = 2, /* what still looks like a slip of the finger */
+    PREFIX_MIN = 6,   /* a shorter word with a slip is close to the beginning of too many options */
+    DISTANCE_MAX = 2, /* more edits are no slip of the finger */
 };
 
 /* ---- did you mean ---- */
@@ -45,7 +45,7 @@ int option_edit_distance(const char *a, size_t n_a, const char *b)
     return row[n_b];
 }
 
-/* How far a word is from an option's name, or from as much of that as the word is long: prefixes are
+/* How far a word is from an option's name, or from a prefix of the name as long as the word: prefixes are
  * options, too. */
 static int distance_to(const char *word, size_t n, char name[NAME_SIZE])
 {
@@ -113,7 +113,7 @@ bool option_scan_size(const char **text, uint64_t max, uint64_t *ret)
     return true;
 }
 
-/* Digits, perhaps a fraction that is rounded to milliseconds, perhaps an "s". */
+/* Digits, perhaps a fraction (rounded to milliseconds), perhaps an "s". */
 static bool scan_ms(const char **text, uint64_t *ret_ms)
 {
     uint64_t seconds, tenths_of_ms = 0;
@@ -131,7 +131,7 @@ static bool scan_ms(const char **text, uint64_t *ret_ms)
     return true;
 }
 
-/* The number that a value stands for. */
+/* Reads the number of a value. */
 static bool read_value(const struct option_spec *o, const char *text, uint64_t *ret)
 {
     bool ok;
@@ -167,7 +167,7 @@ static void store_value(const struct option_spec *o, uint64_t value, void *membe
         *(uint64_t *)member = value;
 }
 
-/* In the largest unit that divides it. */
+/* Prints the value in the largest unit that divides the value. */
 static void format_value(const struct option_spec *o, uint64_t value, char *text, size_t n)
 {
     unsigned unit = 0;
@@ -210,7 +210,7 @@ static const char *describe_values(const struct option_spec *o, char out[EXPECTE
     return out;
 }
 
-/* NULL, or what the text is not. */
+/* NULL, or the expected kind of value. */
 static const char *take_value(const struct option_spec *o, const char *text, void *to,
                               char expected[EXPECTED_SIZE])
 {

@@ -6,9 +6,9 @@
  *
  * Words: "--NAME VALUE", "--NAME=VALUE", and "-L" where an option has a letter. A name is written out; underscores count as dashes.
  * Other words may stand before, between and behind the options, and "--" ends the options. The last occurrence wins.
- * Ways it fails: one sentence that names the option, the value and what is accepted, or the option that is meant.
+ * Ways it fails: a sentence that names the option, the value and the accepted values, or the nearest option.
  *
- * crun reads its words as argparse does (launcher/cli/options.h): its table shares the rows, the help and the completions.
+ * crun reads words as argparse does (launcher/cli/options.h): crun's table shares the rows, the help and the completions.
  */
 
 #include <stdbool.h>
@@ -18,32 +18,32 @@
 enum option_kind {
     OPTION_FLAG,    /* no value; 1 is stored */
     OPTION_TEXT,    /* const char *, which points into argv */
-    OPTION_CHOICE,  /* one of the words in `choices`, stored as its index */
+    OPTION_CHOICE,  /* a word of `choices`, stored as the index of the word */
     OPTION_NUMBER,  /* digits, from min to max */
-    OPTION_SIZE,    /* the same, perhaps with K, M or G */
+    OPTION_SIZE,    /* digits from min to max, perhaps with K, M or G */
     OPTION_SECONDS, /* perhaps with a fraction, stored in milliseconds; of crun: as Python's float() */
     OPTION_INT,     /* of crun alone: as Python's int() */
     OPTION_OWN,     /* take() alone reads the value */
-    OPTION_GONE,    /* refused; help: what there is instead */
+    OPTION_GONE,    /* refused; help: the replacement */
     OPTION_KIND_COUNT
 };
 
 struct option_spec {
     const char *name; /* long spelling with dashes; underscores are accepted as well */
     enum option_kind kind;
-    size_t offset, size; /* of the member that keeps the value, OPTION_AT(); size 0: none does */
+    size_t offset, size; /* of the member for the value, OPTION_AT(); size 0: no member */
     uint64_t min, max;
-    const char *placeholder; /* what --help calls the value */
+    const char *placeholder; /* name of the value in --help */
     const char *fallback;    /* default as text; NULL: none */
     const char *help;
     const char *
-        choices; /* separated by single spaces, or NULL; with one in front the first word is 1, and 0 is none */
-    /* Reads or checks the value, after it was stored in *member. NULL, or what the value is not: "a positive number". */
+        choices; /* separated by single spaces, or NULL; after a leading space the first word is 1, and 0 is none */
+    /* Reads or checks the value, already stored in *member. NULL, or the expected kind of value: "a positive number". */
     const char *(*take)(void *member, const char *text);
-    int ends;    /* the result with which parsing ends at this option, or 0 */
+    int ends;    /* result of the parser, which ends at the option; or 0 */
     char letter; /* short spelling, or 0 */
 
-    /* What crun's parser alone knows. */
+    /* For crun's parser alone. */
     bool optional_value; /* OPTION_FLAG: "--name=TEXT" gives a text as well */
     bool no_pet;         /* takes no default from PET_<NAME> */
     bool ours;    /* not torchrun's: must be spelled out, so that no torchrun prefix becomes ambiguous */
@@ -67,13 +67,13 @@ struct option_spec {
     }
 
 struct option_table {
-    const char *commands; /* names of the program; messages have the first one */
+    const char *commands; /* names of the program; messages have the first name */
     const char *page;     /* the manual page, as "crund(8)" */
     const struct option_spec *specs;
     size_t n;
-    const char *words; /* what the other words may be, for completions; NULL: not known */
-    bool ends_at_word; /* the first other word is a program, and what follows are its own words */
-    /* Another word. 0, or OPTIONS_E_USAGE with a sentence in error[0..n), which was empty. NULL: there is no other word. */
+    const char *words; /* possible values of the other words, for completions; NULL: not known */
+    bool ends_at_word; /* the first other word is a program, followed by words of the program */
+    /* Takes another word. 0, or OPTIONS_E_USAGE with a sentence in error[0..n) (empty at the call). NULL: no other word is allowed. */
     int (*take_word)(void *to, const char *word, char *error, size_t n);
 
     /* Texts of --help; NULL: none. `about` and `ending` are broken between words, the others printed as they are. */
@@ -82,7 +82,7 @@ struct option_table {
         const char *word, *help; /* a row of --help in front of the options */
     } * word_rows;               /* closed by a row without word, or NULL */
     const struct option_heading {
-        const char *first, *title; /* a heading stands in front of this option */
+        const char *first, *title; /* option behind the heading, and the heading */
     } * headings;                  /* closed by a row without first, or NULL */
 };
 
@@ -91,16 +91,16 @@ enum {
     OPTIONS_E_HELP,      /* --help was asked for */
     OPTIONS_E_VERSION,   /* --version was asked for */
     OPTIONS_E_PET,       /* of crun alone: a PET_ flag is not a number: exit code 1, as in torchrun */
-    OPTIONS_E_COMPLETION /* --print-completion was asked for: this and the index of the shell in its choices */
+    OPTIONS_E_COMPLETION /* --print-completion: OPTIONS_E_COMPLETION + index of the shell in the choices */
 };
 
 /*
- * Stores the defaults of the rows in *to, then what argv has behind the program's name. argv is NULL-terminated. 0, or a result
- * above; after OPTIONS_E_USAGE error[0..n) has one sentence.
+ * Stores the defaults of the rows in *to, then the words of argv behind the program's name. argv is NULL-terminated. 0, or a result
+ * above; after OPTIONS_E_USAGE error[0..n) has a sentence.
  */
 int option_table_parse(const struct option_table *t, char *const argv[], void *to, char *error, size_t n);
 
-/* What is printed for a result above OPTIONS_E_USAGE; NULL without memory. version: of the program. */
+/* Text to print for a result above OPTIONS_E_USAGE; NULL without memory. version: of the program. */
 char *option_table_answer(const struct option_table *t, int result, const char *version);
 
 /* The text of --help in lines of at most width characters (at least 60 are taken). Malloc'ed, or NULL without memory. */
@@ -109,7 +109,7 @@ char *option_table_help(const struct option_table *t, int width);
 /* The script of completions for a shell, or NULL without memory or for another shell. The caller frees it. */
 char *option_table_completion(const struct option_table *t, const char *shell);
 
-/* The row after o that is an option, the first one after NULL; NULL: there is none. */
+/* The next row after o with an option, the first option for o NULL; NULL: no more options. */
 const struct option_spec *option_next(const struct option_table *t, const struct option_spec *o);
 
 /* The place of a word of n bytes in choices; -1: not among them. */

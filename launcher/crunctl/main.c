@@ -1,6 +1,6 @@
 /*
- * crunctl: shows jobs of crun on this node while they run, and their history. See crunctl(1). It only asks: nothing that it
- * does changes a job.
+ * crunctl: shows the running jobs of crun on the own node, and their history. See crunctl(1). crunctl only asks and never
+ * changes a job.
  */
 
 #include <errno.h>
@@ -39,7 +39,7 @@ extern char **environ;
 
 struct crunctl {
     int (*run)(const struct crunctl *o); /* the command; NULL: none is given */
-    const char *job;                     /* the name of a job or how it begins; NULL: all */
+    const char *job;                     /* name of a job or a prefix; NULL: all */
     const char *socket, *endpoint, *secret_file;
     struct certificate_paths certificates;
     bool is_json, is_once, wants_all;
@@ -67,7 +67,7 @@ static struct status_view view_of_terminal(void)
     return view;
 }
 
-/* 3: the job that was asked for does not run here, or the endpoint does not have it. */
+/* 3: the job in o does not run here, or the endpoint does not have the job. */
 static int result_of(const struct job_survey *look, const struct crunctl *o)
 {
     if (!o->job || look->n_jobs > 0)
@@ -113,7 +113,7 @@ static void wait_for_sample(void)
 {
     const struct timespec sample = {.tv_nsec = SAMPLE_MS * 1000000L};
 
-    (void)nanosleep(&sample, NULL); /* a signal only shortens it */
+    (void)nanosleep(&sample, NULL); /* a signal only shortens the sleep */
 }
 
 static int take_second_look(struct job_survey *look, const struct job_survey *before,
@@ -376,6 +376,6 @@ int main(int argc, char **argv)
         return fail_usage("--tls-cert, --tls-key and --tls-ca: all three are needed");
     r = print_end(o.run(&o));
     if (side_thread_is_any_hung())
-        _exit(r); /* a GPU driver does not answer, and a thread waits for it */
+        _exit(r); /* a thread waits for a GPU driver without answer */
     return r;
 }

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * What agents send each other when a job hangs, as messages of agent_message_json.h: what the ranks of a node are, with their places
- * (node_ranks_json.h), the report on all nodes that goes back, and an order to take stacks. Pure.
+ * Messages between agents when a job hangs, as bodies of agent_message_json.h: the ranks of a node with their places
+ * (node_ranks_json.h), the report on all nodes sent back, and an order to take stacks. Pure.
  *
  *   {"relay":0,"generation":2,"ranks":{"piece":0,"pieces":1,"node":{...}}}
  *   {"relay":-1,"generation":2,"hang":{"rank":27,"text":"  rank 27 on node3 (pid 4714) stands out: ...\n"}}
@@ -20,13 +20,13 @@ struct buf;
 enum hang_message_kind {
     HANG_MESSAGE_RANKS,
     HANG_MESSAGE_RESULT,
-    HANG_MESSAGE_TAKE, /* of the rendezvous: take the stacks, and send them to take_to */
+    HANG_MESSAGE_TAKE, /* from the rendezvous: take stacks and send the stacks to take_to */
 };
 
 struct hang_message {
     struct agent_message head;
     enum hang_message_kind kind;
-    struct hang_piece piece; /* its ranks: those below */
+    struct hang_piece piece; /* piece.ranks points to ranks below */
     struct hang_rank ranks[HANG_PIECE_RANKS];
     struct hang_result result;
     int32_t take_to; /* a group rank */
@@ -35,5 +35,5 @@ struct hang_message {
 /* 0 or -errno. */
 int hang_result_put(struct buf *out, const struct agent_message *head, const struct hang_result *result);
 
-/* Texts are made printable. False: the body is another one. */
+/* Texts are made printable. False: not a message of a hang. */
 bool hang_message_get(const uint8_t *body, size_t n, struct hang_message *ret);

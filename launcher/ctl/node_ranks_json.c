@@ -19,8 +19,7 @@
 #include "rendezvous/session/session_message.h"
 
 enum {
-    WORKERS_OF_A_PIECE =
-        24, /* of at most 600 bytes each: a frame; those with their places: HANG_PIECE_RANKS */
+    WORKERS_OF_A_PIECE = 24, /* at most 600 bytes each fill a frame; workers with places: HANG_PIECE_RANKS */
     PIECES_MAX = (SESSION_WORKERS_MAX + HANG_PIECE_RANKS - 1) / HANG_PIECE_RANKS,
 };
 
@@ -42,7 +41,7 @@ static const struct field worker_fields[] = {
     {"straggler", FIELD_BOOL, offsetof(struct worker_status, straggler), .always = true},
 };
 
-/* Of any origin, as above. */
+/* Optional texts of a worker. */
 static const struct field line_fields[] = {
     {"log", WORKER_TEXT(log, JOB_STATUS_NAME_SIZE)},
     {"last_line", WORKER_TEXT(last_line, JOB_STATUS_LINE_SIZE)},
@@ -55,7 +54,7 @@ static const struct field gpu_fields[] = {
     {"total_mib", I64_AT(struct gpu_status, total_mib), .required = true},
 };
 
-/* What crunctl adds, or the agent of another node. */
+/* Resource usage of a worker, added by crunctl or by the agent of another node. */
 static const struct field usage_fields[] = {
     {"cpu_ms", I64_AT(struct worker_status, cpu_ms), .required = true},
     {"rss_kib", I64_AT(struct worker_status, rss_kib), .required = true},
@@ -92,7 +91,7 @@ static const struct field node_fields[] = {
     {"group_rank", I32_AT(struct node_status, group_rank), .missing = -1, .always = true},
 };
 
-/* Steps and ages in ms that are compared: their sums and products are far from the end of int64_t. */
+/* Bound of steps and of ages (ms): sums and products of such numbers are far from the end of int64_t. */
 #define BEAT_NUMBER_MAX (INT64_C(1) << 40)
 
 /* ---- writing ---- */
@@ -119,7 +118,7 @@ static int add_worker_lines(cJSON *object, const struct worker_status *w)
     return w->has_usage ? fields_write(object, usage_fields, ARRAY_SIZE(usage_fields), w) : 0;
 }
 
-/* The latest step and its age; then of each one before it how much lower and how much older it is. */
+/* The latest step and its age in ms; then each earlier step as a difference to its successor: steps lower, ms older. */
 static int add_beats(cJSON *object, const struct worker_status *w)
 {
     struct step_status last = {0};
@@ -156,7 +155,7 @@ static int add_place(cJSON *worker, const struct hang_rank *rank)
     return r;
 }
 
-/* With its place in front of what makes a worker's object long: that is left out. */
+/* With a place, the beats and lines (which make a worker's object long) are left out. */
 static int add_worker(cJSON *list, const struct worker_status *w, const struct hang_rank *place)
 {
     cJSON *object = fields_append_object(list);
@@ -186,7 +185,7 @@ static int add_gpus(cJSON *node, const struct node_status *n)
     return r;
 }
 
-/* The i-th rank of a message, and the worker that it is. */
+/* Rank i of a message: its worker and, if there are places, its place. */
 static int add_rank(cJSON *list, const struct node_ranks *ranks, size_t i)
 {
     const struct node_status *n = ranks->node;
@@ -279,7 +278,7 @@ static bool read_small(const cJSON *item, int64_t *ret)
     return true;
 }
 
-/* Up to the first one that is not in order: without them the worker is compared with those of its own node alone. */
+/* Reads beats up to the first bad number. A worker without beats is compared with the workers of its own node alone. */
 static void read_beats(const cJSON *list, struct worker_status *w)
 {
     const cJSON *item = cJSON_IsArray(list) ? list->child : NULL;
@@ -359,7 +358,7 @@ static bool read_place(const cJSON *worker, const struct worker_status *w, struc
     return read_collectives(cJSON_GetObjectItemCaseSensitive(place, "collectives"), ret);
 }
 
-/* places: of so many workers; NULL: these are not wanted. */
+/* places: receives the place of each worker in list; NULL: workers without places. */
 static int read_workers(const cJSON *list, struct job_status *s, struct hang_rank *places)
 {
     struct node_status *node = &s->nodes[s->n_nodes_known - 1];
@@ -400,7 +399,7 @@ int node_status_read(const cJSON *json, struct job_status *s)
     return read_workers(workers, s, NULL);
 }
 
-/* Which piece of which node. */
+/* Reads the number of the piece and the node of its sender. */
 static bool read_head(const cJSON *status, const cJSON *node, size_t n_workers, struct hang_piece *ret)
 {
     const char *host = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(node, "host"));

@@ -1,14 +1,14 @@
 #pragma once
 
 /*
- * What the ranks of a node are, as one record: what an agent sends to its rendezvous for crunctl, to another agent for a report on a
- * hang or for crunctl stacks, and what a crun writes for each node of its status. Pure.
+ * The state of the ranks of a node, as a single kind of record. An agent sends the record to its rendezvous for crunctl, and to
+ * another agent for a report on a hang or for crunctl stacks. A crun writes the record for each node of its status. Pure.
  *
  *   {"status":{"piece":0,"pieces":2,"node":{"host":"node3","group_rank":3,"workers":[{"rank":24,"pid":4711,...},...]}}}
  *   {"relay":0,"generation":2,"ranks":{"piece":0,"pieces":1,"node":{...,"workers":[{"rank":24,...,"at":{"text":...}},...]}}}
  *
- * Fields may be added; readers ignore those that they do not know. A worker has `at`, its place, in a message to an agent alone,
- * whose name is not "status": a rendezvous takes that for itself.
+ * Fields may be added; readers ignore unknown fields. A worker has `at`, its place, only in a message to an agent. The name of a
+ * message to an agent is "ranks": a rendezvous keeps a message "status" for itself.
  */
 
 #include <stdbool.h>
@@ -27,7 +27,7 @@ struct node_ranks {
     const struct hang_rank *places; /* of ranks of the node, in any order; NULL: none, all ranks without */
     size_t n_places;
     const char *stacks; /* JSON of job_stacks_json.h, for a piece of its own; NULL: none */
-    bool asked;         /* for crunctl stacks, not for a hang */
+    bool asked;         /* by crunctl stacks, not because of a hang */
 };
 
 /* Appends all pieces, each a frame; to: NULL for the rendezvous. 0; -EMSGSIZE; -ENOMEM, also with a place of another node. */
@@ -37,8 +37,9 @@ int node_ranks_put(struct buf *out, const struct agent_message *to, const struct
 char *node_ranks_to_json(const struct node_ranks *ranks, size_t first, size_t n_ranks);
 
 /*
- * The "status" or "ranks" of a message: its workers go to the last node of s. piece: receives whose piece it is, and their places, which all
- * must have, with printable texts in places[HANG_PIECE_RANKS]; NULL: not wanted. 0, -EBADMSG or -ENOMEM.
+ * Takes the "status" or "ranks" of a message: the workers go to the last node of s. piece: receives the node and number of the
+ * piece; then all workers must have places, which go to places[HANG_PIECE_RANKS] with printable texts. NULL: workers without
+ * places. 0, -EBADMSG or -ENOMEM.
  */
 int node_ranks_take(const struct cJSON *status, struct job_status *s, struct hang_piece *piece,
                     struct hang_rank *places);

@@ -206,8 +206,7 @@ static cudaError_t take_batch(struct backend_trainer *t, const struct cuda_data 
 {
     const struct activation *a = &t->model->x_shape;
     const int n_features = a->channels * pixels(a);
-    const bool labels =
-        data->bytes && t->options.loss != BACKEND_MSE; /* the gather kernel takes labels and pixels */
+    const bool labels = data->bytes && t->options.loss != BACKEND_MSE; /* taken with the pixels */
     float *to = t->raw ? t->raw : t->x;
     cudaError_t r =
         data->bytes

@@ -122,8 +122,7 @@ static void set_nccl_defaults(const struct crw_env *env)
     env_set_default("NCCL_DEBUG", "WARN");
     env_set_default("NCCL_RAS_ENABLE", "0"); /* a listening socket for a tool */
     if (env->group_world_size == 1)
-        env_set_default("NCCL_SOCKET_IFNAME",
-                        "lo"); /* NCCL prefers any other interface, even without a route */
+        env_set_default("NCCL_SOCKET_IFNAME", "lo"); /* the default: any other, even without a route */
 }
 
 /* NCCL accepts two ranks on a GPU only with these variables; before 2.30.3 see nccl_name_own_host(), too. */

@@ -1,10 +1,10 @@
 /*
  * Big-endian magic 00 00 08 <dimensions>, one u32 for each dimension, then the bytes, nothing behind them.
  *
- * A plain file is mapped, so that the ranks of a host share its pages. Each process inflates a gzip file into memory of
- * its own; a plain file beside it is taken first. The first two bytes decide, not the name. The header is not trusted:
- * the length that it promises is compared with the file before memory is allocated, exactly for a plain file, and by the
- * best ratio of deflate for a compressed one.
+ * A plain file is mapped, so that the ranks of a host share the file's pages. Each process inflates a gzip file into
+ * private memory. The first two bytes decide, not the name. The header is not trusted: the length in the header is
+ * compared with the file before memory is allocated, exactly for a plain file, and by the best ratio of deflate for a
+ * compressed file.
  */
 
 #include "worker-runtime/programs/idx_os.h"
@@ -39,7 +39,7 @@ struct idx_owner {
     uint8_t *memory; /* inflated; NULL: not a gzip file */
 };
 
-/* The file that is being opened, and the place for a sentence. */
+/* The file being opened, and the place for a sentence. */
 struct idx_file {
     const char *path;
     int fd;
@@ -54,7 +54,7 @@ __attribute__((format(printf, 2, 3))) static int idx_fail(const struct idx_file 
     va_list args;
 
     va_start(args, format);
-    (void)vsnprintf(f->error, f->error_size, format, args); /* a long sentence loses its end */
+    (void)vsnprintf(f->error, f->error_size, format, args); /* a long sentence is cut */
     va_end(args);
     return -1;
 }
@@ -69,7 +69,7 @@ static size_t header_size(int n_dims)
     return 4 + 4 * ((size_t)n_dims + 1);
 }
 
-/* Product of all dimensions; false when it does not fit. */
+/* Product of all dimensions; false when the product does not fit. */
 static bool count_item_bytes(const struct idx *idx, uint64_t *ret_n_bytes)
 {
     uint64_t n = idx->n_items;
@@ -165,7 +165,7 @@ static int read_gz(const struct idx_file *f, gzFile gz, uint8_t *to, size_t n, s
             break;
         done += (size_t)got;
     }
-    /* A stream that is cut off reads as a short count with the error only noted. */
+    /* For a truncated stream gzread() returns a short count, and only gzerror() has the error. */
     (void)gzerror(gz, &code);
     if (got < 0 || (code != Z_OK && code != Z_STREAM_END))
         return fail_gz(f, gz);
@@ -203,7 +203,7 @@ static int inflate_all(const struct idx_file *f, gzFile gz, struct idx *idx, str
         return r;
     if (n < n_bytes)
         return fail_length(f, header_size(f->n_dims) + n, header_size(f->n_dims) + n_bytes);
-    /* Asking for one byte more also makes zlib check the sum behind the data. */
+    /* Reading another byte also makes zlib check the sum behind the data. */
     r = read_gz(f, gz, &beyond, 1, &n);
     if (r)
         return r;
@@ -233,7 +233,7 @@ static int open_gz(const struct idx_file *f, struct idx *idx, struct idx_owner *
     return r;
 }
 
-/* The other spelling of path: with ".gz" added, or without it. */
+/* The other spelling of path: with ".gz" added or removed. */
 static void spell_otherwise(const char *path, char *ret_other, size_t capacity)
 {
     size_t n = strlen(path);
@@ -244,8 +244,8 @@ static void spell_otherwise(const char *path, char *ret_other, size_t capacity)
         (void)snprintf(ret_other, capacity, "%s.gz", path);
 }
 
-/* Opens f->path, or other when f->path does not exist, which it becomes then. Not blocking, so that a pipe of that name
- * cannot hold the program. */
+/* Opens f->path. When f->path does not exist, other becomes f->path and is opened. Not blocking, so that a pipe cannot
+ * hold the program. */
 static int open_either(struct idx_file *f, const char *other)
 {
     enum { FLAGS = O_RDONLY | O_CLOEXEC | O_NONBLOCK };
@@ -293,7 +293,7 @@ int idx_open(const char *path, int n_dims, struct idx *ret, char *error, size_t 
     if (open_either(&f, other) < 0)
         return -1;
     int r = open_content(&f, &idx, owner);
-    (void)close(f.fd); /* it was read only */
+    (void)close(f.fd); /* open for reading only: nothing to lose */
     if (r < 0)
         return r;
     idx.owner = steal_ptr(owner);
