@@ -1,11 +1,12 @@
 /*
  * A trainer's memory, and the ways in and out of it.
  *
- * Happy path: create makes everything; data, list and state are copied in; a step's gradients are queued and waited
- * for, then its change of the state is queued; state is staged and downloaded now and then. Ways it fails: a device
- * without enough memory (create reports it), an error of the device, which every later call then reports, and
- * gradients that never come because a peer of their collective died. Nothing here waits without a deadline, except
- * for copies in a stream where no collective can be.
+ * Happy path: create makes everything; data, list and state are copied in; the gradients of a step are queued and waited
+ * for, then the step's change of the state is queued; state is staged and downloaded now and then.
+ *
+ * Ways to fail: a device without enough memory (reported by create), an error of the device (reported by every later
+ * call), and gradients that never come because a peer of the collective died. Nothing here waits without a deadline,
+ * except for copies in a stream without collectives.
  */
 
 #include "worker-runtime/cuda/cuda_trainer.h"
@@ -33,9 +34,9 @@ int cuda_fail(cudaError_t error, const char *what)
 
 /* ---- waiting ---- */
 
-/* Never cudaEventSynchronize(): behind a collective whose peer died it would not return. Polls without sleeping for as
- * long as a short step takes: the kernel's timers are late by 50 us and more, and the device idles meanwhile. Other
- * processes get the core between two polls if they want it. */
+/* Never cudaEventSynchronize(): behind a collective with a dead peer the call would not return. Polls without sleeping for
+ * the length of a short step: the kernel's timers are late by 50 us and more, and the device idles meanwhile. Other
+ * processes get the core between two polls. */
 static int wait_for_event(cudaEvent_t event, int timeout_ms, const char *what)
 {
     const int64_t began = (int64_t)now_ns(), deadline = began + (int64_t)timeout_ms * 1000000;
@@ -79,7 +80,7 @@ static void *on_device(struct maker *m, size_t n_bytes)
     if (m->error == cudaSuccess)
         m->error = cudaMalloc(&memory, n_bytes);
     if (memory && !remember(&m->t->owned, &m->t->n_owned, memory)) {
-        (void)cudaFree(memory); /* out of memory is what is reported */
+        (void)cudaFree(memory); /* the error to report is out of memory */
         m->error = cudaErrorMemoryAllocation;
         return NULL;
     }
@@ -146,7 +147,7 @@ static void add_part(struct backend_trainer *t, void *host, size_t n_bytes)
     t->n_state_bytes += (n_bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-/* arena: the host's parameters, or one of the optimizer's states, which has a float for each of them. */
+/* arena: the host's parameters, or a state of the optimizer with a float for each parameter. */
 static void add_arena(struct backend_trainer *t, float *arena)
 {
     const struct crw_model *model = t->model;
@@ -257,7 +258,7 @@ static void make_layer(struct maker *m, size_t i)
         l->centred = device_floats(m, n * plan->out.size);
 }
 
-/* The batch, as the data set stores it and as the first layer wants it. */
+/* The batch in two layouts: of the data set (raw) and of the first layer (x). */
 static void make_input(struct maker *m)
 {
     struct backend_trainer *t = m->t;
@@ -273,8 +274,8 @@ static void make_input(struct maker *m)
 }
 
 /*
- * Buckets from the end of the arena: the last layers' gradients come first. A bucket closes when it has
- * become large enough, as DDP's does, and is ready when the first layer it reaches into is done.
+ * Buckets from the end of the arena: the last layers' gradients come first. A bucket closes when large enough, as a
+ * bucket of DDP, and is ready when the first layer within the bucket is done.
  */
 static void make_buckets(struct maker *m)
 {
@@ -410,7 +411,7 @@ static bool has_large_products(const struct crw_model *model)
     return false;
 }
 
-/* Loading it takes longer than a small training. Its handle belongs to the device that is chosen when it is made. */
+/* Loading cuBLASLt takes longer than a small training. The handle belongs to the device current at its creation. */
 static int open_blas(struct backend_trainer *t)
 {
     if (t->options.precision == BACKEND_EXACT || !has_large_products(t->model))
@@ -498,13 +499,12 @@ bool cuda_trainer_forget_graphs(struct backend_trainer *t)
 {
     const bool any = t->n_graphs > 0;
     for (size_t i = 0; i < t->n_graphs; i++)
-        (void)cudaGraphExecDestroy(
-            t->graphs[i].exec); /* legal while it runs: it is destroyed behind the launch */
+        (void)cudaGraphExecDestroy(t->graphs[i].exec); /* legal while the graph runs */
     t->n_graphs = 0;
     return any;
 }
 
-/* True: a collective does not end, though its communicator was broken off. */
+/* True: a collective does not end, although the communicator was broken off. */
 static bool is_collective_stuck(struct backend_trainer *t)
 {
     return t->options.reducer && t->reduced &&
@@ -516,7 +516,7 @@ void cuda_trainer_destroy(struct backend_trainer *t)
     if (!t)
         return;
     (void)cuda_trainer_forget_graphs(t); /* whether there were any */
-    if (is_collective_stuck(t)) /* freeing memory would wait for it; the process ends, and the driver frees */
+    if (is_collective_stuck(t)) /* freeing memory would wait for the collective; the driver frees at exit */
         return;
     if (t->commit_graph)
         (void)cudaGraphExecDestroy(t->commit_graph);
@@ -557,7 +557,7 @@ static int check_not_reducing(const struct backend_trainer *t, const char *what)
     return crw_fail(CRW_E_ARGUMENT, "%s while a step's gradients are in flight; wait for them first", what);
 }
 
-/* Copies and waits: what is copied from may be the caller's, and changed as soon as we return. */
+/* Copies and waits: `from` may belong to the caller, free to change at return. */
 static cudaError_t copy_to_device(struct backend_trainer *t, void *to, const void *from, size_t n_bytes)
 {
     cudaError_t r = cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyHostToDevice, t->q.stream);
@@ -652,7 +652,7 @@ int cuda_trainer_start(struct backend_trainer *t, const uint32_t *list, size_t c
     if (cursor > count)
         return crw_fail(CRW_E_ARGUMENT, "an epoch of %zu samples cannot begin at number %llu", count,
                         (unsigned long long)cursor);
-    /* The captured step knows where the list lies, so it can grow only before the first one. */
+    /* A captured step has the address of the list: the list can grow only before the first capture. */
     if (count > t->list_capacity) {
         if (t->n_graphs)
             return crw_fail(CRW_E_ARGUMENT,
@@ -679,7 +679,7 @@ int cuda_trainer_upload(struct backend_trainer *t, uint64_t steps)
 {
     const struct cuda_commit start = {.step = steps};
     int checked = check_not_reducing(t, "the state cannot be copied to the device");
-    if (checked == 0 && t->staging) /* what is staged is read from, and written to where this copy begins */
+    if (checked == 0 && t->staging) /* the copy to the host still writes host_state */
         checked = wait_for_event(t->staged, STUCK_MS, "the copy of the state to the host");
     if (checked)
         return checked;
@@ -798,7 +798,7 @@ float *cuda_trainer_gradients(struct backend_trainer *t, size_t *ret_count)
     return t->host_sums;
 }
 
-/* Twin of cuda_gradient_check(). LANES sums that do not wait for each other; an arena is whole multiples of them. */
+/* Twin of cuda_gradient_check(). LANES independent sums; the size of an arena is a multiple of LANES. */
 void cuda_trainer_reduced(struct backend_trainer *t)
 {
     double sums[LANES] = {0}, sum = 0;
@@ -824,7 +824,7 @@ int cuda_trainer_end_step(struct backend_trainer *t, bool take)
 
 /* ---- out ---- */
 
-/* On the copy stream, behind the last change of the state and in front of the next: gradients do not touch it. */
+/* On the copy stream, behind the last change of the state and in front of the next change: gradients do not touch the state. */
 int cuda_trainer_stage(struct backend_trainer *t)
 {
     cudaError_t r = cudaStreamWaitEvent(t->copy, t->committed, 0);
