@@ -1,5 +1,14 @@
 #pragma once
 
+/*
+ * Hangs of this node's workers, and the agent's part in a hang of all nodes. An agent reports that its node is quiet, and takes that
+ * back on a strong sign; the rendezvous answers when all nodes are quiet. So agents send nothing while a job works, and a node with ranks
+ * that wait for another node causes no false alarm.
+ *
+ * A failure of a rank takes no stacks: the other ranks end within milliseconds, and the next generation would have to wait. Workers that
+ * do not end on a signal have their stacks taken.
+ */
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

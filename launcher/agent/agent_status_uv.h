@@ -1,6 +1,9 @@
 #pragma once
 
-/* The state of the job for crunctl: facts of the group machine at the moment of the request. */
+/*
+ * The state of the job for crunctl: facts of the group machine at the moment of the request. A status waits neither for a disk nor for
+ * a driver: crunctl itself reads /proc, log files and GPU drivers.
+ */
 
 #include <stdbool.h>
 

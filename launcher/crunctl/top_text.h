@@ -4,6 +4,8 @@
  * The picture of crunctl top: a line for each job, its sums, a line for each node, a line for each rank, as many as fit. A
  * terminal redraws it in place: every line ends with "erase the rest", no query is sent, and what did not change flickers on
  * no terminal. Texts from the network and from files are made printable. Pure.
+ *
+ * Only what fits is formatted, so a thousand ranks cost as much as the visible ones.
  */
 
 #include <stdbool.h>

@@ -9,6 +9,8 @@
  *           others: WAIT for their own assigned_ranks, GET it
  *   leave   ADD terminal_state/num_members 1; the last one SETs .../last_member, the others WAIT for it
  *
+ * Like torchrun's static rendezvous this one neither reports a failure to other nodes nor begins again with an empty store.
+ *
  * Once a second the owner may query how many nodes are there. init/ counts connections, so a node that was started twice
  * counts as two. So that it is noticed, each crun that still waits then adds itself to a counter of its node rank, once.
  */

@@ -4,7 +4,11 @@
  * The death notice of a crun that was killed, sent by its guardian: crun and its workers have ended. The rendezvous then
  * need not wait for the node timeout.
  *
- * crun prepares it before it forks the guardian, which neither allocates nor resolves names.
+ * crun prepares it before it forks the guardian, which neither allocates nor resolves names. The notice is in the clear, also in a job
+ * with a secret: the guardian cannot take part in a handshake. The node's nonce, known from inside the session alone, proves its origin.
+ *
+ * Why not the end of crun's connection: a proxy or a stateful firewall ends connections, too. The agent then dials again, for which a
+ * lost SYN takes the kernel a second. Where the guardian dies with crun (the machine, or a whole cgroup), the node timeout decides.
  */
 
 #include <stdbool.h>

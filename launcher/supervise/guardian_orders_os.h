@@ -2,7 +2,8 @@
 
 /*
  * The orders to the guardian (guardian_os.h), above all the one to start a worker: its start (worker_start.h) goes through the link as
- * bytes, with the descriptors attached.
+ * bytes, with the descriptors attached. So the guardian has no descriptor of a worker but while it starts that worker. A guardian that
+ * inherited all of them by fork() would copy them for each worker: a cost that is quadratic in the number of workers.
  */
 
 #include <stdbool.h>

@@ -13,7 +13,10 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-/* Written by the guardian, read by crun: memory that both share. */
+/*
+ * Written by the guardian, read by crun: memory that both share. After the end of the guardian crun sees the keeper as an orphan, and
+ * has to leave the keeper alone. A message with the process id could be lost with the guardian.
+ */
 struct job_cgroup_shared {
     pid_t keeper; /* 0: none was started */
     int error;    /* why the cgroup holds not all workers, errno; 0: it does, or there is none yet */

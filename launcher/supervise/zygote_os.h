@@ -9,7 +9,8 @@
  * worker. When the socket ends first (the zygote has ended, or cannot fork), the worker is started by exec.
  *
  * When the zygote ends by itself, the guardian launches another one. A module whose import has ended it (SIGSEGV in
- * C code, exit(), no end within ZYGOTE_PATIENCE_MS) is dropped by the next one, as any that cannot be shared.
+ * C code, exit(), no end within ZYGOTE_PATIENCE_MS) is dropped by the next one, as any that cannot be shared. SIGKILL from outside, as
+ * from the kernel without memory, drops no module.
  */
 
 #include <stdbool.h>

@@ -50,9 +50,9 @@
 
 enum {
     ETCD_LEASE_S = 3,
-    ETCD_ADDRESS_SIZE = 280, /* HOST:PORT with the NUL */
-    ETCD_CHUNK_SIZE = 400 << 10,
-    ETCD_LOAD_MAX = 256 << 20, /* bytes of all jobs */
+    ETCD_ADDRESS_SIZE = 280,     /* HOST:PORT with the NUL */
+    ETCD_CHUNK_SIZE = 400 << 10, /* etcd limits a request to 1.5 MB */
+    ETCD_LOAD_MAX = 256 << 20,   /* bytes of all jobs */
 };
 
 enum etcd_role { ETCD_FOLLOWING, ETCD_CAMPAIGNING, ETCD_LOADING, ETCD_LEADING };

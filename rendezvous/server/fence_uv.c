@@ -11,6 +11,9 @@
  * address becomes allowed it becomes a client like any other, which notices nothing. A second agent may prove the key from
  * an address that is allowed already.
  *
+ * Why a proof on this port: a list of the members' addresses, sent by the rendezvous, would be wrong behind NAT and on hosts with several
+ * interfaces, and would grow each view with the number of nodes.
+ *
  * Ways it fails: no proof in time, and the visitor is closed; a proof that fails, as in tls_openssl.h; more visitors from
  * elsewhere than OUTSIDE_MAX, of which the oldest is closed: one that does not prove anything must not keep out those that do.
  */

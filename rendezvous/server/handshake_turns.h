@@ -7,7 +7,7 @@
  *
  * Addresses are spread over a fixed number of queues by a keyed hash, so that nothing is allocated and no sender can choose whom it
  * shares a queue with. Queues that are not empty are in a ring; the first of it gives its oldest entry and goes to the
- * end. No I/O and no clock: the caller decides how many it takes at a time.
+ * end. No I/O and no clock: the caller decides how many it takes at a time (rounds_agent_uv.c: for a millisecond of a turn of the loop).
  */
 
 #include <stdbool.h>

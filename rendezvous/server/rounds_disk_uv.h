@@ -13,7 +13,8 @@
  * lacks. The same holds when a write takes longer than the limit, until it ends.
  *
  * Loading: a file that is not whole is renamed (its name ends in .damaged then) and its job begins anew with what
- * agents report; one that is whole and cannot be used is an error, which the administrator has to resolve.
+ * agents report: their generations and charges, so no number of a generation is used twice. A file that is whole and cannot be used
+ * is an error, which the administrator has to resolve.
  */
 
 struct rounds_shell;

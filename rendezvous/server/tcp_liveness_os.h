@@ -4,6 +4,11 @@
  * What a session wants of TCP: a few bytes four times a second, which have to get through a network that loses
  * some of its packets. Both ends of a session use it. None of it can fail in a way that matters: where the
  * kernel does not know an option, things are as they were without.
+ *
+ * Why: TCP delivers nothing until a lost packet has been sent again, which takes round trips. On lines of 200 ms that lose 5 % of their
+ * packets, a healthy node was declared dead every minute. So the end that is about to declare its peer dead asks the kernel first. It
+ * grants the slack of tcp_liveness_slack_ns() beyond the node timeout, and three node timeouts in all at most. An agent waits as long
+ * while its data is acknowledged. On a quick network without losses nothing changes.
  */
 
 #include <stdbool.h>

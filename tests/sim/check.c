@@ -1,5 +1,14 @@
 /*
  * What must never happen, whatever the network does, and what must be in the end.
+ *
+ *  - No generation has two worlds, and no node has workers of two generations. With a lease no generation begins while workers of
+ *    another one run, although clocks differ by 2 %.
+ *  - No crund sends a view after a crund with a later term has sent one. None follows for longer than a lease a crund that has ended.
+ *    A new leader has all that agents may know.
+ *  - Of two nodes whose hosts do not reach each other at most one is left out, for a cut that exists and while it lasts; no restart
+ *    is charged for the cut where MIN allows that (host_cut.c).
+ *  - No budget is exceeded, no restart is without a cause, and each stop ends within its limits.
+ *  - Every agent ends in a world or with a reason. Its exit code is the result of the job, and none of its workers is left.
  */
 
 #include <stdarg.h>

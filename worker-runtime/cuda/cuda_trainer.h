@@ -9,7 +9,8 @@
  * Streams: compute has gradients and changes of the state in order; side makes gradients of weights beside it; comm
  * reduces gradient buckets as they become ready; copy takes staged state to the host, and waits for changes of the state only, never for a collective. State
  * (counters, parameters, optimizer, running statistics) is one piece of memory, so that it is staged by one copy on
- * the device, which the next change of the state waits for.
+ * the device, which the next change of the state waits for. A staged state is handed out only under the number of the step that the
+ * device has counted.
  *
  *   IDLE -- step(last) --> REDUCING -- wait --> REDUCED -- end_step --> IDLE
  *

@@ -6,7 +6,9 @@
  *
  *   control   a few connections to ranks of other hosts, made at the start, for the gossip of failures alone: each rank
  *             passes on the end of a rank once. The end of such a connection is the end of its rank.
- *   data      links of a group, used at both ends by the thread that runs a collective; the net only accepts them.
+ *   data      links of a group, used at both ends by the thread that runs a collective; the net only accepts them. The end of a link
+ *             proves no failure: a rank that has finished closes the link with its last bytes still on the way. So it ends a wait,
+ *             and the reason comes from the gossip if that arrives.
  *   messages  one way from rank to rank, made when first sent on. The net's thread receives them, so that a sender
  *             need not wait for a receiver that is busy.
  *   presence  from a rank that waits for a message to one that has sent none: ends when that one leaves the group.
