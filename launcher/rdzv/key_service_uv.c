@@ -12,7 +12,7 @@
 #include "launcher/rdzv/job_keys_os.h"
 #include "launcher/util/log_os.h"
 #include "proto/key_exchange.h"
-#include "rendezvous/server/exchange_uv.h"
+#include "rendezvous/keys/exchange_uv.h"
 
 enum { REFUSALS_LOGGED = 10 };
 

@@ -20,7 +20,7 @@
 #include "base/buf.h"
 #include "proto/address.h"
 #include "proto/tls_openssl.h"
-#include "rendezvous/server/tcp_liveness_os.h"
+#include "rendezvous/agents/tcp_liveness_os.h"
 
 enum { LINGER_MS = 1000, CHUNK = 16384, BUFFER_KEEP_MAX = 4096 };
 

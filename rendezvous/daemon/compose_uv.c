@@ -1,9 +1,9 @@
 #include "rendezvous/daemon/compose_uv.h"
 
-#include "rendezvous/server/exchange_uv.h"
-#include "rendezvous/server/fence_uv.h"
+#include "rendezvous/keys/exchange_uv.h"
+#include "rendezvous/keys/fence_uv.h"
 #include "rendezvous/server/job_stores_uv.h"
-#include "rendezvous/server/rounds_uv.h"
+#include "rendezvous/agents/rounds_uv.h"
 #include "rendezvous/server/server_impl_uv.h"
 #include "rendezvous/server/store_shell_uv.h"
 

@@ -7,7 +7,7 @@
 
 #include <stddef.h>
 
-#include "rendezvous/server/server_rounds.h"
+#include "rendezvous/agents/server_rounds.h"
 #include "rendezvous/server/server_uv.h"
 
 struct server_part {

@@ -12,7 +12,7 @@
 #include "proto/certificate_paths.h"
 #include "rendezvous/etcd/etcd.h"
 #include "rendezvous/server/server_limits.h"
-#include "rendezvous/server/server_rounds.h"
+#include "rendezvous/agents/server_rounds.h"
 
 enum { DAEMON_LISTEN_MAX = 64 };
 

@@ -18,7 +18,7 @@
 #include "base/buf.h"
 #include "proto/frame.h"
 #include "rendezvous/daemon/compose_uv.h"
-#include "rendezvous/server/rounds_uv.h"
+#include "rendezvous/agents/rounds_uv.h"
 #include "rendezvous/server/store_shell_uv.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -20,7 +20,8 @@ from tree import ROOT, sources
 ORDER = """
     base
     proto
-    rendezvous/store rendezvous/relay rendezvous/session rendezvous/rounds rendezvous/etcd rendezvous/server rendezvous/daemon
+    rendezvous/store rendezvous/relay rendezvous/session rendezvous/rounds rendezvous/etcd rendezvous/server
+    rendezvous/keys rendezvous/agents rendezvous/daemon
     launcher/util launcher/cli launcher/host launcher/output launcher/supervise launcher/report launcher/rdzv launcher/watch launcher/ctl
     launcher/crunctl launcher/agent launcher launcher/completions
     worker-runtime worker-runtime/base worker-runtime/shm worker-runtime/net worker-runtime/kernels/cpu
@@ -59,7 +60,7 @@ EXCEPTIONS = {
     "launcher/rdzv/rdzv_static.c": {"launcher/rdzv/rdzv_static_json.h": "values of the static rendezvous are JSON"},
     "proto/address.c": {"arpa/inet.h": "inet_pton() checks an address", "netinet/in.h": "the layout of socket addresses"},
     "proto/address.h": {"sys/socket.h": "the layout of socket addresses"},
-    "rendezvous/server/fence.c": {"netinet/in.h": "the layout of socket addresses"},
+    "rendezvous/keys/fence.c": {"netinet/in.h": "the layout of socket addresses"},
     "rendezvous/store/store_table.c": {"sys/mman.h": "gives the pages of a large array back in parts"},
     "rendezvous/store/outbox.h": {"sys/uio.h": "struct iovec"},
     "worker-runtime/checkpoint/snapshot.h": {

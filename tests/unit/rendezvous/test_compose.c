@@ -14,7 +14,7 @@
 #include "proto/key_exchange.h"
 #include "proto/wire.h"
 #include "rendezvous/daemon/compose_uv.h"
-#include "rendezvous/server/rounds_uv.h"
+#include "rendezvous/agents/rounds_uv.h"
 #include "rendezvous/server/server_impl_uv.h"
 
 #include "tests/support/c/cmocka_fixed.h"

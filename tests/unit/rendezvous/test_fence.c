@@ -10,7 +10,7 @@
 #include <sys/un.h>
 
 #include "base/err.h"
-#include "rendezvous/server/fence.h"
+#include "rendezvous/keys/fence.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 #include "tests/support/c/sanitized.h"

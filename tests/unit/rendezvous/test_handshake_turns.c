@@ -4,7 +4,7 @@
  */
 
 #include "base/err.h"
-#include "rendezvous/server/handshake_turns.h"
+#include "rendezvous/agents/handshake_turns.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 

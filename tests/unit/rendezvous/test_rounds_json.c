@@ -10,7 +10,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "rendezvous/rounds/rounds.h"
-#include "rendezvous/server/rounds_file_os.h"
+#include "rendezvous/agents/rounds_file_os.h"
 #include "rendezvous/rounds/rounds_json.h"
 
 #include "tests/support/c/cmocka_fixed.h"

@@ -7,7 +7,7 @@
 #include "base/utf8.h"
 #include "base/buf.h"
 #include "rendezvous/rounds/rounds.h"
-#include "rendezvous/server/rounds_file_os.h"
+#include "rendezvous/agents/rounds_file_os.h"
 #include "rendezvous/rounds/rounds_json.h"
 #include "rendezvous/rounds/rounds_log.h"
 

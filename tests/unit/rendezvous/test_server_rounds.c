@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "rendezvous/daemon/compose_uv.h"
-#include "rendezvous/server/rounds_uv.h"
+#include "rendezvous/agents/rounds_uv.h"
 #include "rendezvous/server/store_shell_uv.h"
 #include "rendezvous/session/session_json.h"
 #include "tests/support/c/failing_alloc.h"

@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "rendezvous/server/tcp_liveness_os.h"
+#include "rendezvous/agents/tcp_liveness_os.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 

@@ -9,14 +9,14 @@
  * A connection is named by its file descriptor.
  */
 
-#include "rendezvous/server/rounds_debug_uv.h"
+#include "rendezvous/agents/rounds_debug_uv.h"
 
 #include <arpa/inet.h>
 #include <string.h>
 
 #include "base/utf8.h"
 #include "rendezvous/rounds/rounds_text.h"
-#include "rendezvous/server/rounds_uv.h"
+#include "rendezvous/agents/rounds_uv.h"
 #include "rendezvous/server/server_impl_uv.h"
 
 struct debug_line {

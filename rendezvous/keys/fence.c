@@ -1,4 +1,4 @@
-#include "rendezvous/server/fence.h"
+#include "rendezvous/keys/fence.h"
 
 #include <errno.h>
 #include <netinet/in.h>

@@ -1,4 +1,4 @@
-#include "rendezvous/server/rounds_file_os.h"
+#include "rendezvous/agents/rounds_file_os.h"
 
 #include <errno.h>
 #include <inttypes.h>

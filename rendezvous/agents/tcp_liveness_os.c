@@ -1,4 +1,4 @@
-#include "rendezvous/server/tcp_liveness_os.h"
+#include "rendezvous/agents/tcp_liveness_os.h"
 
 #include <linux/sock_diag.h>
 #include <linux/tcp.h>

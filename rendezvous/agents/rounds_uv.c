@@ -12,7 +12,7 @@
  * the same turn of the loop. Frames that wait in the kernel behind a lost packet count as well.
  */
 
-#include "rendezvous/server/rounds_uv.h"
+#include "rendezvous/agents/rounds_uv.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -22,9 +22,9 @@
 #include <string.h>
 
 #include "rendezvous/etcd/etcd_leader.h"
-#include "rendezvous/server/rounds_debug_uv.h"
+#include "rendezvous/agents/rounds_debug_uv.h"
 #include "rendezvous/rounds/rounds_log.h"
-#include "rendezvous/server/rounds_state_uv.h"
+#include "rendezvous/agents/rounds_state_uv.h"
 #include "rendezvous/server/server_impl_uv.h"
 #include "rendezvous/session/session_json.h"
 #include "base/random_os.h"

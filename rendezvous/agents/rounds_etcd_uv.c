@@ -1,4 +1,4 @@
-#include "rendezvous/server/rounds_etcd_uv.h"
+#include "rendezvous/agents/rounds_etcd_uv.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -11,8 +11,8 @@
 #include "rendezvous/etcd/etcd_client_os.h"
 #include "rendezvous/etcd/etcd_leader.h"
 #include "rendezvous/rounds/rounds_json.h"
-#include "rendezvous/server/rounds_state_uv.h"
-#include "rendezvous/server/rounds_uv.h"
+#include "rendezvous/agents/rounds_state_uv.h"
+#include "rendezvous/agents/rounds_uv.h"
 #include "rendezvous/server/server_impl_uv.h"
 
 enum { TROUBLE_MS = 10000, NS_PER_MS = 1000000 };

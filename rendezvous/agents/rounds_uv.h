@@ -15,10 +15,10 @@
 #include "base/list.h"
 #include "proto/frame.h"
 #include "rendezvous/server/admission.h"
-#include "rendezvous/server/handshake_turns.h"
+#include "rendezvous/agents/handshake_turns.h"
 #include "rendezvous/server/log_tokens.h"
 #include "rendezvous/rounds/rounds.h"
-#include "rendezvous/server/server_rounds.h"
+#include "rendezvous/agents/server_rounds.h"
 
 struct conn_owner;
 struct rounds_state;

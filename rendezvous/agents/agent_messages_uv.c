@@ -1,10 +1,10 @@
-#include "rendezvous/server/agent_messages_uv.h"
+#include "rendezvous/agents/agent_messages_uv.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "rendezvous/session/agent_message_json.h"
-#include "rendezvous/server/rounds_uv.h"
+#include "rendezvous/agents/rounds_uv.h"
 #include "rendezvous/server/server_impl_uv.h"
 
 static void forward_message(struct agent_conn *to, const struct buf *frame)

@@ -18,7 +18,7 @@
  * elsewhere than OUTSIDE_MAX, of which the oldest is closed: one that does not prove anything must not keep out those that do.
  */
 
-#include "rendezvous/server/fence_uv.h"
+#include "rendezvous/keys/fence_uv.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -29,7 +29,7 @@
 
 #include "base/buf.h"
 #include "proto/tls_openssl.h"
-#include "rendezvous/server/fence.h"
+#include "rendezvous/keys/fence.h"
 #include "rendezvous/server/server_impl_uv.h"
 
 enum { OUTSIDE_MAX = 1024, READ_SIZE = 4096 };

@@ -4,13 +4,13 @@
 
 #include "base/time.h"
 #include "rendezvous/etcd/etcd_leader.h"
-#include "rendezvous/server/agent_messages_uv.h"
+#include "rendezvous/agents/agent_messages_uv.h"
 #include "rendezvous/server/client_owner_os.h"
-#include "rendezvous/server/rounds_disk_uv.h"
-#include "rendezvous/server/rounds_etcd_uv.h"
-#include "rendezvous/server/rounds_look_uv.h"
-#include "rendezvous/server/rounds_state_uv.h"
-#include "rendezvous/server/rounds_uv.h"
+#include "rendezvous/agents/rounds_disk_uv.h"
+#include "rendezvous/agents/rounds_etcd_uv.h"
+#include "rendezvous/agents/rounds_look_uv.h"
+#include "rendezvous/agents/rounds_state_uv.h"
+#include "rendezvous/agents/rounds_uv.h"
 #include "rendezvous/server/server_impl_uv.h"
 
 static int open_state(struct rounds_shell *r, const struct server_rounds *config)

@@ -1,4 +1,4 @@
-#include "rendezvous/server/exchange_uv.h"
+#include "rendezvous/keys/exchange_uv.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
 #include "base/err.h"
 #include "base/time.h"
 #include "rendezvous/store/metrics_text.h"
-#include "rendezvous/server/rounds_uv.h"
+#include "rendezvous/agents/rounds_uv.h"
 #include "rendezvous/server/server_impl_uv.h"
 
 enum { NS_PER_S = 1000000000 };

@@ -1,4 +1,4 @@
-#include "rendezvous/server/rounds_look_uv.h"
+#include "rendezvous/agents/rounds_look_uv.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #include "base/time.h"
 #include "proto/tls_openssl.h"
 #include "rendezvous/session/look_json.h"
-#include "rendezvous/server/rounds_uv.h"
+#include "rendezvous/agents/rounds_uv.h"
 #include "rendezvous/server/server_impl_uv.h"
 
 enum {

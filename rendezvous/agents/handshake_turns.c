@@ -1,4 +1,4 @@
-#include "rendezvous/server/handshake_turns.h"
+#include "rendezvous/agents/handshake_turns.h"
 
 #include <string.h>
 

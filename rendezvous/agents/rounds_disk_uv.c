@@ -3,7 +3,7 @@
  * while something of it is not on disk; the entry's mark is its last save's.
  */
 
-#include "rendezvous/server/rounds_disk_uv.h"
+#include "rendezvous/agents/rounds_disk_uv.h"
 
 #include <assert.h>
 #include <dirent.h>
@@ -18,10 +18,10 @@
 
 #include "base/cleanup.h"
 #include "base/time.h"
-#include "rendezvous/server/rounds_file_os.h"
+#include "rendezvous/agents/rounds_file_os.h"
 #include "rendezvous/rounds/rounds_json.h"
-#include "rendezvous/server/rounds_state_uv.h"
-#include "rendezvous/server/rounds_uv.h"
+#include "rendezvous/agents/rounds_state_uv.h"
+#include "rendezvous/agents/rounds_uv.h"
 #include "rendezvous/server/server_impl_uv.h"
 
 enum {

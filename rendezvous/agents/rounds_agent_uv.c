@@ -28,14 +28,14 @@
 #include "base/utf8.h"
 #include "proto/address.h"
 #include "proto/tls_openssl.h"
-#include "rendezvous/server/rounds_debug_uv.h"
-#include "rendezvous/server/rounds_look_uv.h"
-#include "rendezvous/server/agent_messages_uv.h"
-#include "rendezvous/server/rounds_state_uv.h"
-#include "rendezvous/server/rounds_uv.h"
+#include "rendezvous/agents/rounds_debug_uv.h"
+#include "rendezvous/agents/rounds_look_uv.h"
+#include "rendezvous/agents/agent_messages_uv.h"
+#include "rendezvous/agents/rounds_state_uv.h"
+#include "rendezvous/agents/rounds_uv.h"
 #include "rendezvous/server/server_impl_uv.h"
 #include "rendezvous/session/session_json.h"
-#include "rendezvous/server/tcp_liveness_os.h"
+#include "rendezvous/agents/tcp_liveness_os.h"
 
 enum { HANDSHAKE_TURN_NS = 1000000, HANDSHAKE_MEMORY = 24 * 1024 };
 
