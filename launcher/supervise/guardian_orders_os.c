@@ -1,9 +1,11 @@
 /*
- * Happy path: the bytes follow the order in its record. They are in a memory file where the zygote reads them, or where they do not fit into
- * the record; the guardian maps the file privately, and worker_start_take() sets the pointers in its copy.
+ * Happy path: the bytes of a start follow the order in the same record. Bytes for the zygote, and bytes too large for a
+ * record, are in a memory file instead: the guardian maps the file privately, and worker_start_take() sets the pointers in
+ * the mapped copy.
  *
- * Ways it fails: no memory; a memory file above the limit of file size (RLIMIT_FSIZE), which holds for no record; no free descriptor in the
- * guardian: the kernel then delivers the record with fewer descriptors. Each is reported as a failed start.
+ * Ways to fail: no memory; a memory file above the limit of file size (RLIMIT_FSIZE does not limit records); no free
+ * descriptor in the guardian: the kernel delivers the record with fewer descriptors. Each failure is reported as a failed
+ * start.
  */
 
 #include "launcher/supervise/guardian_orders_os.h"
@@ -27,7 +29,7 @@
 
 enum {
     N_SENT_MAX = SPAWN_FD_END + 1, /* the memory file comes first */
-    RECORD_BYTES_MAX = 65536,      /* some of them fit into the link, whatever its buffer */
+    RECORD_BYTES_MAX = 65536,      /* some records fit into a link of any buffer size */
 };
 static_assert((int)N_SENT_MAX <= (int)SEND_DESCRIPTORS_MAX, "all fit");
 
@@ -60,7 +62,7 @@ static int map_file(int fd, struct ordered_start *r)
 
 /* ---- records ---- */
 
-/* Of the last order; the worker is started before the next one is read. */
+/* Bytes of the last order; the worker is started before the next order is read. */
 static _Alignas(max_align_t) uint8_t record_bytes[RECORD_BYTES_MAX];
 
 union control {
@@ -137,7 +139,7 @@ static int take_from_file(const int *fds, int n, struct ordered_start *ret)
     return r ? r : worker_start_take(ret->bytes, ret->size, fds + 1, n - 1, &ret->start);
 }
 
-/* Takes over the descriptors. The kernel leaves out those for which there is no free number. size: of the bytes in the record. */
+/* Takes over the descriptors. The kernel leaves out descriptors when no number is free. size: of the bytes in the record. */
 static int take_start(size_t size, const int *fds, int n, struct ordered_start *ret)
 {
     const bool has_file = size == 0 && n > 0;
@@ -146,7 +148,7 @@ static int take_start(size_t size, const int *fds, int n, struct ordered_start *
     int r =
         size > 0 ? worker_start_take(record_bytes, size, fds, n, &ret->start) : take_from_file(fds, n, ret);
     for (int i = has_file; r && i < n; i++)
-        (void)close(fds[i]); /* nothing uses them */
+        (void)close(fds[i]); /* unused after the failure */
     return r;
 }
 

@@ -1,50 +1,52 @@
 /*
  * Happy path: close the descriptors of crun, then sleep until the kernel reports an event: crun sent an order (the link), a
  * worker ended (its pidfd), another child ended (SIGCHLD). A generation begins with GUARDIAN_BEGIN and an order for each
- * worker. When the last worker has ended and left processes, report how many; when none is left, report that, and wait for
- * the next generation or the end of the job.
+ * worker. When the last worker has ended and left processes, the guardian reports their number. When no process is left,
+ * the guardian reports the end, and waits for the next generation or the end of the job.
  *
- * Why pidfds and not wait(-1) alone: epoll returns descriptors in the order in which they became ready, so when several
- * workers die at once, their ends are reported in the order in which they died. A worker whose tracer (a debugger, strace)
- * has not waited for it yet is an exception: it is reported when the tracer has.
+ * Why pidfds and not wait(-1) alone: epoll returns descriptors in the order of becoming ready. When several workers die at
+ * once, the reports have the order of the deaths. A worker with a tracer (a debugger, strace) is an exception: the
+ * guardian reports the end only after the tracer has waited for the worker.
  *
- * Killing: the children of a killed process become children of the guardian, the nearest subreaper. So SIGKILL to all
- * children, reap, and again, until the kernel reports that there are none: process groups, sessions and double forks do
- * not matter. A timeout limits the time between rounds, because a process that is adopted while its former parent lives
- * on causes no event.
+ * Killing: the children of a killed process become children of the guardian, the nearest subreaper. The guardian sends
+ * SIGKILL to all children and reaps, again and again, until the kernel reports no children: process groups, sessions and
+ * double forks do not matter. A timeout limits the time between rounds, because the adoption of a process with a living
+ * former parent causes no event.
  *
- * Where crun may make cgroups, the workers are in one of their own (job_cgroup_os.h): then SIGKILL is sent to that as well,
- * which needs no /proc, and a keeper does the same when the guardian has been killed.
+ * Where crun may make cgroups, the workers have a cgroup of their own (job_cgroup_os.h). The guardian sends SIGKILL to the
+ * cgroup as well, without need for /proc, and a keeper does the same when the guardian has been killed.
  *
- * One guardian for all generations, and they do not mix: a generation ends when the guardian has no child but the zygote, and
- * crun orders no worker before that. What only a cgroup shows is killed as well.
+ * A single guardian serves all generations, and generations do not mix: a generation ends when the guardian has no child
+ * but the zygote, and crun orders no worker before the end. Processes in the cgroup that are no children are killed too.
  *
- * Replacing: when one worker has failed and the others stay, crun orders a new one in its place. Processes that the old
- * one left in its session are killed; processes that have left that session cannot be distinguished from what other
- * workers have started, and end with those.
+ * Replacing: when a worker has failed and the other workers stay, crun orders a new worker in the same place. Processes
+ * left in the old worker's session are killed. Processes that have left the session cannot be distinguished from processes
+ * started by other workers, and end with the other workers.
  *
- * Warm start: a zygote (zygote_os.h) forks the workers, and each is adopted by the nearest subreaper above the zygote, the guardian.
- * A start that is under way counts as a live worker; it is cancelled by an order to stop,
- * and becomes a start by exec when the zygote cannot fork. The zygote is in no generation: no signal to the workers and
- * no count of orphans includes it. One that ends is launched again, a few times in each generation.
+ * Warm start: a zygote (zygote_os.h) forks the workers, and the guardian, the nearest subreaper above the zygote, adopts
+ * the workers. A start under way counts as a live worker. An order to stop cancels the start; when the zygote cannot fork,
+ * the start becomes a start by exec. The zygote is in no generation: no signal to the workers and no count of orphans
+ * includes the zygote. A zygote that ends is launched again, a few times in each generation.
  *
- * Order of a signal that ends workers (--signal-order=worker-first): first the worker processes, so that a worker can still use
- * its loaders and loggers while it ends. A group gets it when its worker has ended, what is left when half of the grace is over.
+ * Order of a signal that ends workers (--signal-order=worker-first): first the worker processes, so that an ending worker
+ * can still use its loaders and loggers. A process group gets the signal when its worker has ended, or when half of the
+ * grace is over.
  *
- * crun ends: kill every process, and when none is left, send the death notice to the rendezvous, where there is one. If
- * crun was ended by a signal that it does not handle, it has sent GUARDIAN_RELEASE before: then SIGTERM and the grace
+ * crun ends: kill every process; when no process is left, send the death notice to the rendezvous, if there is a
+ * rendezvous. Before crun ends by a signal without a handler, crun sends GUARDIAN_RELEASE: then SIGTERM and the grace
  * come first.
  *
- * Lease: where others may start in the place of this node, crun sends until when its workers may run, and a new time whenever the
- * rendezvous has answered. A timer of the kernel that goes on during a suspension wakes the guardian at that time: also when
- * crun is stopped or hangs, no worker runs on.
+ * Lease: where other nodes may start in the place of the own node, crun sends the time until which its workers may run, and
+ * a new time after each answer of the rendezvous. A kernel timer, which goes on during a suspension, wakes the guardian at
+ * the end of the lease: no worker runs on, even when crun is stopped or hangs.
  *
- * Ways it ends: without children after GUARDIAN_END or the end of crun, with children that it cannot list (no /proc, and no cgroup)
- * after GUARDIAN_EMPTY, or by SIGKILL. Then its workers get SIGKILL from the kernel (their
- * parent-death signal), and the other processes become children of crun, which is a subreaper as well. Every other
- * signal is blocked for life: a batch system that signals all processes of a job must not end the one that cleans up.
- * A signal from a worker is different: it is meant for the launcher, which a worker knows as its parent, so it is
- * reported to crun.
+ * Ways to end: without children after GUARDIAN_END or the end of crun; with children that cannot be listed (no /proc, and
+ * no cgroup) after GUARDIAN_EMPTY; or by SIGKILL. After SIGKILL the workers get SIGKILL from the kernel (their parent-death
+ * signal), and the other processes become children of crun, also a subreaper.
+ *
+ * Every other signal is blocked for life: a batch system that signals all processes of a job must not end the process that
+ * cleans up. A signal from a worker is different: the worker means its parent, the launcher, so the guardian reports the
+ * signal to crun.
  */
 
 #include "launcher/supervise/guardian_os.h"
@@ -83,8 +85,8 @@ enum {
     KILL_INTERVAL_MS = 10,
     CRUN_END_MS = 500,
     ORDERS_AT_ONCE = 16, /* starts of workers, of a millisecond at most; then other events have their turn */
-    LISTED_MAX = 16384,  /* children looked at in one round: four for each worker that a node can have */
-    TOKEN_LINK = -1,     /* epoll data: the number of a worker, or one of these */
+    LISTED_MAX = 16384,  /* children per round: 4 for each of 4,096 workers, the most of a node */
+    TOKEN_LINK = -1,     /* epoll data: the number of a worker, or a TOKEN_ */
     TOKEN_SIGNAL = -2,
     TOKEN_ZYGOTE = -3,
     TOKEN_LEASE = -4,
@@ -95,23 +97,23 @@ struct guardian {
     const struct guardian_setup *setup;
     int epoll_fd;
     int signal_fd; /* signalfd of all signals */
-    int lease_fd;  /* timerfd; 0: there was no lease yet */
+    int lease_fd;  /* timerfd; 0: no lease yet */
     size_t n_live; /* workers not reaped, and starts under way */
     bool killing;
     bool released;           /* GUARDIAN_RELEASE has come */
     uint64_t release_end_ns; /* SIGKILL then */
-    int group_signal;        /* the workers have got it, their groups have not; 0: none */
+    int group_signal;        /* sent to the workers, not yet to their groups; 0: none */
     uint64_t group_signal_ns;
     bool has_lost_link;
-    bool is_orphan; /* the same, because crun has ended */
+    bool is_orphan; /* the link was lost because crun has ended */
     bool has_reported_orphans;
-    bool cannot_list;       /* processes may be left that cannot be found */
+    bool cannot_list;       /* processes may be left, but cannot be found */
     bool sweeping;          /* for some worker */
     struct zygote zygote;   /* pid 0: none */
     bool is_zygote_lost;    /* in this generation; reported to crun */
     bool is_zygote_refused; /* for the life of the job, as above */
     bool is_running;        /* from GUARDIAN_BEGIN to GUARDIAN_EMPTY */
-    size_t n_to_start;      /* orders to start that have not come in this generation */
+    size_t n_to_start;      /* orders to start still to come in the generation */
     bool refuses_starts;    /* until the next GUARDIAN_BEGIN */
     bool ending;            /* GUARDIAN_END has come */
     bool has_death_notice;
@@ -126,7 +128,7 @@ static bool is_short_of_memory(int error)
     return error == ENOBUFS || error == ENOMEM || error == EINTR;
 }
 
-/* False: it is to be sent again later. Every other error means that crun has ended, which the end of the link shows as well. */
+/* False: send the report again later. Every other error means that crun has ended, as the end of the link shows. */
 static bool send_report(const struct guardian *g, const struct guardian_report *r)
 {
     return send(g->setup->link, r, sizeof(*r), MSG_NOSIGNAL | MSG_DONTWAIT) >= 0 ||
@@ -148,8 +150,8 @@ static void send_unsent_reports(struct guardian *g)
                     &event); /* not watched any more: crun has ended */
 }
 
-/* Never waits: while crun is stopped, the lease and the orders that have come before are carried out. What the link does not
- * take is kept in order. A worker has two reports at most that crun has not read: crun starts it again when it knows its end. */
+/* Never waits: while crun is stopped, the guardian carries out the lease and earlier orders. Reports that the link does not
+ * take are kept in order. A worker has at most two unread reports: crun starts the worker again only after its end. */
 static void report_to_crun(struct guardian *g, struct guardian_report r)
 {
     const size_t max = g->setup->n_unsent_max;
@@ -170,8 +172,8 @@ static int64_t microseconds(struct timeval t)
 
 /* ---- start ---- */
 
-/* Closes every descriptor above 2 that is not in keep[]: above all listening sockets of crun, as their ports must be free
- * when crun closes them, and crun's end of the link, as the guardian waits for its end. */
+/* Closes every descriptor above 2 outside keep[]. Above all: listening sockets of crun, because their ports must be free
+ * when crun closes the sockets, and crun's end of the link, because the guardian waits for the end of the link. */
 static int close_others(const struct guardian_setup *s)
 {
     int from = 3;
@@ -194,9 +196,9 @@ static void block_all_signals(void)
 
     (void)sigfillset(&all); /* cannot fail */
     (void)sigprocmask(SIG_SETMASK, &all, NULL);
-    for (int s = 1; s <= SIGRTMAX; s++) /* one call for most of them, as this is on the path of each start */
+    for (int s = 1; s <= SIGRTMAX; s++) /* one call for most signals: start-up time */
         if (sigaction(s, &fresh, &was) == 0 && was.sa_handler == SIG_IGN)
-            (void)sigaction(s, &was, NULL); /* as it could be set, it can be set back; all are blocked */
+            (void)sigaction(s, &was, NULL); /* restores SIG_IGN; cannot fail; all are blocked */
 }
 
 static int watch_descriptor(struct guardian *g, int fd, int token)
@@ -259,7 +261,7 @@ static bool start_guarded_worker(struct guardian *g, size_t i, const struct work
 
 static void end_handshake(struct guardian *g, struct guardian_worker *w)
 {
-    (void)close(w->handshake); /* leaves the epoll set; a forked worker that has not got its byte ends */
+    (void)close(w->handshake); /* leaves the epoll set; a forked worker without its byte ends */
     w->handshake = 0;
     w->to_kill = false;
     g->n_live--;
@@ -275,7 +277,7 @@ static void cancel_starts(struct guardian *g)
         }
 }
 
-/* False: the worker has to be started by exec. Takes over the contents of r. */
+/* False: start the worker by exec. Takes over the contents of r. */
 static bool start_by_zygote(struct guardian *g, size_t i, struct ordered_start *r)
 {
     struct guardian_worker *w = &g->setup->state[i];
@@ -284,7 +286,7 @@ static bool start_by_zygote(struct guardian *g, size_t i, struct ordered_start *
     if (g->zygote.link < 0 || zygote_start_worker(&g->zygote, (int)i, r, g->setup->crun, &handshake) < 0)
         return false;
     if (watch_descriptor(g, handshake, TOKEN_HANDSHAKES + (int)i) < 0) {
-        (void)close(handshake); /* by which the forked worker ends */
+        (void)close(handshake); /* the forked worker ends by the close */
         return false;
     }
     w->handshake = handshake;
@@ -311,7 +313,7 @@ static void adopt_worker(struct guardian *g, size_t i, pid_t pid)
     report_to_crun(g, (struct guardian_report){.kind = GUARDIAN_STARTED, .worker = (int)i, .pid = pid});
 }
 
-/* The zygote has not forked this worker. Where it has ended, crun knows that already. reason NULL: nothing is reported. */
+/* The zygote has not forked the worker. crun knows already when the zygote has ended. reason NULL: nothing is reported. */
 static void start_by_exec(struct guardian *g, size_t i, const char *reason)
 {
     struct guardian_report report = {.kind = GUARDIAN_ZYGOTE, .value = ZYGOTE_NOT_FORKED, .worker = (int)i};
@@ -330,7 +332,7 @@ static void start_by_exec(struct guardian *g, size_t i, const char *reason)
         (void)kill(-w->pid, SIGKILL);
 }
 
-/* The zygote imports, and would fork them later than an exec starts them. */
+/* The zygote imports: its forks would come later than starts by exec. */
 static void start_waiting_by_exec(struct guardian *g)
 {
     for (size_t i = 0; i < g->setup->n_workers; i++)
@@ -345,11 +347,11 @@ static void finish_start(struct guardian *g, size_t i)
 {
     struct guardian_worker *w = &g->setup->state[i];
     struct {
-        int32_t pid; /* 0: it has failed */
+        int32_t pid; /* 0: the fork failed */
         char reason[GUARDIAN_TEXT_SIZE];
     } fork = {0};
 
-    read_zygote(g); /* what the zygote has reported first may have started this worker */
+    read_zygote(g); /* an earlier report of the zygote may have started the worker */
     if (!w->handshake)
         return;
     ssize_t n = recv(w->handshake, &fork, sizeof(fork) - 1, MSG_DONTWAIT);
@@ -386,7 +388,7 @@ static void lose_zygote(struct guardian *g, const char *reason)
     g->is_zygote_lost = true;
 }
 
-/* Its link has ended. */
+/* The zygote's link has ended. */
 static void on_zygote_end(struct guardian *g)
 {
     const char *reason =
@@ -442,7 +444,7 @@ static void launch_zygote(struct guardian *g)
         job_cgroup_refused(g->setup->cgroup, cgroup.error);
 
     if (!r && watch_descriptor(g, g->zygote.link, TOKEN_ZYGOTE) < 0) {
-        (void)kill(g->zygote.pid, SIGKILL); /* a child that is not reaped */
+        (void)kill(g->zygote.pid, SIGKILL); /* a child, not reaped yet */
         (void)close(g->zygote.link);
         g->zygote.link = -1;
         r = -ENOSPC;
@@ -451,7 +453,7 @@ static void launch_zygote(struct guardian *g)
         lose_zygote(g, strerror(-r));
 }
 
-/* Another one in place of one that has ended and been reaped, unless that makes no sense. */
+/* Launches another zygote after the old zygote has ended and been reaped, unless workers need no zygote. */
 static void renew_zygote(struct guardian *g)
 {
     bool is_needed = g->setup->zygote && !g->is_zygote_lost && !g->ending && !g->is_orphan && !g->released;
@@ -462,7 +464,7 @@ static void renew_zygote(struct guardian *g)
     launch_zygote(g);
 }
 
-/* A module whose import does not end. */
+/* Kills a zygote with an import that does not end. */
 static void limit_loading(struct guardian *g)
 {
     uint64_t limit_ns = g->zygote.loading_since_ns + ZYGOTE_PATIENCE_MS * UINT64_C(1000000);
@@ -470,7 +472,7 @@ static void limit_loading(struct guardian *g)
     if (g->zygote.link < 0 || !g->zygote.is_loading || now_ns() < limit_ns)
         return;
     g->zygote.is_stuck = true;
-    (void)kill(g->zygote.pid, SIGKILL); /* its link ends by this */
+    (void)kill(g->zygote.pid, SIGKILL); /* also ends the link */
 }
 
 static void begin_generation(struct guardian *g, const struct ordered_start *r)
@@ -478,11 +480,11 @@ static void begin_generation(struct guardian *g, const struct ordered_start *r)
     const struct itimerspec never = {0};
 
     if (g->lease_fd > 0)
-        (void)timerfd_settime(g->lease_fd, 0, &never, NULL); /* this one's follows; cannot fail */
+        (void)timerfd_settime(g->lease_fd, 0, &never, NULL); /* the generation's lease follows; cannot fail */
     if (r->fd >= 0)
         g->has_death_notice =
             pread(r->fd, &latest_notice, sizeof(latest_notice), 0) == (ssize_t)sizeof(latest_notice);
-    if (!g->setup->zygote) /* else it holds the zygote already */
+    if (!g->setup->zygote) /* else the cgroup holds the zygote already */
         job_cgroup_make(g->setup->cgroup);
     g->is_running = true;
     g->group_signal = 0;
@@ -504,7 +506,7 @@ static struct guardian_worker *find_worker(struct guardian *g, pid_t pid)
     return NULL;
 }
 
-/* Reaps one child that has ended and, if it was a worker, reports that. */
+/* Reaps an ended child; reports the end of a worker. */
 static void reap_child(struct guardian *g, pid_t pid)
 {
     struct guardian_worker *w = find_worker(g, pid);
@@ -512,16 +514,16 @@ static void reap_child(struct guardian *g, pid_t pid)
     int status;
 
     if (w && g->group_signal)
-        (void)kill(-pid, g->group_signal); /* not reaped yet, so the number is its own */
+        (void)kill(-pid, g->group_signal); /* not reaped, so the number is valid */
     if (wait4(pid, &status, WNOHANG, &usage) != pid)
         return;
     if (pid == g->zygote.pid)
-        zygote_reaped(&g->zygote, g->setup->zygote, status); /* its link ends by this, too */
+        zygote_reaped(&g->zygote, g->setup->zygote, status); /* also ends the link */
     if (!w)
         return;
     bool asked = w->asked;
     if (w->pidfd >= 0)
-        (void)close(w->pidfd); /* leaves the epoll set by this */
+        (void)close(w->pidfd); /* also leaves the epoll set */
     *w = (struct guardian_worker){.pidfd = -1, .ended = pid, .start = w->start};
     g->n_live--;
     report_to_crun(g, (struct guardian_report){.kind = GUARDIAN_EXITED,
@@ -534,8 +536,9 @@ static void reap_child(struct guardian *g, pid_t pid)
                                                .system_us = microseconds(usage.ru_stime)});
 }
 
-/* Its pidfd is readable. When it has a tracer that does not wait for it, it stays so, and would wake the guardian again and
- * again. The kernel sends SIGCHLD when the tracer has waited or detached: from now on the worker is found by that. */
+/* The worker's pidfd is readable. While a tracer does not wait for the worker, the pidfd stays readable and would wake the
+ * guardian again and again. The kernel sends SIGCHLD when the tracer has waited or detached: the guardian relies on
+ * SIGCHLD from here on. */
 static void on_worker_end(struct guardian *g, struct guardian_worker *w)
 {
     pid_t pid = w->pid;
@@ -543,15 +546,15 @@ static void on_worker_end(struct guardian *g, struct guardian_worker *w)
     reap_child(g, pid);
     if (w->pid != pid)
         return;
-    (void)close(w->pidfd); /* leaves the epoll set by this */
+    (void)close(w->pidfd); /* also leaves the epoll set */
     w->pidfd = -1;
     w->is_traced_zombie = true;
 }
 
 /*
- * Reaps all ended children but workers that epoll will return in their turn. Such a worker hides those
- * behind it in the kernel's list; as its pidfd is readable, the next round comes at once.
- * False when there is no child at all.
+ * Reaps all ended children, except workers with a pidfd: epoll returns each of these workers in turn. In the kernel's
+ * list such a worker hides the children behind; as the worker's pidfd is readable, the next round comes at once.
+ * False: there is no child at all.
  */
 static bool reap_others(struct guardian *g)
 {
@@ -571,7 +574,7 @@ static bool reap_others(struct guardian *g)
 
 /* ---- orders ---- */
 
-/* Its pidfd shows the end also where a tracer has not waited for it yet. */
+/* The worker's pidfd shows the end even before a tracer has waited. */
 static bool has_ended(const struct guardian_worker *w)
 {
     struct pollfd end = {.fd = w->pidfd, .events = POLLIN};
@@ -584,14 +587,14 @@ static bool has_ended(const struct guardian_worker *w)
     return waitid(P_PID, (id_t)w->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == w->pid;
 }
 
-/* Signals the worker, or its process group; its number cannot be reused before the worker is reaped. A worker that has ended
- * already, and is not reaped yet, ended before the signal. */
+/* Signals the worker, or its process group; the number cannot be reused before the worker is reaped. A worker already
+ * ended, but not reaped, ended before the signal. */
 static void signal_worker(struct guardian_worker *w, int signal, bool is_alone)
 {
     if (w->pid <= 0)
         return;
     w->asked = w->asked || !has_ended(w);
-    (void)kill(is_alone ? w->pid : -w->pid, signal); /* ESRCH: it has ended and is not reaped yet */
+    (void)kill(is_alone ? w->pid : -w->pid, signal); /* ESRCH: ended, not reaped yet */
 }
 
 static void signal_workers(struct guardian *g, int signal, bool are_alone)
@@ -600,8 +603,8 @@ static void signal_workers(struct guardian *g, int signal, bool are_alone)
         signal_worker(&g->setup->state[i], signal, are_alone);
 }
 
-/* The worker process alone: its helpers (loaders, shells) may not expect this signal, and its default action ends
- * them. It is no request to end, so `asked` stays. */
+/* Signals the worker processes alone: helpers (loaders, shells) may not expect the signal, and the default action would
+ * end the helpers. The signal is no request to end, so `asked` stays. */
 static void pass_signal(struct guardian *g, int signal)
 {
     for (size_t i = 0; i < g->setup->n_workers; i++)
@@ -609,7 +612,7 @@ static void pass_signal(struct guardian *g, int signal)
             (void)kill(g->setup->state[i].pid, signal); /* as above */
 }
 
-/* Fills `listed` with all children but the zygote and the keeper. Returns how many; none without /proc. */
+/* Fills `listed` with all children but the zygote and the keeper. Returns their number; 0 without /proc. */
 static int list_children(const struct guardian *g)
 {
     const pid_t keeper = g->setup->cgroup->keeper;
@@ -621,7 +624,7 @@ static int list_children(const struct guardian *g)
     return n < 0 ? 0 : n;
 }
 
-/* Without /proc those in the cgroup, which are all, but not all children. */
+/* Without /proc: all processes in the cgroup, children or not. */
 static int count_orphans(const struct guardian *g)
 {
     int n = list_children(g);
@@ -654,8 +657,8 @@ static bool is_stopped(pid_t pid)
     return waitid(P_PID, (id_t)pid, &info, WSTOPPED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid;
 }
 
-/* A SIGSTOPped process acts on SIGTERM only after SIGCONT, so stopped children are continued. Others get no SIGCONT: it
- * would undo the stop by which a debugger, or LeakSanitizer at a program's end, is just attaching. */
+/* A SIGSTOPped process acts on SIGTERM only after SIGCONT, so stopped children are continued. Others get no SIGCONT:
+ * SIGCONT would undo the stop of a debugger, or of LeakSanitizer at a program's end, just attaching. */
 static void continue_stopped(struct guardian *g)
 {
     int n = list_children(g);
@@ -677,7 +680,8 @@ static void request_end(struct guardian *g, int signal)
     continue_stopped(g);
 }
 
-/* Processes that have left the groups are signalled by crun when all workers have ended; after its end by this. */
+/* Signals the groups after the delay. crun signals processes outside the groups when all workers have ended; after crun's
+ * end the guardian does. */
 static void signal_groups_in_time(struct guardian *g)
 {
     if (!g->group_signal || (now_ns() < g->group_signal_ns && !(g->released && g->n_live == 0)))
@@ -697,9 +701,9 @@ static struct guardian_worker *find_session(struct guardian *g, pid_t session)
 }
 
 /*
- * Kills children in the sessions of workers that were replaced. A number names the same session as long as any process
- * is in it, and children keep theirs until they are reaped. The processes that those had started are adopted by that,
- * and their turn comes with the event of their end: until a round finds none.
+ * Kills children in the sessions of replaced workers. A number names the same session as long as any process is in the
+ * session, and children keep their session until reaped. By killing its children the guardian adopts the grandchildren,
+ * and kills the grandchildren after the event of their parents' end: until a round finds no process.
  */
 static void sweep_sessions(struct guardian *g)
 {
@@ -750,7 +754,7 @@ static void begin_release(struct guardian *g)
     request_end(g, SIGTERM);
 }
 
-/* Between two generations nothing is there to be killed. */
+/* Between two generations there is nothing to kill. */
 static void begin_kill(struct guardian *g)
 {
     if (!g->is_running)
@@ -761,7 +765,7 @@ static void begin_kill(struct guardian *g)
 
 /* ---- lease ---- */
 
-/* Without a timer it is as if the lease had ended: no worker must run longer than it. */
+/* Without a timer the lease counts as ended: no worker must run longer than the lease. */
 static void set_lease(struct guardian *g, uint64_t end_ns)
 {
     const struct itimerspec at = {
@@ -784,7 +788,7 @@ static void on_lease_timer(struct guardian *g)
 {
     uint64_t n;
 
-    if (read(g->lease_fd, &n, sizeof(n)) == sizeof(n)) /* not when it has been set anew meanwhile */
+    if (read(g->lease_fd, &n, sizeof(n)) == sizeof(n)) /* fails when set anew meanwhile */
         begin_kill(g);
 }
 
@@ -797,8 +801,7 @@ static void carry_out_order(struct guardian *g, const struct guardian_order *ord
     case GUARDIAN_END:
         g->ending = true;
         if (g->zygote.pid > 0 && g->zygote.is_loading)
-            (void)kill(g->zygote.pid,
-                       SIGKILL); /* it has saved its list; not reaped, so the number is its own */
+            (void)kill(g->zygote.pid, SIGKILL); /* its list is saved; not reaped, so the number is valid */
         else
             zygote_end(&g->zygote);
         break;
@@ -840,18 +843,18 @@ static void lose_link(struct guardian *g, bool is_end)
     (void)epoll_ctl(g->epoll_fd, EPOLL_CTL_DEL, g->setup->link, NULL);
     cancel_starts(g);
     if (g->zygote.pid > 0)
-        (void)kill(g->zygote.pid, SIGKILL); /* it forks no more */
+        (void)kill(g->zygote.pid, SIGKILL); /* forks no more */
 }
 
-/* Whether there was one. */
+/* Reads and carries out an order; false: there was no order. */
 static bool read_order(struct guardian *g)
 {
     struct guardian_order order;
     struct ordered_start start;
 
     ssize_t n = guardian_receive_order(g->setup->link, &order, &start);
-    /* It stays readable. A reset, because crun ended with reports unread, comes ahead of the orders that crun sent before: these
-     * follow, then the end. */
+    /* The link stays readable. When crun ends with unread reports, a reset comes first, then the orders that crun sent
+     * before its end, then the end. */
     if (n < 0 && (errno == EAGAIN || errno == ECONNRESET || is_short_of_memory(errno)))
         return false;
     if (n <= 0) {
@@ -865,7 +868,7 @@ static bool read_order(struct guardian *g)
 
 /* ---- signals to the guardian ---- */
 
-/* The worker that a process belongs to: itself, or the leader of its session. */
+/* The worker of a process: the process itself, or the leader of its session. */
 static struct guardian_worker *find_worker_of(struct guardian *g, pid_t pid)
 {
     struct guardian_worker *w = pid > 0 ? find_worker(g, pid) : NULL;
@@ -942,8 +945,8 @@ static void wait_for_events(struct guardian *g)
     }
 }
 
-/* The workers had their grace, or have used it: the orphans that SIGTERM did not end are killed. With worker-first these got it
- * a moment ago, and have what is left of the grace. */
+/* The grace is over, or all workers have ended before: kills the orphans that SIGTERM did not end. With worker-first
+ * orphans got SIGTERM only a moment ago, and have the rest of the grace. */
 static void end_release(struct guardian *g)
 {
     bool is_used = g->n_live == 0 && g->setup->group_delay_ms == 0;
@@ -957,12 +960,12 @@ static void kill_children(struct guardian *g)
     const pid_t except[] = {g->zygote.pid, g->setup->cgroup->keeper};
 
     signal_workers(g, SIGKILL, false);
-    /* A zygote is in the cgroup as well, and stays. */
+    /* A zygote is also in the cgroup, and must stay. */
     bool kills_cgroup = g->zygote.pid <= 0 && job_cgroup_holds_all(g->setup->cgroup);
     if (kills_cgroup)
         job_cgroup_kill(g->setup->cgroup);
-    /* Whether any are left shows in the next wait. Without /proc they cannot be listed: once the workers have ended,
-     * there is nothing left that the guardian could do without a cgroup. */
+    /* The next wait shows whether children are left. Without /proc children cannot be listed: once the workers have
+     * ended, the guardian can do nothing more without a cgroup. */
     if (child_processes_signal(SIGKILL, except, ARRAY_SIZE(except)) < 0 && g->n_live == 0 && !kills_cgroup)
         g->cannot_list = true;
 }
@@ -986,8 +989,8 @@ static void report_empty(struct guardian *g)
     g->is_running = g->killing = false;
 }
 
-/* The zygote is a child all the time: then a list of children shows whether the generation has ended. Its roots are all in the
- * list, since only this process reaps: what is adopted meanwhile has an ancestor there. */
+/* A zygote is a child all the time, so a list of children shows whether the generation has ended. The list has all roots of
+ * the generation, since only the guardian reaps: a process adopted meanwhile has an ancestor in the list. */
 static void end_generation(struct guardian *g, bool has_children)
 {
     if (!have_workers_ended(g))
@@ -999,7 +1002,7 @@ static void end_generation(struct guardian *g, bool has_children)
         report_empty(g);
 }
 
-/* Whether the guardian has nothing more to do, and crun has taken all reports, or waits for none. */
+/* Whether the guardian has nothing more to do, and crun has taken all reports, or waits for no report. */
 static bool is_over(const struct guardian *g, bool has_children)
 {
     if (g->cannot_list && !g->is_running)
@@ -1007,7 +1010,7 @@ static bool is_over(const struct guardian *g, bool has_children)
     return !has_children && (g->ending || g->has_lost_link);
 }
 
-/* The end of the link is not enough: a process that ends closes its files a moment before its children get another
+/* The end of the link is not enough: an ending process closes its files a moment before its children get another
  * parent. */
 static bool has_crun_ended(pid_t crun)
 {
@@ -1018,7 +1021,7 @@ static bool has_crun_ended(pid_t crun)
     return getppid() != crun;
 }
 
-static char *command_line; /* of crun, as `ps -f` and `pkill -f` see it */
+static char *command_line; /* of crun, as shown by `ps -f` and matched by `pkill -f` */
 static size_t command_line_size;
 
 void guardian_set_command_line(char **argv)
@@ -1033,8 +1036,8 @@ void guardian_set_command_line(char **argv)
     command_line_size = (size_t)(*last - *argv) + strlen(*last) + 1;
 }
 
-/* Neither the name nor the command line of this process matches what finds crun or the program of its workers. In this process all
- * that is still used of the arguments is a copy. */
+/* Neither the name nor the command line of the guardian matches a pattern for crun or for the program of the workers. The
+ * guardian uses only copies of the arguments. */
 static void set_names(pid_t crun)
 {
     (void)prctl(PR_SET_NAME, "job-guardian");

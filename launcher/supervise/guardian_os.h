@@ -1,12 +1,12 @@
 #pragma once
 
 /*
- * The guardian: a small process between crun and the workers, their parent and the subreaper of every process that they
- * start ("shepherd" or "slurmstepd" elsewhere). It stays for all generations of the job. It exists so that no process of
- * a job outlives crun, however crun ends.
+ * The guardian: a small process between crun and the workers. The guardian is the parent of the workers and the subreaper
+ * of every process started by a worker ("shepherd" or "slurmstepd" elsewhere), for all generations of the job. Thanks to
+ * the guardian no process of a job outlives crun, however crun ends.
  *
- * crun and the guardian are connected by a SOCK_SEQPACKET socket, the link: orders one way, reports the other. The
- * guardian decides nothing; it starts, signals, reaps and reports. When the link ends (crun has ended), it kills all its
+ * crun and the guardian are connected by a SOCK_SEQPACKET socket, the link: orders go down, reports go up. The guardian
+ * decides nothing, but starts, signals, reaps and reports. When the link ends (crun has ended), the guardian kills all its
  * children and sends crun's death notice.
  */
 
@@ -24,35 +24,35 @@ struct worker_start;
 
 enum guardian_order_kind {
     GUARDIAN_SIGNAL = 1,  /* to the process group of every worker, and to every orphan; see group_delay_ms */
-    GUARDIAN_PASS_SIGNAL, /* to every worker process alone; it does not count as a request to end */
+    GUARDIAN_PASS_SIGNAL, /* to every worker process alone; no request to end */
     GUARDIAN_FREEZE, /* SIGSTOP or SIGCONT to the process group of every worker, and to every orphan; as above */
     GUARDIAN_KILL,        /* SIGKILL to every process, again and again until none is left */
-    GUARDIAN_KILL_WORKER, /* SIGKILL to that worker's process group */
-    GUARDIAN_START, /* start a process for `worker`, the first one or after its end (guardian_orders_os.h); what an earlier one
-                       of the same generation left in its session is killed */
+    GUARDIAN_KILL_WORKER, /* SIGKILL to the process group of `worker` */
+    GUARDIAN_START, /* start a process for `worker`, also after the end of an earlier process (guardian_orders_os.h); processes
+                       left in the session of an earlier process of the same generation are killed */
     GUARDIAN_RELEASE, /* crun is being ended by a signal: when the link ends, SIGTERM and the grace come before
                              SIGKILL, so that workers can save their state */
     GUARDIAN_BEGIN,   /* a generation begins, with GUARDIAN_START for each worker */
-    GUARDIAN_LEASE,   /* as GUARDIAN_KILL, at time_ns by CLOCK_BOOTTIME; 0: not; replaces an earlier one */
-    GUARDIAN_END,     /* the job has ended: end */
+    GUARDIAN_LEASE, /* as GUARDIAN_KILL, at time_ns by CLOCK_BOOTTIME; 0: never; replaces an earlier lease */
+    GUARDIAN_END,   /* the job has ended: end */
 };
 
 struct guardian_order {
     uint32_t kind;
     int32_t signal;
     int32_t worker;
-    int32_t error;    /* set by the receiver: errno when not all of it arrived */
+    int32_t error;    /* set by the receiver: errno when a part of the order did not arrive */
     uint64_t time_ns; /* GUARDIAN_LEASE */
 };
 
 enum guardian_report_kind {
     GUARDIAN_STARTED = 1, /* worker: has executed its program, as pid */
     GUARDIAN_EXEC_FAILED, /* worker: could not; value: errno. No further worker is started */
-    GUARDIAN_EXITED,      /* worker: ended; value: its wait status. In the kernel's order */
-    GUARDIAN_ORPHANS,     /* all workers have ended; value: processes they left behind */
-    GUARDIAN_EMPTY, /* no process of the generation is left; value 1: the guardian ends, as it cannot list those that may be left */
-    GUARDIAN_SIGNALLED, /* worker: it, or a process of its session (pid), sent signal `value` to its parent */
-    GUARDIAN_ZYGOTE, /* a report of the zygote (zygote_os.h): value: its kind; text; the members named there */
+    GUARDIAN_EXITED,      /* worker: ended; value: wait status. In the kernel's order */
+    GUARDIAN_ORPHANS,     /* all workers have ended; value: number of processes left */
+    GUARDIAN_EMPTY, /* no process of the generation is left; value 1: left processes cannot be listed, the guardian ends */
+    GUARDIAN_SIGNALLED, /* worker: the worker or a process of its session (pid) sent signal `value` to its parent */
+    GUARDIAN_ZYGOTE, /* a report of the zygote (zygote_os.h); value: kind of the report; text; members named in zygote_os.h */
 };
 
 enum { GUARDIAN_TEXT_SIZE = 200, GUARDIAN_UNSENT_MORE = 32 };
@@ -62,29 +62,29 @@ struct guardian_report {
     int32_t worker;
     int32_t pid;
     int32_t value;
-    int32_t unasked;  /* EXITED: by itself, before any signal was sent to it */
-    uint64_t time_ns; /* CLOCK_MONOTONIC, when the guardian saw it */
+    int32_t unasked;  /* EXITED: before the guardian sent any signal to the worker */
+    uint64_t time_ns; /* CLOCK_MONOTONIC, time of the guardian's observation */
     int64_t max_rss_kib, user_us, system_us;
     char text[GUARDIAN_TEXT_SIZE]; /* ZYGOTE: else empty */
 };
 
-/* What the guardian knows of a worker; allocated by crun, as the guardian itself allocates nothing. */
+/* State of a worker; allocated by crun, because the guardian allocates nothing. */
 struct guardian_worker {
     pid_t pid;                   /* 0: not started, or reaped */
-    int pidfd;                   /* -1: none, or the kernel has none */
+    int pidfd;                   /* -1: no pidfd, or not supported by the kernel */
     bool asked;                  /* the guardian has sent it a signal */
-    bool is_traced_zombie;       /* it has ended, and cannot be reaped before its tracer has waited for it */
-    pid_t ended;                 /* the one before, and its session; 0: none */
-    bool sweep;                  /* what is left of that session is being killed */
-    int handshake;               /* of a start by the zygote that is under way; 0: none */
-    bool to_kill;                /* as soon as that start has ended */
-    struct ordered_start *start; /* its bytes and descriptors */
+    bool is_traced_zombie;       /* ended, but cannot be reaped before the tracer has waited */
+    pid_t ended;                 /* pid and session of the process before; 0: none */
+    bool sweep;                  /* processes left in session `ended` are being killed */
+    int handshake;               /* of a start by the zygote, under way; 0: none */
+    bool to_kill;                /* SIGKILL as soon as the start under way has ended */
+    struct ordered_start *start; /* bytes and descriptors of the start under way */
 };
 
 struct guardian_setup {
     struct guardian_worker *state;
     size_t n_workers;
-    struct guardian_report *unsent; /* room for reports that crun does not take yet */
+    struct guardian_report *unsent; /* room for reports not yet taken by crun */
     size_t n_unsent_max;            /* two for each worker and GUARDIAN_UNSENT_MORE */
     int link;
     int *
@@ -98,12 +98,12 @@ struct guardian_setup {
     /* For the case that crun ends first: */
     uint32_t grace_ms; /* after GUARDIAN_RELEASE, between SIGTERM and SIGKILL */
     const struct death_notice
-        *death_notice;               /* until GUARDIAN_BEGIN brings another; NULL: there is no rendezvous */
-    const struct logs *logs;         /* folders that crun would have removed; NULL: none */
-    const struct named_file *socket; /* the same; NULL: none */
+        *death_notice;               /* until GUARDIAN_BEGIN brings another notice; NULL: no rendezvous */
+    const struct logs *logs;         /* folders to remove in crun's place; NULL: none */
+    const struct named_file *socket; /* to remove in crun's place; NULL: none */
 };
 
-/* For main(): the strings of argv, which guardians overwrite in their copy of the memory. */
+/* For main(): the strings of argv. Guardians overwrite the strings in a copy of crun's memory. */
 void guardian_set_command_line(char **argv);
 
 /* The main function of the guardian, in the forked process. Ends in _exit(). */

@@ -1,22 +1,23 @@
 /*
- * Happy path: for each generation the guardian starts the keeper, makes the cgroup, and starts the workers in it
- * (spawn_worker_os.h). When no process is left it removes the cgroup and kills the keeper. So nothing of this remains, and
- * crun has no part in it. A zygote is in the cgroup as well: with it there is one for all generations.
+ * Happy path: for each generation the guardian starts the keeper, makes the cgroup, and starts the workers in the cgroup
+ * (spawn_worker_os.h). When no process is left, the guardian removes the cgroup and kills the keeper. Nothing remains, and
+ * crun has no part. A zygote is in the cgroup as well: a job with a zygote has a single cgroup for all generations.
  *
- * The keeper sleeps in read() on a pipe of which only the guardian has the other end. When the guardian has ended, it
- * writes to cgroup.kill (Linux 5.14; before that it freezes the cgroup and kills each process), removes the folder, and
- * repeats that until the folder is gone: a process that waits in the kernel may take its time.
+ * The keeper sleeps in read() on a pipe; only the guardian has the other end. When the guardian has ended, the keeper
+ * writes to cgroup.kill and removes the folder, again and again until the folder is gone: a process blocked in the kernel
+ * may end late. Without cgroup.kill (before Linux 5.14) the keeper freezes the cgroup and kills each process.
  *
- * Limits: a program that reads cpu.max and memory.max of its own cgroup finds those that hold for it. Where the new cgroup cannot
- * have these files, because the one above has processes of its own (crun), and there is a limit, none is made.
+ * Limits: a program that reads cpu.max and memory.max of its own cgroup finds the limits in force. The new cgroup cannot
+ * have these files when the parent cgroup has processes of its own (crun). In such a case, and if there is a limit, no
+ * cgroup is made.
  *
- * Order: the keeper is there before the cgroup is made, so at no moment a cgroup is left behind.
+ * Order: the keeper exists before the cgroup is made, so a cgroup is never left behind.
  *
  * The keeper has memory of its own, although a copy of the page tables costs a tenth of a millisecond: the OOM killer ends
- * all processes that share the memory of the one it has chosen, and the keeper is there for the case that the guardian is
- * killed. Its exit signal is 0, and so no wait() of the guardian without __WCLONE sees it.
+ * all processes that share the memory of the chosen process, and the keeper must survive a killed guardian. The keeper's
+ * exit signal is 0, so no wait() of the guardian without __WCLONE sees the keeper.
  *
- * Its name does not contain "crun", so `pkill crun` and `killall crun` leave it alone; nor does that of the guardian.
+ * The names of the keeper and the guardian do not contain "crun": `pkill crun` and `killall crun` spare both.
  */
 
 #include "launcher/supervise/job_cgroup_os.h"
@@ -44,7 +45,7 @@
 
 enum {
     STACK_SIZE = 128 * 1024,
-    DEPTH_MAX = 16, /* of cgroups that workers have made themselves */
+    DEPTH_MAX = 16, /* of cgroups made by workers */
     PAUSE_MAX_MS = 200,
 };
 
@@ -89,7 +90,7 @@ static int read_processes(int folder, void (*take)(pid_t pid))
 
 static void kill_process(pid_t pid)
 {
-    (void)kill(pid, SIGKILL); /* frozen, so it has its number; ended, or of another user otherwise */
+    (void)kill(pid, SIGKILL); /* a frozen process keeps its number; else ended, or another user's */
 }
 
 static bool is_subfolder(int folder, const char *name)
@@ -99,7 +100,7 @@ static bool is_subfolder(int folder, const char *name)
     return name[0] != '.' && fstatat(folder, name, &s, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(s.st_mode);
 }
 
-/* Without cgroup.kill: kills each process of this cgroup and of those below it. */
+/* Without cgroup.kill: kills each process of the cgroup and of the cgroups below. */
 static void kill_each(int folder, int depth)
 {
     struct folder_list list;
@@ -124,11 +125,10 @@ static void kill_folder(int folder)
     bool is_frozen = write_text(folder, "cgroup.freeze", "1"); /* a kill takes effect in a frozen cgroup */
     kill_each(folder, 0);
     if (is_frozen)
-        (void)write_text(folder, "cgroup.freeze",
-                         "0"); /* for what entered it meanwhile; killed in the next round */
+        (void)write_text(folder, "cgroup.freeze", "0"); /* processes that entered meanwhile: next round */
 }
 
-/* Removes the folder with those below it. 0, or -errno: -EBUSY while it has a process. */
+/* Removes the folder and all folders below. 0, or -errno: -EBUSY while there is a process inside. */
 static int remove_folder(int parent, const char *name, int depth)
 {
     struct folder_list list;
@@ -152,7 +152,7 @@ static int remove_folder(int parent, const char *name, int depth)
 /* ---- the keeper ---- */
 
 static _Alignas(64) char keeper_stack[STACK_SIZE];
-static int keeper_pipe; /* its end */
+static int keeper_pipe; /* the keeper's end */
 
 static _Noreturn void clean_up(const struct job_cgroup *c)
 {
@@ -163,7 +163,7 @@ static _Noreturn void clean_up(const struct job_cgroup *c)
         if (folder >= 0)
             kill_folder(folder);
         int r = remove_folder(c->parent, c->name, 0);
-        if (r != -EBUSY) /* 0, or it does not exist */
+        if (r != -EBUSY) /* 0, or the folder does not exist */
             _exit(0);
         const struct timespec pause = {.tv_nsec = pause_ms * 1000000};
         (void)nanosleep(&pause, NULL); /* all signals are blocked */
@@ -179,8 +179,7 @@ static int run_keeper(void *data)
     char byte;
 
     (void)prctl(PR_SET_NAME, "job-keeper");
-    (void)
-        setsid(); /* a kill of the guardian's process group is not meant for it; cannot fail in a fresh child */
+    (void)setsid(); /* survives a kill of the guardian's process group; cannot fail in a fresh child */
     (void)close_descriptors(0, low - 1);
     (void)close_descriptors(low + 1, high - 1);
     (void)close_descriptors(high + 1, INT_MAX);
@@ -192,11 +191,11 @@ static int run_keeper(void *data)
 static void close_pipe(struct job_cgroup *c)
 {
     if (c->pipe >= 0)
-        (void)close(c->pipe); /* the keeper reads its end */
+        (void)close(c->pipe); /* the keeper reads the end of the pipe */
     c->pipe = -1;
 }
 
-/* One that still removes an earlier cgroup: there is no other beside it. */
+/* True: the keeper still removes an earlier cgroup, and there is never a second keeper. */
 static bool is_keeper_busy(struct job_cgroup *c)
 {
     if (c->keeper && waitpid(c->keeper, NULL, __WCLONE | WNOHANG) != 0)
@@ -213,7 +212,7 @@ static int start_keeper(struct job_cgroup *c)
     keeper_pipe = pipe[0];
     c->keeper = clone(run_keeper, keeper_stack + STACK_SIZE, CLONE_PARENT_SETTID, c, &c->shared->keeper);
     int r = c->keeper < 0 ? -errno : 0;
-    (void)close(pipe[0]); /* the keeper has its own */
+    (void)close(pipe[0]); /* the keeper has a copy */
     if (r) {
         (void)close(pipe[1]);
         c->keeper = 0;
@@ -227,7 +226,7 @@ static int start_keeper(struct job_cgroup *c)
 /* Where a filter refuses the kill, the keeper ends by the end of the pipe: no folder is left. */
 static void end_keeper(struct job_cgroup *c)
 {
-    (void)kill(c->keeper, SIGKILL); /* a child that is not reaped */
+    (void)kill(c->keeper, SIGKILL); /* a child, not reaped yet */
     close_pipe(c);
     while (waitpid(c->keeper, NULL, __WCLONE) < 0 && errno == EINTR)
         ;
@@ -237,7 +236,7 @@ static void end_keeper(struct job_cgroup *c)
 
 /* ---- for the guardian ---- */
 
-/* Not the process id: process namespaces that share a cgroup have the same ones. */
+/* Not the process id: process namespaces with a common cgroup have the same ids. */
 static int choose_name(struct job_cgroup *c)
 {
     uint64_t number;
@@ -254,7 +253,7 @@ void job_cgroup_make(struct job_cgroup *c)
 
     if (c->parent < 0)
         return;
-    cgroup_limits_read(c->parent, &limits); /* anew for each generation: they may have been changed */
+    cgroup_limits_read(c->parent, &limits); /* for each generation: limits may change */
     int r = is_keeper_busy(c) ? -EBUSY : choose_name(c);
     if (!r)
         r = cgroup_limits_enable(c->parent, &limits) ? start_keeper(c) : -EOPNOTSUPP;
@@ -299,5 +298,5 @@ void job_cgroup_remove(struct job_cgroup *c)
     c->folder = -1;
     if (c->keeper && remove_folder(c->parent, c->name, 0) != -EBUSY)
         end_keeper(c);
-    close_pipe(c); /* the keeper goes on where a process is left that no child list has shown */
+    close_pipe(c); /* the keeper goes on if a process is left without an entry in any child list */
 }
