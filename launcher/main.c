@@ -1,8 +1,8 @@
 /*
- * crun: starts and supervises the workers of a training job on this node. See crun(1).
+ * crun: starts and supervises the workers of a training job on the node. See crun(1).
  *
- * main() blocks signals first: from then on they are read from a descriptor by the event loop, so there is no moment at
- * which one could end crun with only some workers started.
+ * main() blocks signals first, and the event loop reads signals from a descriptor: at no moment a signal can end crun with
+ * only some workers started.
  */
 
 #include <errno.h>
@@ -58,20 +58,20 @@ enum {
 extern char **environ;
 
 /* Blocks every signal except synchronous faults (SIGSEGV, SIGBUS, ...). open_signals() restores the inherited mask for
- * signals that crun does not handle. */
+ * signals without a handler in crun. */
 static void block_signals(sigset_t *ret_before)
 {
     static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS};
     sigset_t all;
 
-    (void)sigfillset(&all); /* none of these can fail with such arguments */
+    (void)sigfillset(&all); /* none of the calls can fail with such arguments */
     for (size_t i = 0; i < ARRAY_SIZE(faults); i++)
         (void)sigdelset(&all, faults[i]);
     (void)sigprocmask(SIG_SETMASK, &all, ret_before);
 }
 
-/* A process may be started without some of its first three descriptors. A socket that got such a number would be the
- * stdout of a worker. */
+/* A process may be started without some of its first three descriptors. A socket with such a number would be the stdout
+ * of a worker. */
 static int open_missing_stdio(void)
 {
     for (int fd = 0; fd <= 2; fd++)
@@ -80,14 +80,14 @@ static int open_missing_stdio(void)
     return 0;
 }
 
-/* Passed on to the workers, unless they are among the signals that end the job. */
+/* Passed on to the workers, unless among the signals that end the job. */
 static const int passed_signals[] = {SIGUSR1, SIGUSR2};
 
 static void handle_signal(int signal, sigset_t *handled, sigset_t *blocked)
 {
     const struct sigaction fresh = {.sa_handler = SIG_DFL};
 
-    (void)sigaction(signal, &fresh, NULL); /* none of these calls can fail */
+    (void)sigaction(signal, &fresh, NULL); /* none of the calls can fail */
     (void)sigaddset(handled, signal);
     (void)sigaddset(blocked, signal);
 }
@@ -101,8 +101,8 @@ static bool is_ignored(int signal)
 
 /*
  * Sets the actions of all signals and returns a signalfd of the handled ones and of SIGCHLD, or -errno. An ignored SIGHUP
- * stays ignored: that is the purpose of nohup. So does an ignored SIGUSR1. Other signals get back the mask that crun
- * was started with.
+ * stays ignored: the purpose of nohup. An ignored SIGUSR1 stays ignored, too. Other signals get back the mask from the
+ * start of crun.
  */
 static int open_signals(const struct job *job, const sigset_t *before)
 {
@@ -163,7 +163,7 @@ static int read_certificates(const struct job *job, struct certificate_files *re
     return -1;
 }
 
-/* Of a secret or certificates, of which one is there. */
+/* Makes the keys of the job from a secret or from certificates: either is present. */
 static int init_keys(const struct job *job, struct job_keys *ret, const struct secret *secret)
 {
     struct certificate_files files;
@@ -180,8 +180,8 @@ static int init_keys(const struct job *job, struct job_keys *ret, const struct s
     return r < 0 ? -1 : 0;
 }
 
-/* 1: the nodes of this job agree on a secret by munge; 0: there is no munge here; -1: a sentence was printed. A munged that does
- * not answer is an error: what slows it down must not make a job open. */
+/* 1: the nodes of the job agree on a secret by munge; 0: no munge on the node; -1: a sentence was printed. A munged without
+ * answer is an error: a slow munged must not make a job open. */
 static int find_munge(const struct job *job, struct job_keys *ret)
 {
     char error[MUNGE_ERROR_SIZE] = "", why[CERTIFICATE_ERROR_SIZE];
@@ -244,7 +244,7 @@ static int find_keys(const struct job *job, struct job_keys *ret, bool *has)
     return r;
 }
 
-/* What is looked for on disks before the event loop runs. A disk may hang, so a thread does it. */
+/* A search on disks before the event loop runs. A disk may hang, so a thread searches. */
 struct lookup {
     const struct job *job;
     void (*find)(struct lookup *l);
@@ -294,12 +294,12 @@ static void find_keys_alone(struct lookup *l)
     l->has_failed = find_keys(l->job, &l->keys, &l->has_keys) != 0;
 }
 
-/* The signals that end crun, handled or not: all are blocked while it starts. */
+/* The signals that end crun, handled or not: all are blocked during the start of crun. */
 static void ending_signals(const struct job *job, sigset_t *ret)
 {
     static const int unhandled[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
 
-    (void)sigemptyset(ret); /* none of these can fail */
+    (void)sigemptyset(ret); /* none of the calls can fail */
     for (int s = 1; s < 32; s++)
         if (job->signals & UINT64_C(1) << (s - 1))
             (void)sigaddset(ret, s);
@@ -331,8 +331,8 @@ static void look_up_in_thread(void *data)
         log_write_prepared(l->note);
 }
 
-/* Waits however long for what crun cannot start without, and a moment for the console. False: one of the signals, which are blocked
- * and stay so, has been pending for a second: on a busy machine the disk answers meanwhile. */
+/* Waits without limit for everything that crun needs at the start, and a moment for the console. False: a signal of the
+ * set has been pending for a second (the signals stay blocked): on a busy machine the disk answers within the second. */
 static bool await_lookup(const struct lookup *l, struct side_work *work, const sigset_t *signals)
 {
     unsigned pending_ms = 0;
@@ -366,7 +366,7 @@ static int look_up(struct lookup *l)
         log_line("stopped by a signal before %sthe disk of %s had answered",
                  l->job->may_use_munge ? "munge or " : "", l->what);
         trace_close();
-        _exit(1); /* the thread still uses what would be freed */
+        _exit(1); /* the thread still uses memory that would be freed */
     }
     return l->has_failed ? -1 : 0;
 }
@@ -381,7 +381,7 @@ static int fail_to_start(int code)
 static int run_job(const struct job *job, const sigset_t *before)
 {
     _cleanup_free_ struct numa_cpus *bindings = NULL;
-    static struct lookup lookup; /* a console that hangs leaves a thread behind that uses the note */
+    static struct lookup lookup; /* the thread of a hanging console uses the note on */
 
     lookup = (struct lookup){.job = job, .find = find_program_and_keys, .what = job->program_name};
     int r = look_up(&lookup);
@@ -492,28 +492,28 @@ static int print_stdout(const char *text)
     return 1;
 }
 
-/* close_range(2), pidfd_open(2) and /proc/.../children are used where they exist; memfd_create(2), getrandom(2) and
- * /proc/thread-self, which came with this version, always. */
+/* crun uses close_range(2), pidfd_open(2) and /proc/.../children if present, but always memfd_create(2), getrandom(2) and
+ * /proc/thread-self, all present since KERNEL_MAJOR.KERNEL_MINOR. */
 static bool is_kernel_new_enough(void)
 {
     struct utsname name;
     int major = 0, minor = 0;
 
     if (uname(&name) < 0 || sscanf(name.release, "%d.%d", &major, &minor) != 2)
-        return true; /* a name of its own; what is missing is reported where it is used */
+        return true; /* a version without numbers; a missing call is reported at its use */
     if (major > KERNEL_MAJOR || (major == KERNEL_MAJOR && minor >= KERNEL_MINOR))
         return true;
     log_line("Linux %d.%d or newer is needed, and this is %s", KERNEL_MAJOR, KERNEL_MINOR, name.release);
     return false;
 }
 
-/* Those with consecutive numbers in one call, as this is on the path of each start. */
+/* Closes descriptors with consecutive numbers in a single call, for a quick start of crun. */
 static void close_in_runs(const int *fds, size_t n)
 {
     for (size_t i = 0, end; i < n; i = end) {
         for (end = i + 1; end < n && fds[end] == fds[end - 1] + 1;)
             end++;
-        (void)close_descriptors(fds[i], fds[end - 1]); /* cannot fail for descriptors that are open */
+        (void)close_descriptors(fds[i], fds[end - 1]); /* cannot fail for open descriptors */
     }
 }
 
@@ -528,7 +528,7 @@ static int try_descriptors(void)
         fds[n] = eventfd(0, EFD_CLOEXEC); /* of the system's table as well: a duplicate would not be */
         r = fds[n] < 0 ? -errno : 0;
     }
-    close_in_runs(fds, n - (r != 0)); /* the last one failed */
+    close_in_runs(fds, n - (r != 0)); /* the last open failed */
     return r;
 }
 
@@ -554,12 +554,12 @@ int main(int argc, char **argv)
     char error[OPTIONS_ERROR_SIZE];
     sigset_t before;
 
-    /* Threads of crun allocate little. An arena for each costs two mappings and their page faults at every start. */
+    /* Threads of crun allocate little. An arena for each thread costs two mappings and page faults at every start. */
     (void)mallopt(M_ARENA_MAX, 1);
     block_signals(&before);
     guardian_set_command_line(argv);
     if (open_missing_stdio() < 0)
-        return 1; /* there is no stderr to report it on */
+        return 1; /* there is no stderr for a report */
     if (argc > 1 && oci_call_is(argv + 1, access(argv[1], F_OK) == 0)) {
         log_line("%s", oci_call_answer);
         return 2;

@@ -2,13 +2,13 @@
  * Happy path: vfork() and execve(). vfork() because the parent sleeps until the child has executed or given up: the
  * errno of the child is then simply in the parent's memory, without a pipe.
  *
- * Between vfork() and execve() the child runs on its parent's stack and memory. It only makes system calls, and no
- * signal handler can run there: the guardian has none, and blocks every signal until the child unblocks them.
+ * Between vfork() and execve() the child runs on its parent's stack and memory. The child only makes system calls. No
+ * signal handler can run meanwhile: the guardian has no handler, and blocks every signal until the child unblocks signals.
  *
- * Into a cgroup the child is started by clone3() (Linux 5.7), which costs next to nothing. Where that is refused, by an old
- * kernel or a filter of system calls, the child enters it by itself before it executes.
+ * Into a cgroup the child is started by clone3() (Linux 5.7), almost for free. When clone3() is refused, by an old kernel
+ * or a filter of system calls, the child enters the cgroup before execve().
  *
- * Ways a start fails: no process (EAGAIN), no memory, no descriptor, and every error of execve(). Some of them pass
+ * Ways a start fails: no process (EAGAIN), no memory, no descriptor, and every error of execve(). Some errors pass
  * (group_exec_is_final() in worker_group.h).
  */
 
@@ -32,7 +32,7 @@
 #include "base/address_sanitizer.h"
 #include "base/err.h"
 
-/* ---- what workers get back ---- */
+/* ---- limits and signals restored for workers ---- */
 
 static struct rlimit files_before;
 static bool files_raised;
@@ -64,7 +64,7 @@ void spawn_ignore_signal(int signal, bool restore_default)
     assert(n_ignored < ARRAY_SIZE(ignored_signals));
     n_ignored++;
     s->number = signal;
-    (void)sigaction(signal, &ignore, &s->restored); /* cannot fail for a signal that may be ignored */
+    (void)sigaction(signal, &ignore, &s->restored); /* cannot fail for an ignorable signal */
     if (restore_default)
         s->restored = fresh;
 }
@@ -76,8 +76,8 @@ static int place_descriptors(const struct worker_start *s)
     for (int i = 0; i < 3; i++)
         if (s->fds[i] >= 0 && dup2(s->fds[i], i) < 0)
             return errno;
-    /* After stdio, which may have had these numbers. First each of them moves above all targets: they may have each
-     * other's numbers, and dup2() of a descriptor onto itself would keep close-on-exec. */
+    /* After stdio, because a source of stdio may have a special number. First each special descriptor moves above all
+     * targets: special descriptors may have each other's numbers, and dup2() onto itself would keep close-on-exec. */
     int special[SPAWN_FD_END];
     for (int i = SPAWN_NOTICE_FD; i < SPAWN_FD_END; i++) {
         special[i] = s->fds[i];
@@ -93,7 +93,7 @@ static int place_descriptors(const struct worker_start *s)
     return -close_descriptors(SPAWN_FD_END, INT_MAX);
 }
 
-/* Signals that crun itself does not ignore are as crun was started with: an ignored SIGHUP stays ignored. */
+/* Signals not ignored by crun stay as at the start of crun: an ignored SIGHUP stays ignored. */
 static int reset_signals(void)
 {
     sigset_t none;
@@ -120,10 +120,10 @@ static int become_worker(const struct worker_start *s, pid_t guardian, pid_t cru
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
         return errno;
     if (getppid() != guardian)
-        return ESRCH; /* it died before the line above had an effect */
+        return ESRCH; /* the guardian died before the line above had an effect */
     if (setsid() < 0)
         return errno;
-    /* Where Yama restricts ptrace(), tools that crun starts may look at the worker all the same; fails elsewhere. */
+    /* Where Yama restricts ptrace(), tools started by crun may look at the worker all the same; fails elsewhere. */
     (void)prctl(PR_SET_PTRACER, (unsigned long)crun);
     int r = place_descriptors(s);
     if (!r)
@@ -138,7 +138,7 @@ static int become_worker(const struct worker_start *s, pid_t guardian, pid_t cru
     return errno;
 }
 
-/* By itself: the kernel takes some milliseconds for it. Returns errno. */
+/* Slow way into the cgroup: the kernel takes some milliseconds. Returns errno. */
 static int enter_cgroup(int folder)
 {
     int fd = openat(folder, "cgroup.procs", O_WRONLY | O_CLOEXEC);
@@ -151,9 +151,9 @@ static int enter_cgroup(int folder)
 
 /* ---- in the guardian ---- */
 
-/* vfork() into a cgroup is clone3(). It has to be one instruction and no call: the child would return from that call
- * first, and its next one would overwrite the return address that the parent needs. So x86_64 takes the address off
- * the stack first; aarch64 has it in a register. AddressSanitizer knows vfork() only. */
+/* vfork() into a cgroup is clone3(), as an instruction without a call around: the child would return from the call first,
+ * and the child's next call would overwrite the parent's return address. So x86_64 takes the address off the stack first;
+ * aarch64 has the address in a register. AddressSanitizer knows vfork() only. */
 #if (defined(__x86_64__) || defined(__aarch64__)) && !IS_ADDRESS_SANITIZED
 long spawn_clone3(const void *arguments, size_t size) __attribute__((returns_twice, visibility("hidden")));
 #ifdef __x86_64__
@@ -188,7 +188,7 @@ static long spawn_clone3(const void *arguments, size_t size)
 }
 #endif
 
-/* As struct clone_args of a kernel that has CLONE_INTO_CGROUP; headers may be older. */
+/* As struct clone_args of a kernel with CLONE_INTO_CGROUP; headers may be older. */
 struct clone_into_cgroup {
     uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size,
         cgroup;
@@ -228,7 +228,7 @@ int spawn_worker(const struct worker_start *start, struct spawn_cgroup *cgroup, 
     if (refused)
         cgroup->error = refused;
     if (error) {
-        (void)waitpid((pid_t)pid, NULL, 0); /* its status is known: 127 */
+        (void)waitpid((pid_t)pid, NULL, 0); /* the status is known: 127 */
         return -error;
     }
     *ret_pid = (pid_t)pid;

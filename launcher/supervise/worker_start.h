@@ -1,15 +1,16 @@
 #pragma once
 
 /*
- * The start of a worker: what it executes, with which descriptors and attributes. One description for every way to start: the
- * struct for a fork and exec (spawn_worker_os.h), and its bytes where the worker is started by another process. crun sends the bytes with an
- * order to the guardian (guardian_orders_os.h), which takes them back into a struct or passes them on to the zygote (zygote_os.h).
+ * The start of a worker: program, descriptors and attributes. A single description for every way to start: the struct for a
+ * fork and exec (spawn_worker_os.h), and the struct's bytes for a start by another process. crun sends the bytes with an
+ * order to the guardian (guardian_orders_os.h). The guardian takes the bytes back into a struct, or passes the bytes on to
+ * the zygote (zygote_os.h).
  *
- * A new attribute of workers is a member of struct worker_attributes and a line in spawn_set_attributes(). Workers that start cold, warm
- * or as a replacement then have it. A new descriptor is a number below, and LAST_FD in zygote.py.
+ * A new attribute of workers is a member of struct worker_attributes and a line in spawn_set_attributes(); workers get the
+ * attribute when started cold, warm or as a replacement. A new descriptor is a number below, and LAST_FD in zygote.py.
  *
- * Bytes, in the order and alignment of the machine: the head, room for the pointers of both lists, then the strings with their NULs:
- * the file, the arguments, the environment.
+ * Bytes, in the order and alignment of the machine: the head, room for the pointers of both lists, then the strings with
+ * their NULs: the file, the arguments, the environment.
  */
 
 #include <stddef.h>
@@ -26,10 +27,10 @@ enum {
     SPAWN_FD_END,    /* no descriptor from here on is open */
 };
 
-/* What the kernel keeps for a process, and can be set by its process id. Copied as it is. */
+/* Attributes kept by the kernel for a process and set by process id. Copied byte by byte. */
 struct worker_attributes {
-    uint32_t is_bound;     /* to these CPUs; 0: it runs on every CPU that crun may use */
-    struct numa_cpus cpus; /* bound: the only CPUs that it runs on */
+    uint32_t is_bound;     /* 1: bound to cpus; 0: runs on every CPU that crun may use */
+    struct numa_cpus cpus; /* bound: the only CPUs of the worker */
 };
 
 struct worker_start {
@@ -37,8 +38,8 @@ struct worker_start {
     char *const *argv;
     char *const *environment;
     int fds
-        [SPAWN_FD_END]; /* by their number in the worker, borrowed. -1: crun's own of 0 to 2, none of the others */
-    const struct worker_attributes *attributes; /* NULL: those of crun */
+        [SPAWN_FD_END]; /* by number in the worker, borrowed. -1: crun's own for 0 to 2, else no descriptor */
+    const struct worker_attributes *attributes; /* NULL: the attributes of crun */
 };
 
 #define WORKER_START_NO_FDS                                                                                  \
@@ -46,7 +47,7 @@ struct worker_start {
         -1, -1, -1, -1, -1, -1, -1                                                                           \
     }
 
-/* The first bytes, which zygote.py reads, too. */
+/* The first bytes, also read by zygote.py. */
 struct worker_start_head {
     uint32_t n_arguments, n_variables;
     uint32_t descriptors; /* bit i: the start has a descriptor with number i */
@@ -54,7 +55,7 @@ struct worker_start_head {
     struct worker_attributes attributes;
 };
 
-/* Fills fds with the descriptors that the start has, in the order of their numbers; returns how many. */
+/* Fills fds with the descriptors of the start, in the order of their numbers; returns the number of descriptors. */
 int worker_start_list_fds(const struct worker_start *s, int fds[SPAWN_FD_END]);
 
 size_t worker_start_size(const struct worker_start *s);
@@ -63,7 +64,8 @@ size_t worker_start_size(const struct worker_start *s);
 void worker_start_put(const struct worker_start *s, void *bytes);
 
 /*
- * Describes the start in these bytes, aligned for a pointer, and in these descriptors, which came with them. The result points into
- * the bytes, which get its lists of pointers. 0; -EMFILE: fewer descriptors than the start has; -EBADMSG: no bytes of worker_start_put().
+ * Reads the start from bytes, aligned for a pointer, and from the descriptors sent with the bytes. The result points into
+ * the bytes, where the lists of pointers are written. 0; -EMFILE: fewer descriptors than the start has; -EBADMSG: the bytes
+ * are not from worker_start_put().
  */
 int worker_start_take(void *bytes, size_t size, const int *fds, int n_fds, struct worker_start *ret);

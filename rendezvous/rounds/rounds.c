@@ -1,5 +1,5 @@
 /*
- * The rounds' events and actions: hellos, reports and silence come in here, and what is to be sent goes out.
+ * The rounds' events and actions: hellos, reports and silence come in here, and messages to send go out.
  * The life of a job is in rounds_job.c.
  */
 
@@ -15,9 +15,9 @@
 #include "base/err.h"
 #include "rendezvous/rounds/rounds_impl.h"
 
-/* A failure cannot have been longer ago than this; a peer's number is not to be trusted. */
+/* Greatest age of a failure; an age from a peer is not trusted. */
 static const uint64_t AGE_MAX_NS = UINT64_C(3600000000000);
-/* A save that takes longer is a wait, which jobs are not charged with. */
+/* A save longer than UNSAVED_MAX_NS counts as a wait: deadlines of jobs are postponed. */
 static const uint64_t UNSAVED_MAX_NS = UINT64_C(1000000000);
 
 static const char *const state_names[ROUNDS_JOB_STATE_COUNT] = {
@@ -37,7 +37,7 @@ _Static_assert(ROUNDS_NODE_STATE_COUNT == 7, "each state of a node has a name");
 bool rounds_job_is_quiet(const struct rounds_job *job)
 {
     return job->n_nodes[ROUNDS_NODE_RUNNING] > 0 &&
-           job_is_quiet(job); /* those that are done are quiet, too */
+           job_is_quiet(job); /* nodes that are done are quiet, too */
 }
 
 const char *rounds_node_state_name(unsigned state)
@@ -91,7 +91,7 @@ void rounds_init(struct rounds *r, const struct rounds_config *config)
     list_init(&r->forgotten);
 }
 
-/* Frees the forgotten job that the last action referred to. */
+/* Frees the forgotten job of the last action. */
 static void free_forgotten_job(struct rounds *r)
 {
     job_destroy(r->shown);
@@ -119,7 +119,7 @@ void rounds_reset(struct rounds *r)
 
 /* ---- refusals ---- */
 
-/* job: what is refused depends on its state, which has to be saved before the agent ends with the refusal; NULL: on none. */
+/* job: the refusal depends on the job's state, which has to be saved before the agent ends with the refusal; NULL: no job. */
 static void __attribute__((format(printf, 4, 5)))
 refuse_hello(struct rounds *r, struct rounds_conn *s, const struct rounds_job *job, const char *format, ...)
 {
@@ -140,7 +140,7 @@ enum { PARAM_TEXT_SIZE = 48 };
 struct param_name {
     const char *name;
     size_t offset;
-    const char *words[2]; /* for 0 and 1; NULL: it is a number */
+    const char *words[2]; /* for 0 and 1; NULL: a number */
 };
 
 static const struct param_name param_names[] = {
@@ -207,7 +207,7 @@ static bool check_params_match(struct rounds *r, struct rounds_job *job, const s
     return true;
 }
 
-/* The larger of two defaults. A value that is given stays: the next node with another one is refused. */
+/* Takes the larger of two defaults. A given value stays: the next node with another value is refused. */
 static void take_node_timeout(struct rounds_job *job, const struct session_params *theirs)
 {
     struct session_params *ours = &job->params;
@@ -238,8 +238,8 @@ static void refuse_closed(struct rounds *r, const struct rounds_job *job, const 
 
 /* ---- reports ---- */
 
-/* An agent may know generations and charges that the daemon lost with its state, or with a part of it. Charges are taken
- * while no generation runs: those of a running one were sent to its members. */
+/* An agent may know generations and charges that the daemon lost with a part of its state, or with all. Charges are taken
+ * while no generation runs: the members of a running generation got the generation's charges. */
 static void learn_from_report(struct rounds_node *n, const struct session_report *report)
 {
     struct rounds_job *job = n->job;
@@ -257,8 +257,8 @@ static void learn_from_report(struct rounds_node *n, const struct session_report
         job_learn_charges(n);
 }
 
-/* The text of a failure may follow the report on it, because it is read from a disk, which may be slow. The end of the generation may
- * be decided by then. */
+/* The text of a failure may follow the report of the failure, because the text is read from a disk, perhaps a slow one. The
+ * end of the generation may be decided before the text comes. */
 static void complete_cause(struct rounds_node *n, const struct session_report *report)
 {
     struct session_cause *cause = &n->job->cause;
@@ -293,12 +293,12 @@ static void note_unfit(struct rounds_node *n, const char *unfit)
         return;
     text_copy(n->unfit, sizeof(n->unfit), unfit);
     node_update_state(n);
-    job_describe_unfit(n->job); /* the reason may be another one */
+    job_describe_unfit(n->job); /* the reason may be new */
     if (n->unfit[0])
         job_want_log(n->job, ROUNDS_LOG_UNFIT);
 }
 
-/* The failure that this member reports; false: none. */
+/* The failure in the report of a member; false: no failure. */
 static bool member_failure(const struct rounds_node *n, const struct session_report *report,
                            struct session_cause *ret)
 {
@@ -307,7 +307,7 @@ static bool member_failure(const struct rounds_node *n, const struct session_rep
         return false;
     *ret = report->cause;
     if (report->phase == SESSION_FAILED || ret->kind == SESSION_CAUSE_NONE) {
-        /* Also a member that stopped without a known cause: its workers have ended, and that is a failure. */
+        /* Also a member that stopped without a known cause: the workers have ended, which is a failure. */
         ret->kind = SESSION_CAUSE_WORKER;
         ret->group_rank = n->group_rank;
         if (ret->rank < (int32_t)n->rank_base || ret->rank >= (int32_t)(n->rank_base + n->n_workers))
@@ -331,14 +331,13 @@ static void take_member_report(struct rounds_node *n, const struct session_repor
 
     if (!member_failure(n, report, &cause))
         return;
-    /* A cause that came with STOP is known already, except by a daemon that was restarted before it had
-     * saved it. */
+    /* The daemon knows a cause sent with STOP already, unless the daemon was restarted before saving the cause. */
     if (report->phase == SESSION_FAILED || n->job->state == ROUNDS_RUNNING)
         job_end_generation(n->job, &cause, failure_time_ns(report, now_ns), now_ns);
     n->answered = n->job->state == ROUNDS_ENDING;
 }
 
-/* It runs workers of a generation that is over: what was sent to start it was on its way when that ended. */
+/* The node runs workers of a generation that is over: START was on its way when the generation ended. */
 static bool runs_stale_generation(const struct rounds_node *n)
 {
     bool plays = n->phase == SESSION_RUNNING || n->phase == SESSION_DONE;
@@ -360,11 +359,11 @@ static void node_take_report(struct rounds_node *n, const struct session_report 
     }
     store_report(n, report);
     if (n->member && (n->foreign || n->generation > job->generation))
-        job_abandon_generation(job, now_ns); /* the saved state was an old one: that generation is over */
+        job_abandon_generation(job, now_ns); /* the saved state was old: the job's generation is over */
     if (n->member && node_is_current(n))
         take_member_report(n, report, now_ns);
     else if (n->member && job->state == ROUNDS_ENDING && report->phase == SESSION_READY)
-        n->answered = true; /* its START was never sent */
+        n->answered = true; /* START was never sent */
     node_update_state(n);
     note_unfit(n, report->phase == SESSION_STOPPING ? report->unfit : "");
     if (hello || report->phase == SESSION_READY || runs_stale_generation(n))
@@ -377,8 +376,8 @@ static void node_take_report(struct rounds_node *n, const struct session_report 
 
 /* ---- hellos ---- */
 
-/* No node of the job is left, and this agent has no generation of it: it is of another run under the same id. But a closed
- * job of variable size may still have late nodes without a generation, which have to get its result. */
+/* No node of the job is left, and the agent has no generation of the job: the agent belongs to another run under the same
+ * id. But a closed job of variable size may still have late nodes without a generation, which have to get the result. */
 static bool is_id_free(struct rounds_job *job, const struct rounds_event *event)
 {
     bool has_late_nodes = job->state == ROUNDS_CLOSED && job->params.min_nodes < job->params.max_nodes &&
@@ -415,7 +414,7 @@ static bool check_node_timeout(struct rounds *r, const struct rounds_event *even
     return false;
 }
 
-/* False, and refused: what an agent without a key or certificate asks for is more than it may have. */
+/* False, and refused: an agent without a key or certificate asks for more than its quota. */
 static bool check_quotas(struct rounds *r, const struct rounds_event *event)
 {
     const struct rounds_config *c = &r->config;
@@ -443,7 +442,7 @@ static bool check_quotas(struct rounds *r, const struct rounds_event *event)
     return false;
 }
 
-/* The job of a hello, perhaps a new one; NULL: refused. */
+/* The job of a hello, perhaps a new job; NULL: refused. */
 static struct rounds_job *find_job(struct rounds *r, const struct rounds_event *event)
 {
     const struct session_hello *hello = event->hello;
@@ -456,7 +455,7 @@ static struct rounds_job *find_job(struct rounds *r, const struct rounds_event *
         job = NULL;
     }
     if (job) {
-        bool is_known = node_find(job, hello->nonce) != NULL; /* its parameters have been checked */
+        bool is_known = node_find(job, hello->nonce) != NULL; /* parameters checked at the first hello */
 
         if (!is_known && !check_params_match(r, job, event))
             return NULL;
@@ -518,15 +517,15 @@ static struct rounds_node *add_node(struct rounds *r, struct rounds_job *job,
     return n;
 }
 
-/* From now on this is the node's connection; an older one is closed. */
+/* Makes the event's connection the node's connection; an older connection is closed. */
 static void attach_connection(struct rounds *r, struct rounds_node *n, const struct rounds_event *event)
 {
     if (n->session)
         conn_end(r, n->session);
     node_set_session(n, event->session);
-    n->pending_start = -1; /* its hello knows what came over the old one, and nothing more comes over that */
+    n->pending_start = -1; /* the hello counts all views of the old connection, now closed */
     n->attempt = event->hello->attempt;
-    node_set_traits(n, n->member, n->quiet, event->hello->takes_messages); /* the last is not saved */
+    node_set_traits(n, n->member, n->quiet, event->hello->takes_messages); /* takes_messages is not saved */
     text_copy(n->addr, sizeof(n->addr), event->hello->addr);
     text_copy(n->peer, sizeof(n->peer), event->peer);
     text_copy(n->own, sizeof(n->own), event->hello->own);
@@ -537,8 +536,8 @@ static void attach_connection(struct rounds *r, struct rounds_node *n, const str
     node_heard(n, event->now_ns);
 }
 
-/* The death notice: sent by the guardian of an agent that was killed. It is no sign of life: the node was
- * heard last before it, and failures that its death caused in other nodes are later than that. */
+/* The death notice: sent by the guardian of a killed agent. The notice is no sign of life: the last sign of life came
+ * before, and failures caused by the death in other nodes are later than the last sign of life. */
 static void step_death_notice(struct rounds *r, const struct rounds_event *event)
 {
     const struct session_hello *hello = event->hello;
@@ -548,7 +547,7 @@ static void step_death_notice(struct rounds *r, const struct rounds_event *event
     conn_end(r, event->session); /* the guardian does not read an answer */
     if (!n)
         return;
-    n->phase = SESSION_LEFT; /* none of its processes is left */
+    n->phase = SESSION_LEFT; /* no process of the node is left */
     job_lose(n, SESSION_CAUSE_LOST, hello->report.cause.text, event->now_ns);
     job_advance(job, event->now_ns);
 }
@@ -572,7 +571,7 @@ static void step_hello(struct rounds *r, const struct rounds_event *event)
         return;
     n = node_find(job, event->hello->nonce);
     if (n && event->hello->attempt <= n->attempt) {
-        conn_end(r, event->session); /* the hello of an older connection, which arrived late */
+        conn_end(r, event->session); /* a late hello of an older connection */
         return;
     }
     if (!n)
@@ -581,17 +580,17 @@ static void step_hello(struct rounds *r, const struct rounds_event *event)
         attach_connection(r, n, event);
         node_take_report(n, &event->hello->report, true, event->now_ns);
     } else if (list_is_empty(&job->nodes) && job->state == ROUNDS_GATHERING && job->generation < 0) {
-        job_forget(job); /* it was created for this node */
+        job_forget(job); /* created for the refused node */
     }
 }
 
 /* ---- other events ---- */
 
 /*
- * A node that was sent its job's result is removed when it has confirmed that (LEFT), or when its connection has ended in
- * order. Something between may have done that before the result got through, so the job stays for a while to answer
- * the agent again. After an error the node itself stays until its node timeout: a rendezvous that ends
- * with its last node has to wait for it.
+ * After the result of the job was sent, a node is removed by its confirmation (LEFT), or by an orderly end of its
+ * connection. A host between the two may have ended the connection before the result got through, so the job stays for a
+ * while to answer the agent again. After an error the node itself stays until its node timeout: a rendezvous that ends
+ * with its last node has to wait for the node.
  */
 static void step_disconnected(struct rounds_conn *s, bool orderly, uint64_t now_ns)
 {
@@ -660,7 +659,7 @@ void rounds_step(struct rounds *r, const struct rounds_event *event)
     switch (event->kind) {
     case ROUNDS_HELLO:
         assert(event->session);
-        if (!n) /* a connection has one hello */
+        if (!n) /* a connection has a single hello */
             step_hello(r, event);
         break;
     case ROUNDS_REPORT:
@@ -705,7 +704,7 @@ void rounds_postpone(struct rounds *r, uint64_t unsaved_ns, uint64_t now_ns)
 
     if (unsaved_ns == 0)
         return;
-    if (unsaved_ns != r->batch_ns) { /* what the batch before had is saved */
+    if (unsaved_ns != r->batch_ns) { /* the batch before is saved */
         r->batch_ns = unsaved_ns;
         r->n_saved = r->n_saving;
         r->n_saving = r->n_saves;
@@ -770,7 +769,7 @@ static void view_start(const struct rounds_node *n, struct session_view *ret)
     place->key_space = job->key_space;
 }
 
-/* Without a cause the agent would report next that workers of its own had failed. */
+/* Always with a cause: without a cause the agent's next report would be a failure of its own workers. */
 static void view_stop(const struct rounds_node *n, struct session_view *ret)
 {
     ret->kind = SESSION_VIEW_STOP;
@@ -853,7 +852,7 @@ static struct rounds_node *next_pending(struct rounds *r)
         list_unlink(at);
         if (n->session)
             return n;
-        n->wants_view = false; /* its next hello is answered with a view anyway */
+        n->wants_view = false; /* the answer to the next hello has a view anyway */
         n->wants_alive = n->wants_renewed = false;
     }
     return NULL;
@@ -919,7 +918,7 @@ static bool next_forgotten(struct rounds *r, struct rounds_action *ret)
         return false;
     ret->job = list_entry(at, struct rounds_job, in_pending);
     ret->log_kinds = ret->job->log_kinds;
-    if (ret->log_kinds != 0) { /* of the step in which it was forgotten */
+    if (ret->log_kinds != 0) { /* of the step that forgot the job */
         list_entry(at, struct rounds_job, in_pending)->log_kinds = 0;
         ret->kind = ROUNDS_DO_REPORT;
         return true;
