@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the documents name exists: linked files, paths in code spans, and each `file:function`.
+"""What the documents name exists: linked files, paths in code spans, and each `file:function`. No sentence is too long.
 
  - A relative link of Markdown leads to a file, and its anchor to a heading.
  - A code span that begins with a folder of the tree and a slash is a file or folder there, or a file without its
@@ -8,6 +8,7 @@
  - A name that begins with test_, fuzz_ or kernel_ is one of the tests.
  - tests/map names every test program and test file, each name in it exists, and each source file of the product has a block.
  - Commands in sh blocks that begin with tests/ or .ci/ are executable files.
+ - A sentence has at most SENTENCE_MAX words, outside tables, code blocks and headings. A semicolon ends no sentence.
 
 Documents that live beside their code (worker-runtime/README.md, tests/README.md) may name paths from their folder.
 """
@@ -18,6 +19,7 @@ import os
 import re
 import sys
 
+import measure
 import test_map
 from tree import ROOT, files
 
@@ -25,6 +27,7 @@ SPAN = re.compile(r"`([^`\n]+)`")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 PATH = re.compile(r"^(?:base|proto|rendezvous|launcher|worker-runtime|tests|man|docs|\.ci|\.github)/[\w.*/{},+-]*$")
 TEST = re.compile(r"^(?:test|fuzz|kernel)_[\w*]+(?:\.py)?$")   # a test by its name alone
+SENTENCE_MAX = 35      # words: a reader has lost the subject of a longer one
 FUNCTION = re.compile(r"^([\w./-]+\.(?:c|h|cu|cuh|py)):(\w+)(?:\(\))?$")
 
 
@@ -86,6 +89,12 @@ def faults(document):
                 yield f"command {command} is no executable file"
 
 
+def long_sentences(document):
+    for n, sentence in measure.sentences((ROOT / document).read_text()):
+        if n > SENTENCE_MAX:
+            yield f"a sentence of {n} words, more than {SENTENCE_MAX}: {' '.join(sentence.split()[:12])} ..."
+
+
 def is_mapped_test(path, blocks):
     """Whether a block names the test of this file; Meson names some without the prefix test_."""
     if path.endswith(".py"):
@@ -116,14 +125,16 @@ def map_faults():
 
 
 def main():
-    found, n = list(map_faults()), 0
+    found, long, n = list(map_faults()), [], 0
     for document in documents():
         n += len(SPAN.findall((ROOT / document).read_text()))
         found += [f"{document}: {fault}" for fault in faults(document)]
-    for line in found:
+        long += [f"{document}: {fault}" for fault in long_sentences(document)]
+    for line in found + long:
         print(f"  {line}")
-    print(f"documents: {len(documents())} files, {n} code spans, {len(found)} of what they name is missing (0)")
-    return 1 if found else 0
+    print(f"documents: {len(documents())} files, {n} code spans, {len(found)} of what they name is missing (0), "
+          f"{len(long)} sentences of more than {SENTENCE_MAX} words (0)")
+    return 1 if found or long else 0
 
 
 if __name__ == "__main__":

@@ -232,7 +232,7 @@ def rendered_lines(page):
 
 @step()
 def documents():
-    """Manual pages without a warning; files, functions and commands that the documents name exist."""
+    """Manual pages without a warning; what the documents name exists, and no sentence of them is too long."""
     check("documents")
     workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
     in_jobs = re.search(r"^ *step: \[(.*)\]$", workflow, re.M).group(1).replace(",", " ").split()
