@@ -118,16 +118,24 @@ static void free_layer(struct layer *l)
 
 /* ---- its passes ---- */
 
+/* CUDA has no word for a failure of cuBLASLt, whose status is a number. */
+static cudaError_t by_blas(const struct layer *l, bool taken, cudaError_t r, const char *pass)
+{
+    if (!taken || r != cudaSuccess)
+        (void)fprintf(stderr, "kernel_blas: cuBLASLt %s the %s: status %d\n",
+                      taken ? "fails in" : "does not take", pass, cuda_blas_status(l->blas));
+    return taken ? r : cudaErrorInvalidValue;
+}
+
 static cudaError_t forward(struct layer *l, int by)
 {
     cudaError_t r = cudaSuccess;
     if (by == BY_LIBCRW)
         return cuda_linear_relu_forward(&l->q, l->n, l->in, l->out, l->x.device, l->w.device, l->bias.device,
                                         l->y[by].device);
-    if (!cuda_blas_forward(l->blas, &l->q, l->n, l->in, l->out, l->x.device, l->w.device, l->bias.device,
-                           true, l->y[by].device, &r))
-        must(cudaErrorInvalidValue, "cuBLASLt does not take the forward pass");
-    return r;
+    const bool taken = cuda_blas_forward(l->blas, &l->q, l->n, l->in, l->out, l->x.device, l->w.device,
+                                         l->bias.device, true, l->y[by].device, &r);
+    return by_blas(l, taken, r, "forward pass");
 }
 
 static cudaError_t backward_weights(struct layer *l, int by)
@@ -136,10 +144,9 @@ static cudaError_t backward_weights(struct layer *l, int by)
     if (by == BY_LIBCRW)
         return cuda_linear_backward_weights(&l->q, l->n, l->in, l->out, l->x.device, l->dy.device,
                                             l->dw[by].device, l->db[by].device);
-    if (!cuda_blas_backward_weights(l->blas, &l->q, l->n, l->in, l->out, l->x.device, l->dy.device,
-                                    l->dw[by].device, l->db[by].device, &r))
-        must(cudaErrorInvalidValue, "cuBLASLt does not take the weights' gradients");
-    return r;
+    const bool taken = cuda_blas_backward_weights(l->blas, &l->q, l->n, l->in, l->out, l->x.device,
+                                                  l->dy.device, l->dw[by].device, l->db[by].device, &r);
+    return by_blas(l, taken, r, "weights' gradients");
 }
 
 static cudaError_t backward_input(struct layer *l, int by)
@@ -148,10 +155,9 @@ static cudaError_t backward_input(struct layer *l, int by)
     if (by == BY_LIBCRW)
         return cuda_linear_backward_input(&l->q, l->n, l->in, l->out, l->dy.device, l->w.device,
                                           l->dx[by].device);
-    if (!cuda_blas_backward_input(l->blas, &l->q, l->n, l->in, l->out, l->dy.device, l->w.device,
-                                  l->dx[by].device, &r))
-        must(cudaErrorInvalidValue, "cuBLASLt does not take the input's gradients");
-    return r;
+    const bool taken = cuda_blas_backward_input(l->blas, &l->q, l->n, l->in, l->out, l->dy.device,
+                                                l->w.device, l->dx[by].device, &r);
+    return by_blas(l, taken, r, "input's gradients");
 }
 
 static void fetch(struct array *a)

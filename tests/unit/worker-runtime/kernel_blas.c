@@ -166,6 +166,7 @@ static void takes_any_alignment(void)
         kernel_done(&q, r);
         expect(cuda_blas_backward_input(b, &q, N, IN, OUT, l.dy, l.w, l.dx, &r), "input is taken");
         kernel_done(&q, r);
+        expect(fake->compute == (shift == 1 ? 77 : 75), "in the precision of the queue");
         expect(fake->n_misaligned == 0, "no operand is less aligned than promised");
         expect(are_right(&l), "the results are those of the layer");
         const float *bias = kernel_random(OUT + 3) + 1;
