@@ -110,6 +110,8 @@ static int check_drop(const struct backend *b)
     bool taken_same, taken_finite, dropped_same, dropped_finite;
     struct crw_rng rng;
 
+    /* This program's CUDA runtime is not the plugin's: it must not begin in the plugin's capture, where plant() is called. */
+    must(cudaSetDevice(0), "cannot use the device");
     crw_rng_seed(&rng, 1);
     crw_rng_uniform(&rng, inputs, ARRAY_SIZE(inputs), -1, 1);
     for (uint32_t i = 0; i < N_ITEMS; i++) {
