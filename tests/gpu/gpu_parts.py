@@ -198,13 +198,19 @@ def job_that_is_killed(r):
     before = card_mib()
     spec, _ = train_spec(r, "job", 1, 30, "--backend", "cuda", "--log-every", 20, processes="gpu", epochs="100000")
     job = r.start(spec[1])
+    try:
+        watch_job_that_is_killed(r, job, before)
+    finally:  # the parts behind this one are alone on the card
+        if job.process:
+            job.end()
+            r.log("job", job.output())
 
+
+def watch_job_that_is_killed(r, job, before):
     def has_stepped():
         return any(line.startswith("step ") for _, line in job.lines())
-    wait_for(lambda: has_stepped() or job.process.poll() is not None, 20)
-    if not has_stepped() or job.process.poll() is not None:
-        job.end()
-        r.log("job", job.output())
+    wait_for(lambda: has_stepped() or not job.is_running(), 20)
+    if not has_stepped() or not job.is_running():
         r.add("a job for crunctl", False, time.monotonic() - job.began, why="it takes no step: " + why_of(job.output()))
         return
 
@@ -219,7 +225,6 @@ def job_that_is_killed(r):
     free = wait_for(lambda: card_mib() <= before + MEMORY_MIB, 10)
     seconds = time.monotonic() - killed
     job.wait(5)
-    r.log("job", job.output())
     r.hold("kill -9 of crun: the card's memory is free",
            {"the job took no memory of the card": during > before + MEMORY_MIB, "the memory is still in use after 10 s": free,
             f"the bound is {MEMORY_S} s": seconds <= MEMORY_S}, seconds, before_mib=before, during_mib=during)

@@ -76,6 +76,9 @@ class Running:
     def output(self):
         return "".join(line for _, line in self.lines())
 
+    def is_running(self):
+        return self.process is not None and self.process.poll() is None
+
     def wait(self, timeout):
         """Its exit code. 124: it was not done in time and was ended; 127: it could not be started."""
         if not self.process:
@@ -101,7 +104,7 @@ class Running:
         self.added.append((time.monotonic(), "error: SIGKILL does not end it\n"))
 
     def signal(self, number):
-        if self.process.poll() is None:  # else its number may be another's
+        if self.is_running():  # else its number may be another's
             try:
                 os.killpg(self.process.pid, number)
             except OSError:
@@ -216,11 +219,13 @@ class Report:
     def give_up(self):
         """A process that not even SIGKILL ends, because it sits in the driver: the report is worth more than its end."""
         self.stopped = self.stopped or f"the call did not come to its end in time (in part {self.part})"
-        for child in self.children:
-            child.signal(signal.SIGKILL)
-        self.add("the call", False, time.monotonic() - self.began, why=self.stopped)
-        shutil.rmtree(self.work, ignore_errors=True)
-        os._exit(1)
+        try:
+            for child in self.children:
+                child.signal(signal.SIGKILL)
+            self.add("the call", False, time.monotonic() - self.began, why=self.stopped)
+            shutil.rmtree(self.work, ignore_errors=True)
+        finally:  # also where the disk is full
+            os._exit(1)
 
     def left(self):
         return min(self.deadline, self.part_deadline) - time.monotonic()

@@ -85,8 +85,9 @@ def programs(tmp_path):
 @pytest.mark.parametrize("kind", list(gpu_calls.DRIVERS))
 def test_a_driver_that_cannot_be_used(tmp_path, programs, kind):
     """The call ends at the gate. In the full length, with what prepare packs: tests/soak gpu-rehearsal."""
+    gate = {"GPU_TEST_GATE_S": "4"} if kind == "hung" else {}  # the others end by themselves, on a busy machine later than that
     code, output, seconds = gpu_calls.call(programs, "first-quarter", tmp_path / "reports",
-                                           {**gpu_calls.broken_driver(tmp_path / "scratch", kind), "GPU_TEST_GATE_S": "4"}, limit_s=60)
+                                           {**gpu_calls.broken_driver(tmp_path / "scratch", kind), **gate}, limit_s=60)
     line = gpu_calls.first_line(tmp_path / "reports", "first-quarter")
     assert code == 1 and seconds < gpu_calls.GATE_S
     assert line.startswith("# first-quarter FAILED: ended at the gate: dropped steps: ") and gpu_calls.DRIVERS[kind] in line
@@ -233,6 +234,44 @@ def test_a_part_that_never_ends(tmp_path):
     assert [(r["name"], r["ok"]) for r in report["results"]] == [("begun", True), ("the call", False)]
     assert not list(tmp_path.glob("gpu-run-*"))
     assert report["headline"] == "never FAILED: the call did not come to its end in time (in part never)"
+
+
+def first_line_of_failed_call(folder, tmp_path):
+    p = subprocess.run([RUN, "first-quarter", folder, tmp_path / "reports"], capture_output=True, text=True, timeout=90,
+                       env={**os.environ, "TMPDIR": str(tmp_path)})
+    assert p.returncode == 1
+    return gpu_calls.first_line(tmp_path / "reports", "first-quarter"), p
+
+
+def test_an_archive_that_is_cut(tmp_path):
+    """What the script itself cannot do is the first line of a report, too."""
+    (tmp_path / "packed.tar.xz").write_bytes(lzma.compress(os.urandom(10000))[:5000])
+    line, p = first_line_of_failed_call(tmp_path, tmp_path)
+    assert line.startswith("# first-quarter FAILED: the script itself: ") and "Traceback" in p.stderr
+
+
+def test_a_gate_that_breaks(tmp_path):
+    """A failure of the gate's own code does not open the gate."""
+    for name, output in (("device_check", '{"name": "is not for a figure"}'), ("train", "done")):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho '{output}'\n")
+        (tmp_path / name).chmod(0o755)
+    line, p = first_line_of_failed_call(tmp_path, tmp_path)
+    assert line.startswith("# first-quarter FAILED: ended at the gate: TypeError("), p.stdout
+    assert "kernels" not in p.stdout
+
+
+def test_a_job_ends_with_its_part(tmp_path):
+    """Also where the part breaks: those behind it are alone on the card."""
+    scripts = {"device_check": 'if [ $1 = memory ]; then kill -0 $(cat $PID) && exit 1; fi; echo \'{"fraction_of_copy": 1}\'',
+               "train": "echo done", "crunctl": 'echo \'{"nodes": [\'',
+               "crun": 'case "$*" in *" gpu "*|*world*) echo world 0;; *--check-node*) echo 0 NVIDIA GPU;; '
+                       '*) echo step 1; echo $$ >$PID; exec sleep 60;; esac'}
+    for name, script in scripts.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    _, report = run("second-call", tmp_path, tmp_path / "reports", "launcher", "memory", PID=str(tmp_path / "pid"))
+    results = {r["name"]: r["ok"] for r in report["results"]}
+    assert results["launcher: the part itself"] is False and results["memory: optimizers"], report["results"]
 
 
 def test_packed(tmp_path):
