@@ -301,15 +301,6 @@ void agent_conn_shutdown(struct agent_conn *a)
     agent_conn_want_flush(a);
 }
 
-static void on_agent_closed(uv_handle_t *handle)
-{
-    struct agent_conn *a = handle->data;
-    struct server *s = a->server;
-
-    free(a);
-    server_handle_closed(s);
-}
-
 /* What OpenSSL holds until the handshake is done, about. */
 static size_t handshake_memory(const struct agent_conn *a)
 {
@@ -355,7 +346,7 @@ void agent_conn_close(struct agent_conn *a)
     list_unlink(&a->unsent_link);
     list_unlink(&a->held_link);
     handshake_wait_end(&a->handshake);
-    uv_close((uv_handle_t *)&a->poll, on_agent_closed);
+    server_close_conn(s, &a->poll);
     if (a->fd >= 0)
         (void)close(a->fd); /* the poll handle let go of it above */
     rounds_shell_step(a->shell, &gone);

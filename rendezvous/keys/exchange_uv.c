@@ -37,15 +37,6 @@ static void on_exchange_deadline(uv_timer_t *timer);
 
 /* ---- end ---- */
 
-static void on_exchange_closed(uv_handle_t *handle)
-{
-    struct exchange_conn *c = handle->data;
-    struct server *s = c->shell->server;
-
-    free(c);
-    server_handle_closed(s);
-}
-
 static void exchange_conn_close(struct exchange_conn *c)
 {
     struct exchange_shell *e = c->shell;
@@ -58,7 +49,7 @@ static void exchange_conn_close(struct exchange_conn *c)
     e->n_conns--;
     address_quota_release(&e->quota, c->fd);
     buf_finish(&c->in);
-    uv_close((uv_handle_t *)&c->poll, on_exchange_closed);
+    server_close_conn(s, &c->poll);
     (void)close(c->fd); /* the poll handle let go of it above */
     server_peer_gone(s, c->fd);
 }

@@ -59,15 +59,6 @@ static void on_visitor_deadline(uv_timer_t *timer);
 
 /* ---- end ---- */
 
-static void on_visitor_closed(uv_handle_t *handle)
-{
-    struct visitor *v = handle->data;
-    struct server *s = v->fence->server;
-
-    free(v);
-    server_handle_closed(s);
-}
-
 /* Everything but the socket. */
 static void visitor_release(struct visitor *v)
 {
@@ -76,7 +67,7 @@ static void visitor_release(struct visitor *v)
     list_unlink(&v->link);
     tls_link_free(v->tls);
     v->tls = NULL;
-    uv_close((uv_handle_t *)&v->poll, on_visitor_closed);
+    server_close_conn(v->fence->server, &v->poll);
 }
 
 static void visitor_close(struct visitor *v)

@@ -727,15 +727,6 @@ void peer_take_reply(struct peer *p, struct buf *reply, int failure, enum wire_o
 
 /* ---- life ---- */
 
-static void on_peer_closed(uv_handle_t *handle)
-{
-    struct peer *p = handle->data;
-    struct store_shell *s = p->shell;
-
-    free(p);
-    server_handle_closed(s->server);
-}
-
 int peer_create(void *shell, int fd, const struct conn_owner *owner, bool for_agent)
 {
     struct store_shell *s = shell;
@@ -780,7 +771,7 @@ static void peer_release(struct peer *p)
     list_unlink(&p->deadline_link);
     list_unlink(&p->busy_link);
     list_unlink(&p->unused_link);
-    uv_close((uv_handle_t *)&p->poll, on_peer_closed);
+    server_close_conn(s->server, &p->poll);
 }
 
 void peer_close(struct peer *p)

@@ -167,6 +167,20 @@ void server_close_handle(struct server *s, void *handle)
     uv_close(handle, on_server_handle_closed);
 }
 
+static void on_conn_closed(uv_handle_t *handle)
+{
+    struct server *s = handle->data;
+
+    free(handle);
+    server_handle_closed(s);
+}
+
+void server_close_conn(struct server *s, uv_poll_t *poll)
+{
+    poll->data = s;
+    uv_close((uv_handle_t *)poll, on_conn_closed);
+}
+
 /* ---- services ---- */
 
 void server_add_service(struct server *s, const struct server_service *service)
