@@ -6,8 +6,8 @@
  *
  *   create -> add to the list -> start -> adopt, admit, make_room, run_turn -> drain -> stop -> destroy
  *
- * Services are started, asked and given turns in the order of the list, and drained, stopped and destroyed in reverse. A verb may be
- * NULL: the service has no part in it. A service knows the loop and no other service; what two of them share is a callback that
+ * Services are started, asked and given turns in the order of the list, and drained, stopped and destroyed in reverse. A verb other than
+ * destroy() may be NULL: the service has no part in it. A service knows the loop and no other service; what two of them share is a callback that
  * compose_uv.c gives.
  */
 

@@ -361,7 +361,8 @@ static void close_all(struct server *s)
     s->stopping = true;
     listeners_close(s);
     for (unsigned i = s->n_services; i-- > 0;)
-        s->services[i].stop(s->services[i].self);
+        if (s->services[i].stop)
+            s->services[i].stop(s->services[i].self);
     server_close_handle(s, &s->accept_timer);
     server_close_handle(s, &s->drain_timer);
     server_close_handle(s, &s->rest_idle);
