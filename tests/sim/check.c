@@ -41,7 +41,8 @@ void violated(struct sim *sim, const char *format, ...)
 }
 
 enum {
-    FOLLOWED_MS = 4500 /* the rest of a lease, etcd's pause between two looks at leases, a look at the key */
+    FOLLOWED_MS =
+        6500 /* the rest of a lease, a request of it that arrives late, etcd's pause between two looks at leases, a look at the key */
 };
 
 /* ---- what is disturbed may go wrong ---- */

@@ -92,7 +92,8 @@ static void choose_params(struct sim_scenario *sc, struct random *r)
 /* Of the job itself, or of the rendezvous. */
 static void choose_lease(struct sim_scenario *sc, struct random *r)
 {
-    uint32_t ms = (uint32_t)random_between(r, 2, 12) * 1000;
+    uint32_t ms =
+        (uint32_t)random_between(r, 2, sc->has_etcd ? 5 : 12) * 1000; /* agents are paused for seconds */
 
     if (!random_percent(r, sc->has_etcd ? 95 : 45))
         return;
@@ -103,7 +104,7 @@ static void choose_lease(struct sim_scenario *sc, struct random *r)
         sc->own_lease_ms = ms;
     else
         sc->params.lease_ms = ms;
-    if (random_percent(r, 30))
+    if (random_percent(r, sc->has_etcd ? 70 : 30))
         sc->clock_ppm = 10000;
 }
 
