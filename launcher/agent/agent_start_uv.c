@@ -33,13 +33,13 @@ struct agent_start {
 
 /* ---- the store ---- */
 
-/* Without other nodes the agent assigns the ranks itself: an empty store, and all ranks on this node. */
+/* Without other nodes the agent assigns the ranks itself: an empty store, and all ranks on the own node. */
 int agent_start_assign(struct agent_start *s)
 {
     const struct job *job = s->host->job;
     uint32_t n = (uint32_t)job->n_workers;
     struct rank_assignment *assignment = s->assignment;
-    uint64_t instance = assignment->instance; /* of this run, as given by a rendezvous otherwise */
+    uint64_t instance = assignment->instance; /* of the run, otherwise given by a rendezvous */
 
     if (!instance && random_fill(&instance, sizeof(instance)) < 0)
         instance = 0; /* snapshots are then ordered by their lock alone */
@@ -77,12 +77,12 @@ static void drop_store(struct agent_start *s)
 void agent_start_take_store(struct agent_start *s, struct server *store)
 {
     s->is_store_promised = false;
-    if (s->store) /* of a start that failed */
+    if (s->store) /* of a failed start */
         server_stop(s->store, NULL, NULL);
     s->store = store;
 }
 
-/* Several nodes: the rendezvous has named the present store as that of the next generation. */
+/* Several nodes: the rendezvous has named the present store as the store of the next generation. */
 static void take_promised_store(struct agent_start *s)
 {
     if (s->host->job->meeting == JOB_ROUNDS && !s->store && s->host->generation &&
@@ -100,8 +100,8 @@ static bool remaining_keep_store(const struct agent_start *s)
     return true;
 }
 
-/* Remaining workers talk through the store of their first generation: a store on this node is offered again, and the rendezvous keeps
- * the keys of a store of its own. */
+/* Remaining workers talk through the store of their first generation: a store on the own node is offered again, and the rendezvous keeps
+ * the keys of its own store. */
 void agent_start_report_ready(struct agent_start *s)
 {
     bool keeps_keys = s->assignment->key_space > 0;
@@ -183,20 +183,20 @@ static void drop_pending_start(struct agent_start *s)
     }
 }
 
-/* This node serves the store, and the remaining workers need it. */
+/* The own node serves the store, and the remaining workers need the store. */
 static bool store_is_to_stay(const struct agent_start *s)
 {
     return s->host->generation->server && remaining_keep_store(s);
 }
 
-/* The store and the ranks of the next generation, of which some workers remain. */
+/* The store and the ranks of the next generation; some workers remain. */
 static int assign_replacement(struct agent_start *s)
 {
     if (s->host->job->meeting == JOB_ROUNDS)
         take_promised_store(s);
     else if (store_is_to_stay(s))
         s->store = generation_take_store(s->host->generation);
-    generation_close_store(s->host->generation); /* the remaining workers do not use it any more */
+    generation_close_store(s->host->generation); /* the remaining workers use the store no more */
     return s->host->job->meeting == JOB_ROUNDS || s->store ? 0 : agent_start_assign(s);
 }
 
@@ -241,7 +241,7 @@ void agent_start_clear(struct agent_start *s)
 {
     drop_pending_start(s);
     take_promised_store(s);
-    end_generation(s); /* its workers have ended, so its store has no clients */
+    end_generation(s); /* the workers have ended, so the store has no clients */
     s->is_replacing = false;
 }
 

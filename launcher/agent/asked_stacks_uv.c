@@ -16,7 +16,7 @@
 
 enum {
     ASKERS_MAX =
-        16, /* nodes with a crunctl that asks at once; a further node gets a report without some ranks */
+        16, /* nodes with a crunctl asking at once; a further node gets a report without some ranks */
     ASKED_MS = 10000, /* for the stacks of all nodes */
     KEEP_MS = 3000,   /* long enough for two statuses */
 };
@@ -25,7 +25,7 @@ struct asked_stacks {
     const struct agent_host *host;
     void (*send)(void *data, const char *json);
     bool is_asked; /* crunctl waits for the stacks of all nodes, and the members below are in use */
-    bool is_begun; /* the stacks of this node are there */
+    bool is_begun; /* the stacks of the own node are there */
     struct hang_collect collect;
     uint64_t generation;
     char *folder;
@@ -34,7 +34,7 @@ struct asked_stacks {
     bool for_look;          /* a client of the rendezvous asks */
     char *look_json;        /* for a client of the rendezvous; or NULL */
     uint64_t look_ns;       /* when look_json was made */
-    int32_t to[ASKERS_MAX]; /* group ranks of nodes that want the stacks of this node */
+    int32_t to[ASKERS_MAX]; /* group ranks of nodes waiting for the own node's stacks */
     size_t n_to;
 };
 
@@ -125,7 +125,7 @@ void asked_stacks_add(struct asked_stacks *a, const struct hang_piece *piece)
     answer_if_complete(a);
 }
 
-/* Otherwise crunctl gets the stacks of this node. */
+/* Otherwise crunctl gets the stacks of the own node. */
 static void ask_nodes(struct asked_stacks *a)
 {
     const struct agent_host *h = a->host;
@@ -153,9 +153,9 @@ void asked_stacks_ask(struct asked_stacks *a, bool for_look)
     ask_nodes(a);
 }
 
-/* ---- of this node ---- */
+/* ---- of the own node ---- */
 
-/* Stacks that are being taken already are sent. */
+/* Stacks already being taken are sent. */
 void asked_stacks_take_order(struct asked_stacks *a, int32_t to)
 {
     bool is_noted = false;

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * Stacks of all nodes, for crunctl. A rendezvous on this node asks the other agents for stacks, else this agent sends a message. The
- * other agents send their stacks to this node. For a client of the rendezvous (crunctl --endpoint) the rendezvous asks one agent,
- * which collects stacks in the same way and keeps the result in its status for KEEP_MS.
+ * Stacks of all nodes, for crunctl. A rendezvous on the own node asks the other agents for stacks, else the own agent sends a
+ * message. The other agents send their stacks to the own node. For a client of the rendezvous (crunctl --endpoint) the
+ * rendezvous asks a single agent, which collects stacks in the same way and keeps the result in its status for KEEP_MS.
  */
 
 #include <stdbool.h>
@@ -19,15 +19,15 @@ struct watch_stacks;
 int asked_stacks_create(struct asked_stacks **ret, struct agent_observer *observer,
                         const struct agent_host *host, void (*send)(void *data, const char *json));
 
-/* Takes the stacks of this node and asks the other nodes for stacks. for_look: the result becomes part of the status. */
+/* Takes the stacks of the own node and asks the other nodes for stacks. for_look: the result becomes part of the status. */
 void asked_stacks_ask(struct asked_stacks *a, bool for_look);
 
 /* JSON for the status; NULL: none. */
 const char *asked_stacks_for_look(const struct asked_stacks *a);
 
-/* Another node (group rank `to`) asks for the stacks of this node, or sends its own stacks. */
+/* Another node (group rank `to`) asks for the stacks of the own node, or sends stacks. */
 void asked_stacks_take_order(struct asked_stacks *a, int32_t to);
 void asked_stacks_add(struct asked_stacks *a, const struct hang_piece *piece);
 
-/* The stacks of this node have been taken: passed on to all askers. */
+/* The stacks of the own node have been taken: passed on to all askers. */
 void asked_stacks_pass(struct asked_stacks *a, const struct watch_stacks *s);

@@ -1,10 +1,10 @@
 /*
  * Happy path of a start: the folders and log files that a thread has made (attempt_files_uv.h), a notice socket for each
- * worker, arguments and environments with the ranks, then an order for each worker to the guardian: that of the generation
- * before, or a new one.
+ * worker, arguments and environments with the ranks, then an order for each worker to the guardian: the guardian of the
+ * generation before, or a new guardian.
  *
- * Ways it fails: no descriptors, no process. Each is logged with its remedy. Orders that the guardian does not read yet
- * wait here, in their order.
+ * Ways to fail: no descriptors, no process. Each failure is logged with the remedy. Orders not read yet by the guardian wait
+ * here, in order.
  */
 
 #include "launcher/agent/generation_uv.h"
@@ -45,9 +45,9 @@ enum {
     GUARDIAN_END_MS = 3000
 }; /* for the zygote to write its list of modules, and both to end; and after SIGKILL */
 
-/* ---- what workers are started with ---- */
+/* ---- arguments, environments and descriptors of workers ---- */
 
-/* What workers are ordered with; freed afterwards. */
+/* Contents of the orders to start workers; freed afterwards. */
 struct worker_starts {
     struct worker_start *workers;
     struct worker_attributes *attributes;
@@ -56,10 +56,10 @@ struct worker_starts {
     bool *selected;
 };
 
-/* The worker has its own copies. */
+/* The worker has copies. */
 static void close_worker_fds(const struct worker_start *w)
 {
-    for (int i = 1; i <= SPAWN_NOTICE_FD; i++) /* not what all workers share, and the rest is not owned */
+    for (int i = 1; i <= SPAWN_NOTICE_FD; i++) /* 0 is common to all workers; the rest is not owned */
         if (w->fds[i] >= 0)
             (void)close(w->fds[i]);
 }
@@ -132,7 +132,7 @@ static int describe_worker(struct worker_starts *s, const struct agent_config *c
     return 0;
 }
 
-/* Where ranks of other nodes reach this node, if its workers cannot see that at their connection to the worker store. */
+/* The own node's address for ranks of other nodes, if the connection of workers to the worker store does not show the address. */
 static const char *own_address(const struct job *job, const struct rank_assignment *assignment)
 {
     if (assignment->group_world_size > 1 && job->local_addr && address_is_numeric(job->local_addr))
@@ -241,7 +241,7 @@ static int make_starts(struct generation *g, const struct rank_assignment *assig
 
 /* ---- notices from workers ---- */
 
-/* Reads the notices of one worker. Freed when libuv has closed its handle, perhaps after the generation. */
+/* Reads the notices of a worker. Freed when libuv has closed the handle, perhaps after the generation. */
 struct notice_listener {
     uv_poll_t poll;
     struct generation *generation;
@@ -263,7 +263,7 @@ static void on_notice(uv_poll_t *poll, int status, int events)
             g->host->on_notice(g->host->data, listener->worker, &notice);
         }
     if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
-        (void)uv_poll_stop(poll); /* the worker has closed it, or has ended */
+        (void)uv_poll_stop(poll); /* the worker has closed the socket, or has ended */
 }
 
 static void free_listener(uv_handle_t *handle)
@@ -316,13 +316,13 @@ static void on_link(uv_poll_t *poll, int status, int events);
 
 /* ---- orders ---- */
 
-enum { ORDERS_MAX = 16384 }; /* four for each worker that a node can have */
+enum { ORDERS_MAX = 16384 }; /* 4 orders (begin, start, stop, kill) x 4,096 workers */
 
-/* Orders that wait because the guardian has not read those before them: the link holds a few hundred. */
+/* Waiting orders: the guardian has not read earlier orders, and the link holds a few hundred. */
 struct order_queue {
     struct guardian_order *items; /* from `first` on */
     size_t first, n_items, capacity;
-    struct worker_starts *starts; /* what items of kind GUARDIAN_START refer to; or NULL */
+    struct worker_starts *starts; /* contents of the items of kind GUARDIAN_START; or NULL */
 };
 
 static void drop_starts(struct order_queue *q)
@@ -376,8 +376,8 @@ static bool has_unread_orders(const struct generation *g)
     return ioctl(g->link, SIOCOUTQ, &n_bytes) == 0 && n_bytes > 0;
 }
 
-/* Returns 0 or -errno. ETOOMANYREFS: more descriptors of the user are on their way than this process may open, by orders that the
- * guardian is about to read, has just read, or by other programs. */
+/* Returns 0 or -errno. ETOOMANYREFS: more descriptors of the user are on their way than a process may open, by orders not
+ * yet or just read by the guardian, or by other programs. */
 static int send_order(const struct generation *g, const struct guardian_order *order)
 {
     int r = send_one(g, order);
@@ -392,8 +392,8 @@ static bool is_link_full(int r)
     return r == -EAGAIN || r == -ENOBUFS || r == -ENOMEM || r == -EINTR;
 }
 
-/* A worker that cannot be started is reported as the guardian would. Every other order fails only when the guardian has
- * ended, which the end of the link shows as well. */
+/* Reports a worker that cannot be started in the guardian's place. Every other order fails only when the guardian has
+ * ended, as the end of the link shows, too. */
 static void report_unsent(struct generation *g, const struct guardian_order *order, int r)
 {
     const struct guardian_report report = {
@@ -409,11 +409,11 @@ static void watch_link(struct generation *g)
 
     if (uv_is_closing((const uv_handle_t *)&g->poll))
         return;
-    /* Fails only for a handle that is closing. */
+    /* Fails only for a closing handle. */
     (void)uv_poll_start(&g->poll, UV_READABLE | UV_DISCONNECT | (has_orders ? UV_WRITABLE : 0), on_link);
 }
 
-/* Sends what the link takes. */
+/* Sends as many orders as the link takes. */
 static void send_orders(struct generation *g)
 {
     struct order_queue *q = g->unsent;
@@ -433,7 +433,7 @@ static void send_orders(struct generation *g)
         q->first = q->n_items = 0;
 }
 
-/* A stopped guardian would not read an order. Its process id is valid until it has been reaped. */
+/* A stopped guardian would not read an order. The process id is valid until the guardian is reaped. */
 static void continue_guardian(const struct generation *g)
 {
     if (g->guardian)
@@ -469,7 +469,7 @@ static int queue_starts(struct generation *g, struct worker_starts *starts)
     struct order_queue *q = g->unsent ? g->unsent : calloc(1, sizeof(*q));
 
     g->unsent = q;
-    if (!q || q->starts) { /* a replacement comes after the one before has been carried out */
+    if (!q || q->starts) { /* a replacement comes after the end of the replacement before */
         free_starts(starts);
         return q ? -EBUSY : -ENOMEM;
     }
@@ -483,7 +483,7 @@ static int queue_starts(struct generation *g, struct worker_starts *starts)
     }
     if (q->first == q->n_items) /* all workers remain: there is nothing to send */
         drop_starts(q);
-    watch_link(g); /* they are sent from the loop: one that fails is an event of the group machine */
+    watch_link(g); /* the loop sends the orders: a failed order is an event of the group machine */
     return 0;
 }
 
@@ -521,7 +521,7 @@ static int spawn_warm_guardian(struct generation *g, const struct worker_start *
     return r;
 }
 
-/* False: there is none, or it has ended meanwhile. */
+/* False: there is no guardian, or the guardian has ended meanwhile. */
 static bool take_kept_guardian(struct generation *g)
 {
     struct kept_guardian *kept = g->host->kept;
@@ -533,13 +533,13 @@ static bool take_kept_guardian(struct generation *g)
     *kept = (struct kept_guardian){.link = -1};
     if (guardian_send_begin(g->link, g->host->death_notice) == 0)
         return true;
-    (void)close(g->link); /* which ends it; the agent reaps it */
+    (void)close(g->link); /* ends the guardian; the agent reaps the guardian */
     g->guardian = 0;
     g->link = -1;
     return false;
 }
 
-/* One that begins this generation before it gets other orders. */
+/* Takes the kept guardian or makes a guardian; the first order begins the generation. */
 static int get_guardian(struct generation *g, const struct worker_start *first)
 {
     const struct guardian_order begin = {.kind = GUARDIAN_BEGIN};
@@ -547,10 +547,10 @@ static int get_guardian(struct generation *g, const struct worker_start *first)
     if (take_kept_guardian(g))
         return 0;
     int r = g->host->warm ? spawn_warm_guardian(g, first) : spawn_cold_guardian(g);
-    return r ? r : queue_order(g, &begin); /* it has the death notice in its memory */
+    return r ? r : queue_order(g, &begin); /* the new guardian has the death notice in memory */
 }
 
-/* The guardian stays for the next generation, if it lives and waits for orders. */
+/* The guardian stays for the next generation, if alive and waiting for orders. */
 static void keep_guardian(struct generation *g)
 {
     if (!g->empty || !g->guardian || g->is_guardian_ending)
@@ -587,24 +587,24 @@ void generation_end_guardian(struct kept_guardian *kept)
 
     if (!kept->pid)
         return;
-    /* Perhaps once more. It may have been stopped. Where the order fails, it has ended. */
+    /* Perhaps once more. The guardian may have been stopped. When the order fails, the guardian has ended. */
     (void)kill(kept->pid, SIGCONT);
     (void)send(kept->link, &order, sizeof(order), MSG_NOSIGNAL);
     if (!await_guardian(kept->pid)) {
-        (void)kill(kept->pid, SIGKILL); /* it has no child left but a zygote, which dies by that */
-        if (!await_guardian(kept->pid)) /* in the kernel, at a disk that hangs */
+        (void)kill(kept->pid, SIGKILL); /* no child is left but a zygote, which dies, too */
+        if (!await_guardian(kept->pid)) /* in the kernel, at a hanging disk */
             log_line("the guardian (process %d) does not end on SIGKILL; crun ends without it",
                      (int)kept->pid);
     }
-    (void)close(kept->link); /* which ends a guardian that is still there */
+    (void)close(kept->link); /* ends a guardian still there */
     *kept = (struct kept_guardian){.link = -1};
 }
 
 /* ---- link ---- */
 
 /*
- * When a guardian ends with an order unread, the first recv() fails with ECONNRESET, once; the reports that it had sent
- * before, perhaps GUARDIAN_EMPTY, can still be read after that, and then comes the end.
+ * When a guardian ends with an order unread, the first recv() fails with ECONNRESET, once. The guardian's earlier reports,
+ * perhaps GUARDIAN_EMPTY, can still be read after the error, and then comes the end.
  */
 static ssize_t receive_report(struct generation *g, struct guardian_report *report)
 {
@@ -633,7 +633,7 @@ static void on_link(uv_poll_t *poll, int status, int events)
         g->host->on_report(g->host->data,
                            &report); /* with GUARDIAN_EMPTY the last time; g may be closing afterwards */
     }
-    bool has_more = n == -EAGAIN || n == -ENOMEM || n == -ENOBUFS; /* without memory it stays readable */
+    bool has_more = n == -EAGAIN || n == -ENOMEM || n == -ENOBUFS; /* without memory: still readable */
     if (g->empty &&
         !uv_is_closing(
             (uv_handle_t *)
@@ -686,7 +686,7 @@ void generation_destroy(struct generation *g)
     for (int i = 0; i < g->n_workers; i++)
         stop_listening(g, i);
     guardian_release_set_link(-1);
-    (void)uv_poll_stop(&g->poll); /* cannot fail on a handle that exists */
+    (void)uv_poll_stop(&g->poll); /* cannot fail on an existing handle */
     keep_guardian(g);
     uv_close((uv_handle_t *)&g->poll, on_poll_closed);
 }
@@ -762,7 +762,7 @@ int generation_create(struct generation **ret, const struct generation_host *hos
         return -ENOMEM;
     int r = prepare_generation(g, assignment, restarts, files, &starts);
     if (r) {
-        free_generation(g); /* closes the link, which ends a guardian that was already there */
+        free_generation(g); /* closes the link, which ends a guardian already there */
         return r;
     }
     r = watch_guardian(g);
@@ -783,12 +783,12 @@ int generation_create(struct generation **ret, const struct generation_host *hos
 
 /* ---- replacing ---- */
 
-/* Closes what a failed worker had here. */
+/* Closes the agent's ends of a failed worker. */
 static void close_worker(struct generation *g, int worker)
 {
     stop_listening(g, worker);
     if (g->notice_fds[worker] >= 0)
-        (void)close(g->notice_fds[worker]); /* the process that had the other end has ended */
+        (void)close(g->notice_fds[worker]); /* the process with the other end has ended */
     g->notice_fds[worker] = -1;
     g->keeps_store[worker] = false;
 }

@@ -18,19 +18,18 @@
 enum {
     COLLECT_MS =
         3000, /* node 0: for the ranks of all nodes, whose stacks take about the same time everywhere */
-    RESULT_MS =
-        4000, /* other nodes: for the report; a report of their own comes within 5 s of the time-out */
+    RESULT_MS = 4000, /* other nodes: for the report; an own report comes within 5 s of the time-out */
 };
 
 struct hang_report {
     struct hang_collect collect; /* node 0 */
     uint64_t generation;
-    bool is_begun;   /* the stacks of this node are there */
+    bool is_begun;   /* the stacks of the own node are there */
     bool is_printed; /* later pieces are dropped */
     bool has_files;  /* the action waits for the report */
     int files_worker;
     uint64_t silence_ns;
-    int own_rank; /* rank of this node that stands out; -1: none */
+    int own_rank; /* outstanding rank of the own node; -1: none */
     char *own_text, *folder;
 };
 
@@ -59,7 +58,7 @@ static bool is_node_0(const struct agent_host *host)
     return host->assignment->group_rank == 0;
 }
 
-/* Pieces of other nodes may come before the stacks of this node. NULL without memory. */
+/* Pieces of other nodes may come before the stacks of the own node. NULL without memory. */
 static struct hang_report *report_of_generation(struct hang_reports *r)
 {
     const struct rank_assignment *ranks = r->host->assignment;
@@ -111,7 +110,7 @@ static void send_result(const struct agent_host *host, const struct hang_result 
     const struct agent_message all = {.to = AGENT_MESSAGE_TO_ALL, .generation = host->group->generation};
     struct buf frame = {0};
 
-    if (hang_result_put(&frame, &all, result) == 0) /* without memory each node prints a report of its own */
+    if (hang_result_put(&frame, &all, result) == 0) /* without memory each node prints its own report */
         membership_send(host->membership, &frame);
     buf_finish(&frame);
 }
@@ -168,7 +167,7 @@ void hang_reports_take(struct hang_reports *r, const struct hang_result *result)
         print_result(r, result->text, result->rank);
 }
 
-/* ---- this node ---- */
+/* ---- the own node ---- */
 
 void hang_report_collect(const struct agent_host *host, const struct watch_stacks *s,
                          struct hang_collect *ret)
@@ -208,7 +207,7 @@ static void report_alone(const struct hang_reports *r, const struct watch_stacks
 
 void hang_reports_begin(struct hang_reports *r, const struct watch_stacks *s)
 {
-    if (r->current && r->current->is_begun) /* of an earlier hang of this generation */
+    if (r->current && r->current->is_begun) /* of an earlier hang of the generation */
         hang_reports_end(r);
     struct hang_report *h = report_of_generation(r);
     int rank = s->stands_out ? (int)r->host->assignment->rank_base + s->worker : -1;

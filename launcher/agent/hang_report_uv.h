@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * A hang of several nodes: one report on all nodes. Each agent sends the state of its ranks to node 0. Node 0 makes the report and
+ * A hang of several nodes: a single report on all nodes. Each agent sends the state of its ranks to node 0. Node 0 makes the report and
  * sends the report to all agents, and each agent prints the text and writes an event. An agent without a report after RESULT_MS prints
  * a report on its own node: node 0, or the rendezvous, may hang.
  */
@@ -26,7 +26,7 @@ struct hang_report_facts {
 };
 
 struct hang_reports_owner {
-    /* Prints the report. acts: --hang-action has waited for the report, because of this worker. */
+    /* Prints the report. acts: --hang-action has waited for the report, because of `worker`. */
     void (*on_report)(void *data, const struct hang_report_facts *facts, bool acts, int worker);
     void *data;
 };
@@ -35,7 +35,7 @@ struct hang_reports_owner {
 int hang_reports_create(struct hang_reports **ret, const struct agent_host *host,
                         const struct hang_reports_owner *owner);
 
-/* The ranks of this node hang. on_report() follows, at once where no other node can be asked. */
+/* The ranks of the own node hang. on_report() follows, at once where no other node can be asked. */
 void hang_reports_begin(struct hang_reports *r, const struct watch_stacks *s);
 
 /* From another node. */
@@ -48,10 +48,10 @@ bool hang_reports_defer(struct hang_reports *r, int worker);
 /* No report is waited for any more. */
 void hang_reports_end(struct hang_reports *r);
 
-/* The same at the end of the job: closes its handle. free() when the loop has ended. */
+/* The same at the end of the job: closes the handle. free() when the loop has ended. */
 void hang_reports_stop(struct hang_reports *r);
 
-/* The ranks of this node, as pieces: to another agent (asked: for its crunctl), or for a report of this agent. */
+/* The ranks of the own node, as pieces: to another agent (asked: for crunctl there), or for a report of the own agent. */
 void hang_report_send(const struct agent_host *host, const struct watch_stacks *s, int32_t to, bool asked);
 void hang_report_collect(const struct agent_host *host, const struct watch_stacks *s,
                          struct hang_collect *ret);

@@ -1,11 +1,14 @@
 /*
- * Happy path: the thread opens the file. write() appends to `pending` and wakes the thread, which takes all of it and
- * writes it with one system call, so that several jobs of one machine can share a file (O_APPEND is not
- * atomic on NFS).
+ * Happy path: the thread opens the file. write() appends to `pending` and wakes the thread. The thread takes all
+ * bytes of `pending` and writes with a single system call, so that several jobs of a machine can share a file (O_APPEND is
+ * not atomic on NFS).
  *
- * Ways it goes wrong: the file cannot be opened (the thread ends), or written (reported by the next line_file_write(), as
- * messages are for the loop's thread; later lines are tried again, behind a newline if half a line was written), the file
- * takes nothing for long (past PENDING_MAX lines are dropped and counted), or for ever (close() leaves it to the thread).
+ * Ways to fail:
+ *   the file cannot be opened: the thread ends
+ *   a write fails: reported by the next line_file_write(), because messages are for the loop's thread; later lines are
+ *     tried again, behind a newline if half a line was written
+ *   the file takes nothing for long: past PENDING_MAX lines are dropped and counted
+ *   the file takes nothing for ever: close() leaves the file to the thread
  */
 
 #include "launcher/util/line_file_os.h"
@@ -32,16 +35,16 @@ enum { PENDING_MAX = 1 << 20, OPEN_LIMIT_MS = 250, CLOSE_LIMIT_MS = 2000, HISTOR
 struct line_file {
     int fd;
     char *path;
-    const char *title;      /* NULL: the history, which reports nothing */
-    struct side_work *work; /* NULL: its thread has not begun */
-    bool may_begin;         /* the history: its thread starts with the next lines, or has */
-    pthread_mutex_t lock;   /* of what follows */
+    const char *title;      /* NULL: the history, without reports */
+    struct side_work *work; /* NULL: the thread has not begun */
+    bool may_begin;         /* the history: the thread starts with the next lines, or has started */
+    pthread_mutex_t lock;   /* of the members below */
     pthread_cond_t changed;
     struct buf pending;
     bool is_opened, ending, ended;
     int error; /* not yet reported */
     bool is_reported;
-    size_t dropped; /* lines that found no room */
+    size_t dropped; /* number of lines without room */
 };
 
 /* Returns 0 or errno. *torn: half a line has been written. */
@@ -62,8 +65,8 @@ static int write_all(int fd, const char *bytes, size_t n, bool *torn)
     return 0;
 }
 
-/* The missing ones of the folders below ~, which are .local/state/crun: a home that is not there stays so, as with
- * services whose home is /nonexistent. One that cannot be made shows when the file is opened. */
+/* Makes the missing folders of .local/state/crun below ~. A missing home stays missing: services may have the home
+ * /nonexistent. The opening of the file shows when a folder could not be made. */
 static void make_folders(char *path)
 {
     int n_slashes = 0;
@@ -79,7 +82,7 @@ static void make_folders(char *path)
     }
 }
 
-/* Two jobs that do this at once lose at most the older of two files. */
+/* Two jobs that rename at once lose at most the older of two files. */
 static int open_history(struct line_file *f)
 {
     char old[PATH_MAX];
@@ -88,12 +91,12 @@ static int open_history(struct line_file *f)
     make_folders(f->path);
     int n = snprintf(old, sizeof(old), "%s.1", f->path);
     if (stat(f->path, &info) == 0 && info.st_size > HISTORY_MAX && n > 0 && (size_t)n < sizeof(old))
-        (void)rename(f->path, old); /* else it grows on */
+        (void)rename(f->path, old); /* else the file grows on */
     f->fd = open(f->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
     return f->fd < 0 ? -errno : 0;
 }
 
-/* A long job outlives two such renamings, and its file is removed: it goes on in the new one. */
+/* A long job outlives two renamings, and the job's file is removed: the job goes on in the new file. */
 static void follow_history(struct line_file *f)
 {
     struct stat info;
@@ -102,12 +105,12 @@ static void follow_history(struct line_file *f)
     if (fstat(f->fd, &info) < 0 || info.st_nlink > 0)
         return;
     if (open_history(f) == 0)
-        (void)close(before); /* nothing of it is left */
+        (void)close(before); /* no link to the old file is left */
     else
         f->fd = before;
 }
 
-/* O_NONBLOCK only so that a pipe without a reader is an error here and no endless wait. */
+/* O_NONBLOCK: a pipe without a reader is an error here, not an endless wait. */
 static int open_lines(struct line_file *f)
 {
     f->fd = open(f->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);
@@ -122,7 +125,7 @@ static void write_lines(void *data)
     bool torn = false;
     int r = f->title ? open_lines(f) : open_history(f);
 
-    (void)pthread_mutex_lock(&f->lock); /* neither this nor its like can fail on a mutex that is sound */
+    (void)pthread_mutex_lock(&f->lock); /* no pthread call here can fail on a sound mutex */
     f->is_opened = r == 0;
     f->error = -r;
     (void)pthread_cond_broadcast(&f->changed);
@@ -172,7 +175,7 @@ static int start_file_thread(struct line_file *f)
     return f->work ? 0 : side_work_start(&f->work, &order);
 }
 
-/* 0 also when it is not known yet. */
+/* 0 also while the result is unknown. */
 static int await_opening(struct line_file *f)
 {
     const uint64_t until_ns = now_ns() + OPEN_LIMIT_MS * UINT64_C(1000000);
@@ -183,7 +186,7 @@ static int await_opening(struct line_file *f)
     int r = f->ended ? -f->error : 0;
     (void)pthread_mutex_unlock(&f->lock);
     if (r)
-        (void)side_work_wait(f->work, CLOSE_LIMIT_MS); /* it returns */
+        (void)side_work_wait(f->work, CLOSE_LIMIT_MS); /* the thread returns */
     return r;
 }
 
@@ -239,7 +242,7 @@ void line_file_begin_history(struct line_file *f)
     start_history(f);
 }
 
-/* Reports, once, what has failed since the start. The caller holds the lock, which is released meanwhile. */
+/* Reports each failure since the start once. The caller holds the lock; the lock is released meanwhile. */
 static void report_failures(struct line_file *f)
 {
     int error = f->error;

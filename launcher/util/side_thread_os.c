@@ -45,7 +45,7 @@ static void run_side_work(struct side_work *w)
     (void)pthread_cond_signal(&w->returned);
     if (!is_left && w->order.wake)
         w->order.wake(w->order.waker);
-    (void)pthread_mutex_unlock(&w->lock); /* from here on it is the caller's, unless that has left it */
+    (void)pthread_mutex_unlock(&w->lock); /* the call is the caller's from here on, unless left */
     if (!is_left)
         return;
     free_side_work(w);
@@ -53,13 +53,13 @@ static void run_side_work(struct side_work *w)
 }
 
 /*
- * One thread at most waits for a further call: a start of a job makes several short ones in a row, and a new thread costs more than
- * each of them.
+ * At most a single thread waits for a further call: a start of a job makes several short calls in a row, and a new thread
+ * costs more than a call.
  */
 static pthread_mutex_t idle_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t idle_called = PTHREAD_COND_INITIALIZER;
 static bool has_idle;
-static struct side_work *idle_work; /* for the thread that waits; NULL: there is none */
+static struct side_work *idle_work; /* for the waiting thread; NULL: no work */
 
 /* NULL: another thread waits already. */
 static struct side_work *await_work(void)
@@ -114,7 +114,7 @@ int side_work_start(struct side_work **ret, const struct side_order *order)
     bool was_idle = give_to_idle(w);
     int r = was_idle ? 0 : masked_thread_start(&thread, side_main, w);
     if (r) {
-        w->order.data = NULL; /* the caller keeps it */
+        w->order.data = NULL; /* the caller keeps data */
         free_side_work(w);
         return r;
     }
@@ -141,7 +141,7 @@ void *side_work_take(struct side_work *w)
     (void)pthread_mutex_lock(&w->lock);
     bool has_returned = w->has_returned;
     w->is_left = !has_returned;
-    n_left[w->order.kind] += !has_returned; /* before the thread can see that it was left */
+    n_left[w->order.kind] += !has_returned; /* before the thread can see is_left */
     (void)pthread_mutex_unlock(&w->lock);
     if (!has_returned)
         return NULL;
@@ -183,6 +183,6 @@ bool side_thread_wait(enum side_kind kind, unsigned timeout_ms)
     const struct timespec pause = {.tv_nsec = 1000000};
 
     for (unsigned i = 0; i < timeout_ms && n_left[kind] > 0; i++)
-        (void)nanosleep(&pause, NULL); /* a signal ends it early, and it is asked again */
+        (void)nanosleep(&pause, NULL); /* a signal ends the pause early: the loop asks again */
     return n_left[kind] > 0;
 }

@@ -1,18 +1,18 @@
 #pragma once
 
 /*
- * Calls that may hang, made in a thread that no signal is delivered to. The caller waits for a call as long as it likes. It then takes
- * the data back, or leaves the call to its thread, which drops the data late. side_thread_uv.h is the same beside an event loop.
- * Not for processes that were forked meanwhile.
+ * Calls that may hang, made in a thread without signals. The caller waits for a call as long as the caller likes. The caller
+ * then takes the data back, or leaves the call to the thread, which drops the data late. side_thread_uv.h is the same beside
+ * an event loop. Not for processes forked meanwhile.
  */
 
 #include <stdbool.h>
 
-/* What hangs: a call that was left bars calls of its own kind alone, from a number on. */
+/* The cause of hanging. Too many left calls bar further calls of the same kind alone. */
 enum side_kind {
     SIDE_LOGS,    /* the disk of the log files */
     SIDE_CONSOLE, /* standard error */
-    SIDE_OTHER, /* other disks, name servers, munge, GPU drivers, tools: they bar nothing else, and not each other */
+    SIDE_OTHER,   /* other disks, name servers, munge, GPU drivers, tools: bar no other call */
     SIDE_KINDS
 };
 
@@ -27,23 +27,23 @@ struct side_order {
     void *waker;
 };
 
-/* 0: side_work_take() has to follow. -errno: the caller keeps data. -EBUSY: too many calls of this kind were left and hang. */
+/* 0: side_work_take() has to follow. -errno: the caller keeps data. -EBUSY: too many calls of the kind were left and hang. */
 int side_work_start(struct side_work **ret, const struct side_order *order);
 
 /* Whether run() has returned, after so long at most. */
 bool side_work_wait(struct side_work *w, unsigned timeout_ms);
 
-/* Ends the call. Returns data where run() has returned, for the caller. NULL: the thread drops it later. */
+/* Ends the call. Returns data for the caller if run() has returned. NULL: the thread drops data later. */
 void *side_work_take(struct side_work *w);
 
-/* The three in one, without waker. 0: run() has returned. -ETIMEDOUT: drop() follows. -EBUSY. Without a thread run() is called here. */
+/* Start, wait and take, without waker. 0: run() has returned. -ETIMEDOUT: drop() follows. -EBUSY. Without a thread run() is called here. */
 int side_work_call(const struct side_order *order, unsigned timeout_ms);
 
-/* Whether a call of this kind was left and still runs. */
+/* Whether a call of the kind was left and still runs. */
 bool side_thread_is_hung(enum side_kind kind);
 
-/* Of any kind: the process has to end by _exit() then. */
+/* Of any kind. True: the process has to end by _exit(). */
 bool side_thread_is_any_hung(void);
 
-/* side_thread_is_hung() after waiting for these threads, so long at most. */
+/* side_thread_is_hung() after waiting for threads of the kind, at most timeout_ms. */
 bool side_thread_wait(enum side_kind kind, unsigned timeout_ms);

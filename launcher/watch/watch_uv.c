@@ -18,7 +18,7 @@ struct watch {
     uv_timer_t timer;
     struct side_call *call; /* has the task; NULL: the loop has it */
     bool has_worked, is_closed;
-    struct watch_task *task; /* NULL: it was left to a thread that hangs */
+    struct watch_task *task; /* NULL: left to a hanging thread */
 };
 
 /* ---- the loop ---- */
@@ -32,7 +32,7 @@ static void run_task(void *task)
 
 static void drop_task(void *task)
 {
-    watch_task_finish(task); /* removes files that were not reported before the job ended */
+    watch_task_finish(task); /* removes files not reported before the end of the job */
     free(task);
 }
 
@@ -110,7 +110,7 @@ static void deliver_stacks(struct watch *w)
     w->host.on_stacks(w->host.data, &stacks);
     w->task->work = WATCH_NATIVE;
     if (!w->is_closed && !order(w))
-        finish_stacks(w); /* without these */
+        finish_stacks(w); /* without native stacks */
 }
 
 static void take_samples(struct watch *w)
@@ -118,7 +118,7 @@ static void take_samples(struct watch *w)
     uint32_t generation = w->generation;
 
     if (!refresh(w) || w->generation != generation)
-        return; /* the samples are of workers that have ended */
+        return; /* the samples are of ended workers */
     enum progress_verdict verdict =
         progress_step(&w->progress, now_ns(), w->task->samples, w->host.n_store_changes(w->host.data));
     if (verdict == PROGRESS_HANGS)
@@ -192,7 +192,7 @@ void watch_close(struct watch *w)
     if (!w || w->is_closed)
         return;
     w->is_closed = true;
-    stack_tools_cancel(&w->task->tools); /* else the thread would wait for them in vain */
+    stack_tools_cancel(&w->task->tools); /* else the thread would wait for the tools in vain */
     if (w->call)
         w->task = side_thread_cancel(w->call);
     uv_close((uv_handle_t *)&w->timer, NULL);

@@ -1,14 +1,14 @@
 /*
- * The libuv shell of the rounds: one core for all jobs, one timer, and the agents' connections.
+ * The libuv shell of the rounds: a core for all jobs, a timer, and the agents' connections.
  *
  * The happy path: a frame of an agent -> an event -> rounds_step() -> actions, which put frames into
- * agents' buffers -> one write for each agent that has something. Nothing is decided here.
+ * agents' buffers -> a single write for each agent with output. Nothing is decided here.
  *
- * With a state directory this is a write-ahead rule: a view that depends on unsaved state is held until the
+ * With a state directory a write-ahead rule holds: a view that depends on unsaved state is held until the
  * save is durable (rounds_state_uv.h). Signs of life are never held back.
  *
- * Silence is judged only after every socket was read: while this process was stopped or busy, frames of an
- * agent may lie unread in its socket. So the timer starts a check handle, which runs behind the reads of
+ * Silence is judged only after every socket was read: after a stop or a busy time of the process, frames of an
+ * agent may lie unread in a socket. So the timer starts a check handle, which runs behind the reads of
  * the same turn of the loop. Frames that wait in the kernel behind a lost packet count as well.
  */
 
@@ -34,7 +34,7 @@ enum { LOG_LINES_PER_S = 50, LOG_BURST = 200, NS_PER_MS = 1000000, OVERDUE_MAX =
 
 /* ---- log ---- */
 
-/* A job has few lines, but any client may open as many jobs as it likes. */
+/* A job has few lines, but a client may open any number of jobs. */
 static void rounds_log_line(struct rounds_shell *r, const char *line)
 {
     char left_out[64];
@@ -96,10 +96,10 @@ static void send_view(struct rounds_shell *r, const struct rounds_action *action
     if (frame)
         agent_conn_send(a, frame, rounds_state_mark(r->state, action->job));
     else
-        agent_conn_cut(a); /* its next hello is answered with the view */
+        agent_conn_cut(a); /* the answer to the next hello is the view */
 }
 
-/* The keys of its workers live as long as they are used. */
+/* Reports the begin and the end of a job's keys to their keeper. */
 static void follow_keys(struct rounds_shell *r, const struct rounds_job *job, unsigned what)
 {
     if (r->keys.data && what & ROUNDS_LOG_FORMED)
@@ -163,7 +163,7 @@ static void arm_rounds_timer(struct rounds_shell *r)
     if (deadline_ns == UINT64_MAX || uv_is_active((uv_handle_t *)&r->check))
         return;
     if (uv_is_active((uv_handle_t *)&r->timer) && uv_timer_get_due_in(&r->timer) <= ms)
-        return;                                              /* that one will ask again */
+        return;                                              /* the running timer will ask again */
     (void)uv_timer_start(&r->timer, on_rounds_timer, ms, 0); /* cannot fail: has a callback */
 }
 
@@ -177,7 +177,7 @@ static void notify_empty(struct rounds_shell *r)
         r->empty(r->data);
 }
 
-/* What the core wants done, the connections, and the time for it to be asked again. */
+/* Carries out the core's actions, updates connections, and sets the timer. */
 static void run_actions(struct rounds_shell *r)
 {
     struct rounds_action action;
@@ -190,8 +190,8 @@ static void run_actions(struct rounds_shell *r)
     notify_empty(r);
 }
 
-/* Actions are dropped, but the core must not keep a closed connection. The agent of another event is closed soon, and sends it
- * again to the crund that leads. */
+/* Actions are dropped, but the core must not keep a closed connection. The agent of another event is closed soon, and sends the
+ * event again to the leading crund. */
 static void drop_event(struct rounds_shell *r, const struct rounds_event *event)
 {
     struct rounds_action action;
@@ -233,11 +233,11 @@ void rounds_shell_saved(struct rounds_shell *r)
 
 static void on_rounds_idle(uv_idle_t *idle)
 {
-    /* It is there for the loop not to sleep before the check. */
+    /* Keeps the loop from sleeping before the check. */
 }
 
-/* Asks the kernel about nodes that are about to be declared lost: TCP holds received data back until a lost
- * segment before it has been sent again, which takes round trips. Only for a few: if OVERDUE_MAX nodes are
+/* Asks the kernel about nodes about to be declared lost: TCP holds received data back until an earlier lost
+ * segment has been sent again, which takes round trips. Only for a few nodes: if OVERDUE_MAX nodes are
  * overdue together, per-connection loss is not the reason. */
 static void extend_slow_sessions(struct rounds_shell *r)
 {
@@ -270,7 +270,7 @@ static void on_rounds_timer(uv_timer_t *timer)
 {
     struct rounds_shell *r = timer->data;
 
-    (void)uv_check_start(&r->check, on_rounds_check); /* cannot fail: they have callbacks */
+    (void)uv_check_start(&r->check, on_rounds_check); /* cannot fail: both have callbacks */
     (void)uv_idle_start(&r->idle, on_rounds_idle);
 }
 
@@ -364,14 +364,14 @@ void rounds_shell_start(void *self)
 
     server_open_timer(s, &r->timer, r);
     server_open_timer(s, &r->hello_timer, r);
-    /* These cannot fail: they only fill in the handle. */
+    /* Cannot fail: the calls only fill in the handle. */
     (void)uv_check_init(s->loop, &r->check);
     (void)uv_idle_init(s->loop, &r->idle);
     r->check.data = r->idle.data = r;
     server_handle_opened(s);
     server_handle_opened(s);
     rounds_state_start(r->state);
-    run_actions(r); /* what was read from disk may want something */
+    run_actions(r); /* jobs read from disk may have actions */
 }
 
 void rounds_shell_drain(void *self)

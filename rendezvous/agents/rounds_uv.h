@@ -1,9 +1,8 @@
 #pragma once
 
 /*
- * The rounds inside the server. rounds_uv.c is the shell around the core: it turns what happens into events
- * and carries out actions. rounds_agent_uv.c is one agent's connection, rounds_disk_uv.c what is kept on
- * disk, behind rounds_state_uv.h.
+ * The rounds inside the server. rounds_uv.c is the shell around the core: makes events and carries out actions.
+ * rounds_agent_uv.c is the connection of an agent, rounds_disk_uv.c the state on disk, behind rounds_state_uv.h.
  */
 
 #include <stdbool.h>
@@ -24,23 +23,23 @@ struct conn_owner;
 struct rounds_state;
 struct tls_link;
 
-/* Where the keys of jobs' workers are kept (job_stores_uv.h). */
+/* The keeper of the keys of jobs' workers (job_stores_uv.h). */
 struct rounds_keys {
-    /* The present generation of the job has these keys, and no others. */
+    /* The present generation of the job has the keys of key_space alone. */
     void (*begin)(void *data, const char *job, uint64_t instance, uint32_t key_space);
     void (*end)(void *data, const char *job, uint64_t instance);
-    /* This process does not lead any more, and learns nothing of the ends of jobs. */
+    /* The process does not lead any more, and learns nothing of the ends of jobs. */
     void (*orphan)(void *data);
-    /* Takes the connection of a node that has proved the key, and the bytes that it has sent inside. */
+    /* Takes the connection of a node with a proved key, and the decrypted bytes already received. */
     void (*adopt)(void *data, int fd, struct tls_link *tls, const struct buf *plain);
-    void *data; /* NULL: none are kept */
+    void *data; /* NULL: no keys are kept */
 };
 
-/* Output that an agent has not read. A view is a few hundred bytes; an agent that leaves that many unread
- * is hung or hostile, and gets its present view after it has reconnected. */
+/* Bound of the output not read by an agent. A view is a few hundred bytes; an agent with more unread output is hung or
+ * hostile, and gets its present view after reconnecting. */
 enum { AGENT_CONN_OUTPUT_MAX = 64 * 1024 };
 
-/* After that much the answer to a look ends with the node that it is at. */
+/* Behind so many bytes the answer to a look ends with the current node. */
 enum { LOOK_ANSWER_MAX = 256 * 1024 };
 
 struct rounds_shell {
@@ -57,16 +56,16 @@ struct rounds_shell {
     struct list agents;
     /* Connections without a hello, with an incomplete frame, or being shut down, by deadline. */
     struct list pending_hello;
-    size_t status_bytes;               /* of what agents report to be looked at */
-    struct list holding;               /* agents with something held */
-    struct list unsent;                /* agents with something to be sent at the end of this step */
-    struct handshake_turns handshakes; /* agents that have sent a part of their TLS handshake */
+    size_t status_bytes;               /* of the agents' reports for looks */
+    struct list holding;               /* agents with held frames */
+    struct list unsent;                /* agents with output for the end of the step */
+    struct handshake_turns handshakes; /* agents amid their TLS handshake */
     uv_timer_t hello_timer;
     uv_timer_t timer;
     uv_check_t check; /* active: the timer is due, once all sockets are read */
     uv_idle_t idle;   /* beside it, so that the loop does not sleep first */
 
-    /* The last view that is not a START: the same goes to many agents. */
+    /* The last view other than START: the same view goes to many agents. */
     struct session_view last_view;
     struct buf last_view_frame;
 
@@ -87,27 +86,26 @@ struct agent_conn {
     uint64_t deadline_ms;
     struct rounds_conn session;
     struct frame_reader reader;
-    struct buf
-        in; /* the start of a frame that is incomplete; with TLS, what was read before its first turn */
-    struct buf out;        /* what the socket did not take yet */
-    struct list held_link; /* of rounds_shell.holding, while something is held */
-    struct buf held;       /* what follows when the job's state is on disk */
-    uint64_t held_mark;    /* when that is: rounds_state_mark() */
+    struct buf in;         /* the start of an incomplete frame; with TLS, bytes read before the first turn */
+    struct buf out;        /* output not yet taken by the socket */
+    struct list held_link; /* of rounds_shell.holding, while frames are held */
+    struct buf held;       /* frames to send when the job's state is on disk */
+    uint64_t held_mark;    /* mark of that state: rounds_state_mark() */
     size_t charged_input;
     struct tls_link *tls;            /* NULL: the agent speaks in the clear */
-    struct handshake_wait handshake; /* pending: its turn comes, and it is not read until then */
-    struct buf wire;                 /* with TLS: records that the socket did not take yet */
-    /* rounds_look_uv.c: what the agent reports of its workers, as whole frames. */
+    struct handshake_wait handshake; /* pending: not read until its turn comes */
+    struct buf wire;                 /* with TLS: records not yet taken by the socket */
+    /* rounds_look_uv.c: the agent's reports of its workers, as whole frames. */
     struct buf status, status_begun;
     uint64_t status_ms, watched_until_ms, stacks_again_ms;
     uint32_t n_pieces; /* in status_begun */
     bool can_report;
     int fd;
-    uint8_t events;     /* what is polled for */
-    bool tls_finished;  /* the notice that nothing follows is in wire */
+    uint8_t events;     /* UV_READABLE, UV_WRITABLE: polled for */
+    bool tls_finished;  /* the notice of the end is in wire */
     bool shutting_down; /* no further output, and input is discarded */
     bool shut;          /* leaving, and everything is sent */
-    bool write_failed;  /* it cannot be written to; what it sent before still counts */
+    bool write_failed;  /* output fails; input received before still counts */
     bool eof;           /* the agent has closed its end */
     bool closing;
 };
@@ -117,7 +115,7 @@ struct agent_conn {
 /* Adds the service. 0 or -errno; a sentence was logged. */
 int rounds_shell_add(struct server *s, const struct server_rounds *config);
 
-/* The rounds of that server; NULL: it has none. */
+/* The rounds of the server; NULL: no rounds. */
 struct rounds_shell *rounds_shell_of(const struct server *s);
 
 /* ---- rounds_uv.c ---- */
@@ -131,37 +129,37 @@ void rounds_shell_drain(void *shell);
 void rounds_shell_stop(void *shell);
 void rounds_shell_destroy(void *shell);
 
-/* Steps the core with this event, whose time is filled in, and runs its actions. When the last node has
+/* Fills in the event's time, steps the core with the event, and runs the actions. When the last node has
  * left, the server may be stopped from within, and all agents closed; none is freed before the loop turns. */
 void rounds_shell_step(struct rounds_shell *r, struct rounds_event *event);
 
-/* The keys of jobs' workers are kept there, where their agents want that. */
+/* Gives the keeper of the keys of jobs' workers, for jobs whose agents want a keeper. */
 void rounds_shell_keep_keys(struct rounds_shell *r, const struct rounds_keys *keys);
 
-/* Sends what is queued for agents outside of a step. */
+/* Sends output queued for agents outside of a step. */
 void rounds_shell_flush(struct rounds_shell *r);
 
 /* A line for the log about the rounds. */
 void rounds_log(struct rounds_shell *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Everything up to this mark is on disk, or cannot be. */
+/* Releases held frames up to the mark on disk, also after a failed save. */
 void rounds_shell_saved(struct rounds_shell *r);
 
-/* Before the state takes note that a batch is complete, or given up: the time that it took is not the jobs' (rounds_postpone()). */
+/* Before the state marks a batch as complete or given up: the time of the batch is not charged to jobs (rounds_postpone()). */
 void rounds_shell_postpone(struct rounds_shell *r);
 
-/* Of a state that several crunds share (rounds_state_uv.h): this one leads from now on, with what was saved; or does not lead
- * any more: all agents are closed, and nothing that was held back for them is sent. Not from within a step. */
+/* For a state shared by several crunds (rounds_state_uv.h). lead: the own crund leads from here on, with the saved state.
+ * depose: the own crund leads no more; all agents are closed, and their held frames are dropped. Not from within a step. */
 void rounds_shell_lead(struct rounds_shell *r);
 void rounds_shell_depose(struct rounds_shell *r);
 
 /* ---- rounds_agent_uv.c ---- */
 
-/* A client that turned out to be an agent: server_service.adopt. */
+/* A client recognized as an agent: server_service.adopt. */
 void agent_conn_adopt(void *shell, int fd, const struct conn_owner *owner, struct buf *bytes);
 
-/* Queues a frame for the end of the step; mark: not before that mark is on disk, 0: at once. An agent that
- * does not read, or for which memory is out, is cut off: it gets its view after it has reconnected. */
+/* Queues a frame for the end of the step; mark: not before the mark is on disk, 0: at once. An agent that does not read, or
+ * without memory for the frame, is cut off: the agent gets its view after reconnecting. */
 void agent_conn_send(struct agent_conn *a, const struct buf *frame, uint64_t mark);
 void agent_conn_send_alive(struct agent_conn *a);
 /* The answer to a renewal of a lease. */
@@ -174,14 +172,14 @@ void agent_conn_cut(struct agent_conn *a);
 void agents_shake_hands(void *shell);
 bool agents_wait_for_handshakes(void *shell);
 
-/* Sends what it can. */
+/* Sends as much as the socket takes. */
 void agent_conn_flush(struct agent_conn *a);
-/* What was held until this mark may go out. */
+/* Frames held until `mark` may go out. */
 void agent_conn_release(struct agent_conn *a, uint64_t mark);
 /* Sends queued output, shuts our end, and closes once the agent has closed its end. */
 void agent_conn_shutdown(struct agent_conn *a);
-/* Closes the connection that has been without a hello for longest, if a new one with that place may have its room; false: there
- * is none. */
+/* Closes the connection that has been without a hello for longest, if a new connection with `place` may have the room; false:
+ * no such connection. */
 bool agents_make_room(void *shell, enum admission_place place);
 /* Closes the connection and steps the core with ROUNDS_DISCONNECTED. a is freed when the loop has turned. */
 void agent_conn_close(struct agent_conn *a);

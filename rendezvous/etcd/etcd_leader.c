@@ -13,11 +13,11 @@
 enum {
     FOLLOW_MS = 200, /* FOLLOWING: between two looks at the leader's key */
     LOOK_MS = 400,   /* LEADING: the same */
-    RETRY_MS = 50,   /* after a request that was not sent */
+    RETRY_MS = 50,   /* after an unsent request */
     REFUSED_MS = 500,
     RETIRED_MS = 60000,
-    LEASE_PARTS = 6, /* renewed that often in its time */
-    MARGIN_PART = 8, /* of the lease: that much earlier its end is assumed, as clocks differ */
+    LEASE_PARTS = 6, /* renewals during a lease */
+    MARGIN_PART = 8, /* of the lease: margin before its end, as clocks differ */
     LOAD_KEYS = 64,
     HEAD_OPS = 3,
 };
@@ -34,7 +34,7 @@ static void job_key(const struct etcd_leader *l, uint64_t instance, const char *
     (void)snprintf(key, ETCD_KEY_SIZE, "%s/jobs/%016" PRIx64 "%s", l->config.prefix, instance, rest);
 }
 
-/* rest: "-" and "." are the first and the last text behind a version, as no other is between them. */
+/* rest: "-" and "." are the first and the last text behind a version; no character is between "-" and ".". */
 static void nodes_key(const struct etcd_leader *l, uint64_t instance, uint64_t version, const char *rest,
                       char key[ETCD_KEY_SIZE])
 {
@@ -119,7 +119,7 @@ void etcd_leader_finish(struct etcd_leader *l)
     drop_pairs(l);
 }
 
-/* why: NULL where that is no news. */
+/* why: NULL: no news. */
 static void depose(struct etcd_leader *l, const char *why, uint64_t now_ns)
 {
     if (l->role == ETCD_LEADING) {
@@ -204,9 +204,9 @@ void etcd_leader_take_lease(struct etcd_leader *l, const struct etcd_reply *repl
 
 /* ---- the leader's key ---- */
 
-/* No crund can lead with the key as it is. Only one process can listen at our address, so the process that led there before this one
- * was started has ended. That counts at the first look only: two crunds with one address by mistake would depose each other without
- * end. */
+/* No crund can lead with the present key. Only a single process can listen at the own address, so an earlier leader at the
+ * address has ended. The address counts at the first look only: two crunds with the same address by mistake would depose
+ * each other without end. */
 static bool is_vacant(struct etcd_leader *l, bool is_first)
 {
     if (is_first && l->seen_revision > 0 && strcmp(l->seen_address, l->config.address) == 0)
@@ -214,7 +214,7 @@ static bool is_vacant(struct etcd_leader *l, bool is_first)
     return l->seen_revision == 0 || l->seen_revision == l->predecessor_revision || l->seen_id == l->config.id;
 }
 
-/* Of a read of the key, or of a transaction that found another revision. */
+/* After a read of the key, or after a transaction with another revision. */
 static void see_leader(struct etcd_leader *l, const struct etcd_reply *reply, uint64_t now_ns)
 {
     const struct etcd_pair *pair = reply->n_pairs > 0 ? &reply->pairs[0] : NULL;
@@ -232,7 +232,7 @@ static void see_leader(struct etcd_leader *l, const struct etcd_reply *reply, ui
     l->wants_campaign = is_vacant(l, is_first) && now_ns >= l->retired_until_ns;
 }
 
-/* False: memory is out. An empty transaction would succeed, and its revision would be taken for a term that fences nothing. */
+/* False: memory is out. An empty transaction would succeed, and its revision would become a term without a fence. */
 static bool compose_campaign(struct etcd_leader *l, uint64_t now_ns, struct etcd_request *ret)
 {
     char key[ETCD_KEY_SIZE], value[ETCD_ADDRESS_SIZE + 64];
@@ -291,7 +291,7 @@ static void take_look(struct etcd_leader *l, const struct etcd_reply *reply, uin
     if (reply->outcome == ETCD_OK)
         see_leader(l, reply, now_ns);
     else
-        l->has_seen = false; /* it is not known any more where the leader is */
+        l->has_seen = false; /* the leader's address is unknown now */
 }
 
 /* ---- loading ---- */
@@ -323,7 +323,7 @@ static bool keep_pair(struct etcd_leader *l, struct etcd_pair *pair)
 static void take_load(struct etcd_leader *l, struct etcd_reply *reply, uint64_t now_ns)
 {
     if (reply->outcome != ETCD_OK) {
-        /* The answer may have been too long for the time that a request has. */
+        /* The answer may have been too long for the time of a request. */
         if (reply->outcome == ETCD_UNKNOWN && l->load_keys > 1)
             l->load_keys /= 2;
         l->work_due_ns = now_ns + RETRY_MS * MS;
@@ -337,7 +337,7 @@ static void take_load(struct etcd_leader *l, struct etcd_reply *reply, uint64_t 
             return;
         }
     if (reply->more && reply->n_pairs > 0) {
-        /* The next key begins with this one: the key and the smallest byte that a key of ours may have. */
+        /* Go on behind the last key: the key and the smallest byte of any own key. */
         (void)snprintf(l->load_from, sizeof(l->load_from), "%.298s ", reply->pairs[reply->n_pairs - 1].key);
         return;
     }
@@ -346,7 +346,7 @@ static void take_load(struct etcd_leader *l, struct etcd_reply *reply, uint64_t 
     l->work_due_ns = now_ns + LOOK_MS * MS;
 }
 
-/* A job's key: its instance, and what is behind that; NULL: it is none. */
+/* A job's key: the instance, and the text behind; NULL: no key of a job. */
 static const char *split_key(const struct etcd_leader *l, const char *key, uint64_t *ret_instance)
 {
     size_t n = strlen(l->config.prefix) + strlen("/jobs/");
@@ -357,7 +357,7 @@ static const char *split_key(const struct etcd_leader *l, const char *key, uint6
     return key + n + used;
 }
 
-/* The chunks with that version, behind the head at `at`, whose text was begun. 1, 0: they are not whole, or -ENOMEM. */
+/* Appends the chunks of the job's version, behind the head at `at`, to text. 1, 0: chunks are missing, or -ENOMEM. */
 static int gather_nodes(const struct etcd_leader *l, size_t at, const struct etcd_job *job, size_t n_chunks,
                         struct buf *text)
 {
@@ -378,7 +378,7 @@ static int gather_nodes(const struct etcd_leader *l, size_t at, const struct etc
     return done == n_chunks;
 }
 
-/* The text of the job whose head is at `at`: 1, 0: it is not whole, or -ENOMEM. */
+/* The text of the job with the head at `at`: 1, 0: incomplete, or -ENOMEM. */
 static int assemble_job(const struct etcd_leader *l, size_t at, struct etcd_job *job, struct buf *text)
 {
     const struct buf *value = &l->pairs[at].value;
@@ -504,7 +504,7 @@ static void begin_writing(struct etcd_leader *l, struct etcd_job *job)
     job->n_put = job->n_put_before = 0;
     job->version_writing = job->version;
     if (job->forget || (job->version != 0 && nodes_hash(&job->nodes_writing) == job->nodes_hash))
-        job->n_put = buf_size(&job->nodes_writing); /* it is there already */
+        job->n_put = buf_size(&job->nodes_writing); /* saved already */
     else
         job->version_writing = ((uint64_t)l->term << 24) + ++l->n_versions;
 }
@@ -550,7 +550,7 @@ static bool put_chunks(const struct etcd_leader *l, struct etcd_job *job, struct
     return true;
 }
 
-/* The head, and what it makes superfluous: chunks of all other versions. */
+/* Writes the head, and deletes the chunks of all other versions. */
 static bool put_job_head(const struct etcd_leader *l, struct etcd_job *job, struct etcd_request *r)
 {
     char key[ETCD_KEY_SIZE], from[ETCD_KEY_SIZE], to[ETCD_KEY_SIZE], line[100];
@@ -692,7 +692,7 @@ static bool may_campaign(const struct etcd_leader *l, uint64_t now_ns)
     return l->wants_campaign && l->has_seen && has_lease(l, now_ns);
 }
 
-/* There is something that waits for nothing but the request under way. */
+/* There is work that waits only for the request under way. */
 static bool has_work(const struct etcd_leader *l, uint64_t now_ns)
 {
     if (l->role == ETCD_FOLLOWING && may_campaign(l, now_ns))
@@ -758,7 +758,7 @@ void etcd_leader_take_work(struct etcd_leader *l, struct etcd_reply *reply, uint
     else if (work == ETCD_WORK_CAMPAIGN)
         take_campaign(l, reply, now_ns);
     else if (l->work_term != l->term)
-        l->work_due_ns = now_ns; /* of a leadership that has ended */
+        l->work_due_ns = now_ns; /* of an ended leadership */
     else if (work == ETCD_WORK_LOAD)
         take_load(l, reply, now_ns);
     else if (work == ETCD_WORK_SAVE)

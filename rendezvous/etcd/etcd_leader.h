@@ -1,42 +1,42 @@
 #pragma once
 
 /*
- * Which of several crunds decides, and what it saves in etcd. A pure state machine: it takes replies and the time, and
- * answers with requests (etcd.h) and with what becomes of this crund; rounds_etcd_uv.c does the I/O, and tests/sim drives many
- * of them against a model of etcd.
+ * The choice of the leader of several crunds, and the leader's saves in etcd. A pure state machine: takes replies and the
+ * time, and answers with requests (etcd.h) and with the role of the own crund. rounds_etcd_uv.c does the I/O, and tests/sim
+ * drives many such machines against a model of etcd.
  *
  *             the leader's key is missing                                  all jobs are read
  *   FOLLOWING ---------------------------------> CAMPAIGNING --> LOADING ------------------> LEADING
  *       ^                                            |             |                            |
  *       +--------------------------------------------+-------------+----------------------------+
- *           another one was first, the lease has run out, or it is not known whether a save was carried out
+ *           another crund was first, the lease has run out, or the outcome of a save is unknown
  *
- * The key PREFIX/leader belongs to a lease, which the leader renews. The key vanishes with the lease, and that alone makes room for
- * another crund: a follower reads the key each FOLLOW_MS, and neither watches nor connects to the leader. A crund takes the key by a
- * transaction that compares its revision. The revision of that transaction is the *term*: it grows with each leader. Each save
- * compares that the key still has this revision, so a save of a leader that was replaced is never carried out, however late it
- * arrives.
+ * The key PREFIX/leader belongs to a lease, which the leader renews. The key vanishes with the lease, and only then is there
+ * room for another crund: a follower reads the key each FOLLOW_MS, and neither watches nor connects to the leader. A crund
+ * takes the key by a transaction that compares the key's revision. The revision of the transaction is the *term*, which
+ * grows with each leader. Each save compares the key's revision with the term, so a save of a replaced leader is never
+ * carried out, however late the save arrives.
  *
- * Two keys are taken over before their lease has ended, as no crund can lead with them: the own key (after a save with an unknown
- * outcome), and at the first look the key of a process that had this crund's address, and has therefore ended.
+ * Two keys are taken over before their lease has ended, as no crund can lead with either: the own key (after a save with an
+ * unknown outcome), and, at the first look, the key of an ended process with the own address.
  *
- * What agents are sent waits for a mark (rounds_state_uv.h): either a save, or a read of the leader's key that was begun after
- * the decision. A leader whose lease has run out by its own clock stops deciding by itself.
+ * Messages to agents wait for a mark (rounds_state_uv.h): either a save, or a read of the leader's key begun after the
+ * decision. A leader stops deciding when the lease has run out by the leader's own clock.
  *
- * An unknown outcome (a time-out) of a save ends the leadership: that save may be carried out later, over a newer one. The
- * next term fences it. Without a majority of etcd nothing is decided, and leadership ends with the lease.
+ * An unknown outcome (a time-out) of a save ends the leadership: the save may be carried out later, over a newer save. The
+ * next term fences the late save. Without a majority of etcd nothing is decided, and leadership ends with the lease.
  *
- * Time without a leader when the leader's process or host is lost: the rest of its lease (2.5 to 3 s, as it is renewed each 0.5 s),
- * up to 0.5 s until etcd removes the key, up to 0.2 s until a follower reads it, and milliseconds for the transaction and the jobs.
- * Where etcd has to elect a leader of its own as well, the new one prolongs all leases: 1 to 2 s for the election, then the whole
+ * Time without a leader when the leader's process or host is lost: the rest of the lease (2.5 to 3 s, renewed each 0.5 s),
+ * up to 0.5 s until etcd removes the key, up to 0.2 s until a follower reads the key, and milliseconds for the transaction and the jobs.
+ * Where etcd has to elect its own leader as well, the new leader of etcd prolongs all leases: 1 to 2 s for the election, then the whole
  * lease and the election timeout of etcd. Agents and workers go on meanwhile. Measured by failover_bench.py on two busy cores, 21 times
  * each: 3.1 s in the median and 3.6 s at the longest; with the leader of etcd 5.7 s and 7.4 s.
  *
- * The lease is longer than an election of etcd: with a shorter one a leader would be deposed whenever etcd elects. Five of the six
+ * The lease is longer than an election of etcd: with a shorter lease a leader would be deposed whenever etcd elects. Five of the six
  * parts of the lease are left when etcd stops answering.
  *
- * A job is a head and a text of its nodes, which is cut into chunks. The chunks of one text carry a version; the head
- * names it, and is written with or after them, so a reader never sees half of it. An unchanged text is not written again.
+ * A job is a head and a text of its nodes, cut into chunks. The chunks of a text carry a version. The head names the version
+ * and is written with or after the chunks, so a reader never sees half a text. An unchanged text is not written again.
  *
  *   PREFIX/leader                             crund 1 ID ADDRESS
  *   PREFIX/jobs/INSTANCE/head                 crund-job 1 VERSION CHUNKS CHECKSUM\n and the head
@@ -57,14 +57,14 @@ enum {
 
 enum etcd_role { ETCD_FOLLOWING, ETCD_CAMPAIGNING, ETCD_LOADING, ETCD_LEADING };
 
-/* What the shell has to do. */
+/* Order to the shell. */
 enum etcd_change {
     ETCD_NO_CHANGE,
-    ETCD_ELECTED, /* etcd_leader_loaded() has the jobs: decide from now on */
-    ETCD_DEPOSED, /* drop all that is held, close the agents, decide nothing */
+    ETCD_ELECTED, /* etcd_leader_loaded() has the jobs: decide from here on */
+    ETCD_DEPOSED, /* drop all held messages, close the agents, decide nothing */
 };
 
-/* What this core sends at a time: one request of each. */
+/* Kinds of requests, one request under way. */
 enum etcd_work {
     ETCD_WORK_NONE,
     ETCD_WORK_LOOK,
@@ -85,15 +85,14 @@ struct etcd_job {
     bool is_writing, forget_writing; /* in the batch */
     struct buf head_writing, nodes_writing;
     uint64_t version_writing;
-    size_t n_put,
-        n_put_before; /* bytes of nodes_writing, before and behind the transaction that is under way */
-    bool is_complete; /* with that transaction */
+    size_t n_put, n_put_before; /* bytes of nodes_writing, before and behind the transaction under way */
+    bool is_complete;           /* with the transaction under way */
 };
 
 struct etcd_leader_config {
     char prefix[ETCD_PREFIX_SIZE];
-    char address[ETCD_ADDRESS_SIZE]; /* where agents reach this crund */
-    uint64_t id;                     /* of this process: random */
+    char address[ETCD_ADDRESS_SIZE]; /* own address, for agents */
+    uint64_t id;                     /* of the process: random */
 };
 
 struct etcd_leader {
@@ -106,22 +105,22 @@ struct etcd_leader {
     bool lease_pending;
 
     /* The leader's key, as last seen. */
-    int64_t seen_revision; /* 0: it did not exist */
+    int64_t seen_revision; /* 0: no key */
     uint64_t seen_id;
     char seen_address[ETCD_ADDRESS_SIZE];
     bool has_seen;
     bool has_looked;              /* at least once */
-    int64_t predecessor_revision; /* the key of the process that had our address before; 0: none */
-    bool wants_campaign;          /* with the next lease, if there is none */
+    int64_t predecessor_revision; /* key of an earlier process with the own address; 0: none */
+    bool wants_campaign;          /* with the next lease, if there is no lease */
     uint64_t retired_until_ns;    /* neither leads nor has a lease before, see etcd_leader_retire() */
 
     enum etcd_work work; /* under way */
     int64_t work_term;
-    uint64_t work_due_ns; /* not before, but for what has just come up */
+    uint64_t work_due_ns; /* not before, except for new work */
     struct list jobs;     /* LEADING */
     bool is_batch, wants_check;
-    uint64_t mark, done; /* of the last batch that was begun, or is complete */
-    uint64_t batch_ns;   /* when that was begun */
+    uint64_t mark, done; /* of the last batch begun, and complete */
+    uint64_t batch_ns;   /* when the batch was begun */
     uint64_t n_versions;
 
     /* LOADING */
@@ -130,11 +129,10 @@ struct etcd_leader {
     struct etcd_pair *pairs;
     size_t n_pairs, pairs_capacity, load_bytes;
 
-    enum etcd_change change;  /* not taken yet */
-    char why[ETCD_TEXT_SIZE]; /* DEPOSED: a part of a sentence */
-    char trouble
-        [ETCD_TEXT_SIZE]; /* what etcd answered last instead of what was wanted; "": nothing since a success */
-    uint64_t n_saves;     /* transactions that were sent */
+    enum etcd_change change;      /* not taken yet */
+    char why[ETCD_TEXT_SIZE];     /* DEPOSED: a part of a sentence */
+    char trouble[ETCD_TEXT_SIZE]; /* last refusal or error of etcd; "": none since a success */
+    uint64_t n_saves;             /* number of transactions sent */
 };
 
 void etcd_leader_init(struct etcd_leader *l, const struct etcd_leader_config *config);
@@ -144,21 +142,21 @@ void etcd_leader_finish(struct etcd_leader *l);
 bool etcd_leader_next_work(struct etcd_leader *l, uint64_t now_ns, struct etcd_request *ret);
 bool etcd_leader_next_lease(struct etcd_leader *l, uint64_t now_ns, struct etcd_request *ret);
 
-/* The reply to such a request. Takes pairs out of it. */
+/* The reply to a request. Takes pairs out of the reply. */
 void etcd_leader_take_work(struct etcd_leader *l, struct etcd_reply *reply, uint64_t now_ns);
 void etcd_leader_take_lease(struct etcd_leader *l, const struct etcd_reply *reply, uint64_t now_ns);
 
 /* Time has passed. */
 void etcd_leader_tick(struct etcd_leader *l, uint64_t now_ns);
 
-/* Whether this crund may decide at that time, by its own clock. To be asked for each event: a process that was stopped reads its
- * sockets before its timers run, and another crund may lead meanwhile. */
+/* Whether the own crund may decide at now_ns, by the own clock. Ask for each event: a stopped process reads sockets before its
+ * timers run, and another crund may lead meanwhile. */
 bool etcd_leader_holds(const struct etcd_leader *l, uint64_t now_ns);
 
-/* When one of the three above is wanted, at the latest. */
+/* Latest time of the next call of a function above. */
 uint64_t etcd_leader_deadline(const struct etcd_leader *l);
 
-/* What has become of this crund since the last call. */
+/* Change of the own crund since the last call. */
 enum etcd_change etcd_leader_change(struct etcd_leader *l);
 
 /* LEADING. To be saved, or removed, with the next batch; head and nodes are copied. Without memory: deposed. */
@@ -166,14 +164,14 @@ void etcd_leader_save(struct etcd_leader *l, uint64_t instance, const void *head
                       const void *nodes, size_t n_nodes);
 void etcd_leader_forget(struct etcd_leader *l, uint64_t instance);
 
-/* LEADING. What has changed cannot be saved, for want of memory: deposed. Otherwise a check would complete the mark of the change. */
+/* LEADING. A change cannot be saved, for want of memory: deposed. Otherwise a check would complete the mark of the change. */
 void etcd_leader_resign(struct etcd_leader *l);
 
-/* LEADING. This process cannot use a job in etcd: deposed for a minute. Its lease is not renewed in that time, so the key vanishes and
- * another crund leads. why: a part of a sentence. */
+/* LEADING. The process cannot use a job in etcd: deposed for a minute. The lease is not renewed meanwhile, so the key vanishes
+ * and another crund leads. why: a part of a sentence. */
 void etcd_leader_retire(struct etcd_leader *l, const char *why, uint64_t now_ns);
 
-/* The mark that a message which is decided now has to wait for; a check follows if nothing is saved. */
+/* The mark for a message decided now; a check follows if nothing is saved. */
 uint64_t etcd_leader_want_mark(struct etcd_leader *l);
 
 static inline uint64_t etcd_leader_done(const struct etcd_leader *l)
@@ -181,17 +179,17 @@ static inline uint64_t etcd_leader_done(const struct etcd_leader *l)
     return l->done;
 }
 
-/* Since when a batch is under way, which etcd may refuse for as long as it likes; 0: none is. */
+/* Begin of the batch under way, perhaps refused by etcd for a long time; 0: no batch. */
 static inline uint64_t etcd_leader_unsaved(const struct etcd_leader *l)
 {
     return l->is_batch ? l->batch_ns : 0;
 }
 
-/* After ETCD_ELECTED: calls with the text of each job, head and nodes in one piece, or NULL for one that is not whole. Once;
+/* After ETCD_ELECTED: calls with the text of each job, head and nodes in one piece, or NULL for an incomplete job. Once;
  * without memory: deposed. */
 void etcd_leader_loaded(struct etcd_leader *l,
                         void (*job)(void *data, uint64_t instance, const uint8_t *text, size_t n),
                         void *data);
 
-/* Where the leader is, as far as is known; "": it is not, or it is this crund. */
+/* Address of the leader, as far as known; "": unknown, or the own crund leads. */
 const char *etcd_leader_address(const struct etcd_leader *l);
