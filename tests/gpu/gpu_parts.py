@@ -26,13 +26,13 @@ def last_object(output):
 
 # ---- the gate
 
-def begin_setup(r):
+def begin_setup(r, compiles):
     """The card keeps a client from here on, so that the driver does not put it to sleep between two programs; its clocks, power and
-    memory are in dmon.log. Compilers do not mind what else runs."""
+    memory are in dmon.log. compiles: for the part wait. Compilers do not mind what else runs, but what is measured minds them."""
     smi = find_tool("nvidia-smi")
     if smi:
         r.start(["sh", "-c", 'exec "$0" dmon -s pucm -d 1 -o T >"$1"', smi, r.reports / "dmon.log"])
-    if r.emulated or DEVICE != "cuda":
+    if r.emulated or DEVICE != "cuda" or not compiles:
         return
     for precision in ("fp32", "tf32"):
         r.begin_background(f"compile {precision}", torch_speed(f"compile_us_{precision}", 5), compile_cache(r))

@@ -274,6 +274,23 @@ def test_a_job_ends_with_its_part(tmp_path):
     assert results["launcher: the part itself"] is False and results["memory: optimizers"], report["results"]
 
 
+@pytest.mark.parametrize("part, names", [("memory", []), ("pytorch", ["compile_us_fp32", "compile_us_tf32"])])
+def test_what_is_compiled_beside_a_second_call(tmp_path, part, names):
+    """Nothing, unless PyTorch's part is to come, which then waits for it."""
+    for name in module("gpu_prepare").SCRIPTS:
+        (tmp_path / name).write_bytes((RUN.parent / name).read_bytes())
+    (tmp_path / "torch_speed.py").write_text("import os, sys; open(os.environ['RAN'], 'a').write(' '.join(sys.argv[1:]) + '\\n')\n")
+    for name, output in (("device_check", '{"fraction_of_copy": 1}'), ("train", "done")):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho '{output}'\n")
+        (tmp_path / name).chmod(0o755)
+    subprocess.run([sys.executable, tmp_path / "run", "second-call", tmp_path, tmp_path / "reports", part], timeout=90, capture_output=True,
+                   env={**os.environ, "RAN": str(tmp_path / "ran"), "TMPDIR": str(tmp_path)})
+    report = json.loads((tmp_path / "reports/second-call.json").read_text())
+    assert list(report["parts"]) == ["gate", *(["wait"] if names else []), part]
+    ran = (tmp_path / "ran").read_text().splitlines() if (tmp_path / "ran").exists() else []
+    assert sorted(line.split()[3] for line in ran if line.endswith(" 5")) == names, ran
+
+
 def test_packed(tmp_path):
     """What prepare packs is unpacked for the call, outside the folder, and gone behind it."""
     packed, folder, scratch = tmp_path / "packed", tmp_path / "folder", tmp_path / "scratch"
