@@ -1,18 +1,18 @@
 /*
- * One agent's connection, from the byte that distinguishes it from a client of the store.
+ * The connection of an agent, from the byte that distinguishes an agent from a client of the store.
  *
- * The happy path: opening and hello arrive in one read, are answered with opening and view in one write,
- * and then a frame comes and goes now and then. Frames are decoded where they were read; only the start of
- * an incomplete one is kept, and no more is read than completes it.
+ * The happy path: opening and hello arrive in a single read, are answered with opening and view in a single write,
+ * and then a frame comes and goes now and then. Frames are decoded in the read buffer; only the start of an
+ * incomplete frame is kept, and a further read takes no more than the rest of the frame.
  *
- * Ways it fails: another version or bytes that are no frame; a body that cannot be parsed (the reason is
+ * Ways to fail: another version or bytes that are no frame; a body that cannot be parsed (the reason is
  * sent to the agent); no hello in time; an agent that does not read; the end of the stream or an error; the
- * core closes it because the node is lost, has left, or came again over another connection. A dead network
- * is not noticed here but by the core, as silence.
+ * core closes the connection because the node is lost, has left, or came again over another connection. The core,
+ * not this file, notices a dead network, as silence.
  *
- * A connection that crund closes is shut down in order: queued output is sent, our end is shut, and input
- * is discarded until the agent has closed its end, because a close with unread input makes the kernel send
- * a reset that destroys the output.
+ * When crund closes a connection, the connection is shut down in order: queued output is sent, the own end is shut,
+ * and input is discarded until the agent has closed its end, because a close with unread input makes the kernel
+ * send a reset that destroys the output.
  */
 
 #include <arpa/inet.h>
@@ -149,8 +149,8 @@ bool agents_make_room(void *shell, enum admission_place place)
 
 /* ---- sending ---- */
 
-/* The agent cannot be written to: discards queued output. Input is still read to its end, which closes the
- * connection. */
+/* Output to the agent fails: discards queued output. Input is still read to the end of the stream, which closes
+ * the connection. */
 static void agent_conn_drop_output(struct agent_conn *a)
 {
     a->write_failed = true;
@@ -159,16 +159,16 @@ static void agent_conn_drop_output(struct agent_conn *a)
     buf_reset(&a->held);
 }
 
-/* As if the network had broken it: its end is noticed when the socket is read. The close has to be a reset: an agent that
- * does not read may have no room for the FIN behind what it was sent, nor, when its buffer was made smaller, for our
- * acknowledgements. Both kernels would then go on sending the same bytes again for minutes. */
+/* Breaks the connection as a broken network would: reading the socket shows the end. The close has to be a reset. An agent
+ * that does not read may have no room for the FIN behind unread bytes, nor, with a buffer made smaller, for the own
+ * acknowledgements. Both kernels would then send the same bytes again for minutes. */
 void agent_conn_cut(struct agent_conn *a)
 {
     const struct linger reset = {.l_onoff = 1};
 
     agent_conn_drop_output(a);
-    (void)setsockopt(a->fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset)); /* without it: a close in order */
-    (void)shutdown(a->fd, SHUT_RDWR); /* fails when it is broken already */
+    (void)setsockopt(a->fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset)); /* on failure: a close in order */
+    (void)shutdown(a->fd, SHUT_RDWR);                                      /* fails when broken already */
 }
 
 static bool agent_conn_queue(struct agent_conn *a, struct buf *to, const struct buf *frame)
@@ -212,14 +212,14 @@ void agent_conn_send(struct agent_conn *a, const struct buf *frame, uint64_t mar
 void agent_conn_send_alive(struct agent_conn *a)
 {
     if (a->write_failed || a->shutting_down || a->closing || buf_size(&a->out) + buf_size(&a->wire) > 0)
-        return; /* what waits to be sent is a sign of life, too */
+        return; /* waiting output is a sign of life, too */
     if (frame_put_alive(&a->out) < 0)
         agent_conn_cut(a);
     else
         agent_conn_want_flush(a);
 }
 
-/* Ahead of views that are held: a slow disk must not end a lease. */
+/* Ahead of held views: a slow disk must not end a lease. */
 void agent_conn_send_renewed(struct agent_conn *a, uint32_t number)
 {
     struct buf frame = {0};
@@ -250,7 +250,7 @@ static bool is_output_empty(const struct agent_conn *a)
     return buf_size(&a->out) + buf_size(&a->wire) + buf_size(&a->held) == 0;
 }
 
-/* What the socket gets: the frames, or their records. */
+/* The bytes for the socket: the frames, or their records. */
 static struct buf *agent_conn_records(struct agent_conn *a)
 {
     if (!a->tls)
@@ -260,7 +260,7 @@ static struct buf *agent_conn_records(struct agent_conn *a)
     buf_reset(&a->out);
     if (a->shutting_down && !a->tls_finished && buf_size(&a->held) == 0) {
         a->tls_finished = true;
-        (void)tls_link_finish(a->tls, &a->wire); /* without it the agent sees a cut */
+        (void)tls_link_finish(a->tls, &a->wire); /* without the notice the agent sees a cut */
     }
     return &a->wire;
 }
@@ -284,7 +284,7 @@ void agent_conn_flush(struct agent_conn *a)
     }
     if (a->shutting_down && !a->shut && is_output_empty(a)) {
         a->shut = true;
-        (void)shutdown(a->fd, SHUT_WR); /* fails when it is broken already */
+        (void)shutdown(a->fd, SHUT_WR); /* fails when broken already */
     }
     update_agent_polling(a);
 }
@@ -301,7 +301,7 @@ void agent_conn_shutdown(struct agent_conn *a)
     agent_conn_want_flush(a);
 }
 
-/* What OpenSSL holds until the handshake is done, about. */
+/* Approximate memory of OpenSSL until the end of the handshake. */
 static size_t handshake_memory(const struct agent_conn *a)
 {
     return a->tls && !tls_link_is_established(a->tls) ? HANDSHAKE_MEMORY : 0;
@@ -315,7 +315,7 @@ static void agent_conn_charge_input(struct agent_conn *a)
     a->charged_input = a->in.capacity + handshake_memory(a);
     a->server->session_input += a->charged_input;
     if (!a->session.node || a->shutting_down)
-        return; /* it has a deadline already */
+        return; /* a has a deadline already */
     if (!waits)
         list_unlink(&a->pending_hello_link);
     else if (list_is_empty(&a->pending_hello_link))
@@ -348,14 +348,14 @@ void agent_conn_close(struct agent_conn *a)
     handshake_wait_end(&a->handshake);
     server_close_conn(s, &a->poll);
     if (a->fd >= 0)
-        (void)close(a->fd); /* the poll handle let go of it above */
+        (void)close(a->fd); /* released by uv_close() above */
     rounds_shell_step(a->shell, &gone);
     server_peer_gone(s, a->fd);
 }
 
 /* ---- frames ---- */
 
-/* The reason goes to the agent, which ends with it: trying again would not help. */
+/* Sends the reason to the agent, which ends with the reason: trying again would not help. */
 static void refuse_agent(struct agent_conn *a, const char *why)
 {
     struct session_view view = session_view_refused(why);
@@ -369,7 +369,7 @@ static void refuse_agent(struct agent_conn *a, const char *why)
     agent_conn_shutdown(a);
 }
 
-/* Both ends, as numeric addresses. On a unix socket it is on our own machine, as it is on loopback. */
+/* The address of an end of the connection, numeric. An agent on a unix socket is on the same machine, as on loopback. */
 static void format_endpoint(int fd, int (*ask)(int fd, struct sockaddr *to, socklen_t *size), char *text,
                             socklen_t n)
 {
@@ -378,7 +378,7 @@ static void format_endpoint(int fd, int (*ask)(int fd, struct sockaddr *to, sock
 
     text[0] = 0;
     if (ask(fd, &at.any, &size) < 0)
-        return; /* the peer has disconnected: its address is not needed */
+        return; /* the peer has disconnected: no address is needed */
     if (!address_format(&at.any, text, n))
         (void)snprintf(text, n, "127.0.0.1");
 }
@@ -393,15 +393,15 @@ static int ask_local(int fd, struct sockaddr *to, socklen_t *size)
     return getsockname(fd, to, size);
 }
 
-/* The death notice of an agent that has ended: its guardian sends it in the clear, once, and proves by the nonce that it
- * comes from that node. */
+/* The death notice of an ended agent: the agent's guardian sends the notice in the clear, once, and proves the origin by
+ * the nonce. */
 static bool is_death_notice(struct agent_conn *a, const struct session_hello *hello)
 {
     return hello->report.phase == SESSION_LEFT &&
            rounds_has_node(&shell_of(a)->core, hello->job, hello->nonce);
 }
 
-/* A closed job is for agents that have proved its key. NULL: the agent may join; else a sentence for it. */
+/* A closed job is for agents with a proof of the job's key. NULL: the agent may join; else a sentence for the agent. */
 static const char *why_not_allowed(struct agent_conn *a, const struct session_hello *hello)
 {
     struct server *s = a->server;
@@ -447,8 +447,8 @@ static void send_elsewhere(struct agent_conn *a)
     agent_conn_shutdown(a);
 }
 
-/* Whose job it is, where the quotas for it count: 0 for agents that have proved something; else the user on this machine, or
- * the address. */
+/* Owner of a job for quotas: 0 for agents with a proof of a key or certificate; else the user on the same machine, or the
+ * address. */
 static uint64_t owner_of(const struct agent_conn *a)
 {
     return a->tls ? 0 : a->owner;
@@ -478,10 +478,10 @@ static void receive_hello(struct agent_conn *a, const struct session_hello *hell
                                                           .local = local,
                                                           .owner = owner_of(a)});
     if (a->session.node && !a->closing)
-        list_unlink(&a->pending_hello_link); /* from now on silence is what ends it */
+        list_unlink(&a->pending_hello_link); /* from here on silence ends a */
 }
 
-/* The next request has to come after the answer was read, so that answers cannot pile up. */
+/* The agent has to read the answer before the next request, so that answers cannot pile up. */
 static void receive_look(struct agent_conn *a, const struct look_request *request)
 {
     const char *why = rounds_look_fault(a, request);
@@ -491,7 +491,7 @@ static void receive_look(struct agent_conn *a, const struct look_request *reques
         return;
     }
     if (!shell_of(a)->leads) {
-        send_elsewhere(a); /* it knows no job */
+        send_elsewhere(a); /* no job is known here */
         return;
     }
     if (buf_size(&a->out) + buf_size(&a->wire) > AGENT_CONN_OUTPUT_MAX ||
@@ -563,7 +563,7 @@ static void reject_bytes(struct agent_conn *a, int result)
     case FRAME_E_VERSION:
         agent_conn_log(a, "speaks version %c of the agent session and this rendezvous version %c: closed",
                        a->reader.version, FRAME_OPENING[FRAME_OPENING_VERSION_AT]);
-        open_session(a); /* with our version in it */
+        open_session(a); /* with the own version */
         break;
     case FRAME_E_LONG:
         agent_conn_log(a, "sent a frame of %zu bytes, and at most %d are allowed: closed", a->reader.need,
@@ -576,7 +576,7 @@ static void reject_bytes(struct agent_conn *a, int result)
     agent_conn_shutdown(a);
 }
 
-/* Takes what is complete; returns how many bytes that was. */
+/* Takes the complete frames; returns the number of bytes taken. */
 static size_t take_frames(struct agent_conn *a, const uint8_t *data, size_t n)
 {
     size_t done = 0, size;
@@ -593,7 +593,7 @@ static size_t take_frames(struct agent_conn *a, const uint8_t *data, size_t n)
     if (r > FRAME_E_MORE)
         reject_bytes(a, r);
     if (!list_is_empty(&a->unsent_link))
-        agent_conn_flush(a); /* also what no step of the core has brought */
+        agent_conn_flush(a); /* also output from outside of the core's steps */
     return a->shutting_down ? n : done;
 }
 
@@ -628,7 +628,7 @@ static bool agent_conn_take_kept(struct agent_conn *a)
     return true;
 }
 
-/* It is the store of a node, which has proved the job's key: its requests follow. a is closed, its socket and link go on. */
+/* a is the store of a node with a proof of the job's key; requests follow. Closes a; socket and link go on elsewhere. */
 static void hand_over_node(struct agent_conn *a)
 {
     const struct rounds_keys *keys = &a->shell->keys;
@@ -650,7 +650,7 @@ static bool is_node_store(const struct agent_conn *a)
            tls_link_purpose(a->tls) == KEY_RELAY;
 }
 
-/* What all agents have sent in part is too much; logged. Half of the limit is theirs, and clients have what they leave. */
+/* True: incomplete input of all agents is too much; logged. Agents have half of the limit, clients have the rest. */
 static bool is_input_full(struct agent_conn *a)
 {
     if (a->server->session_input <= a->server->limits.input_all_max / 2)
@@ -660,7 +660,7 @@ static bool is_input_full(struct agent_conn *a)
     return true;
 }
 
-/* The records that arrived; false: a is closed. */
+/* Takes received records; false: a is closed. */
 static bool agent_conn_take_records(struct agent_conn *a, const uint8_t *data, size_t n)
 {
     if (a->shutting_down)
@@ -736,7 +736,7 @@ static bool is_shaking_hands(const struct agent_conn *a)
     return a->tls && !a->shutting_down && !tls_link_is_established(a->tls);
 }
 
-/* More of its handshake is there. */
+/* The next part of the handshake has arrived. */
 static void wait_for_handshake(struct agent_conn *a)
 {
     handshake_turns_add(&shell_of(a)->handshakes, &a->handshake, server_network_of(a->fd));
@@ -751,7 +751,7 @@ static void run_handshake(struct agent_conn *a)
     a->in = (struct buf){0};
     update_agent_polling(a);
     if (buf_size(&early) > 0)
-        (void)agent_conn_take_records(a, buf_bytes(&early), buf_size(&early)); /* closed or not, it is done */
+        (void)agent_conn_take_records(a, buf_bytes(&early), buf_size(&early)); /* perhaps closed now */
     else
         (void)agent_conn_read(a); /* as above */
     buf_finish(&early);
@@ -785,12 +785,12 @@ static void on_agent_poll(uv_poll_t *poll, int status, int events)
 
     if (a->closing)
         return;
-    if (status < 0 && is_shaking_hands(a)) { /* nothing of it counts before the handshake is done */
+    if (status < 0 && is_shaking_hands(a)) { /* nothing counts before the end of the handshake */
         agent_conn_drop_output(a);
         agent_conn_close(a);
         return;
     }
-    if (status < 0) { /* it broke; what arrived before still counts */
+    if (status < 0) { /* broken; earlier input still counts */
         a->events = 0;
         agent_conn_drop_output(a);
         while (agent_conn_read(a))
@@ -805,7 +805,7 @@ static void on_agent_poll(uv_poll_t *poll, int status, int events)
         !handshake_wait_is_pending(&a->handshake))
         wait_for_handshake(a);
     else if (events & UV_READABLE && !a->closing && !handshake_wait_is_pending(&a->handshake))
-        (void)agent_conn_read(a); /* whatever came of it is done */
+        (void)agent_conn_read(a); /* every outcome is settled */
 }
 
 /* ---- the beginning ---- */
@@ -826,7 +826,7 @@ void agent_conn_adopt(void *shell, int fd, const struct conn_owner *owner, struc
         server_log(s, -1, "refused an agent: %s", strerror(-error));
         free(a);
         buf_finish(said);
-        (void)close(fd); /* nothing was sent on it */
+        (void)close(fd); /* nothing was sent */
         server_peer_gone(s, fd);
         return;
     }
@@ -857,6 +857,6 @@ void agent_conn_adopt(void *shell, int fd, const struct conn_owner *owner, struc
             wait_for_handshake(a);
         return;
     }
-    (void)agent_conn_take(a, buf_bytes(said), buf_size(said)); /* closed or not, it is done */
+    (void)agent_conn_take(a, buf_bytes(said), buf_size(said)); /* perhaps closed now */
     buf_finish(said);
 }

@@ -1,5 +1,5 @@
 /*
- * One table holds name, meaning, bounds and default of each option; the parser, --help and the completions come from it.
+ * A table holds name, meaning, bounds and default of each option: the source of the parser, --help and the completions.
  */
 
 #include "rendezvous/daemon/daemon_options.h"
@@ -95,7 +95,7 @@ static const char *check_metrics_addr(void *member, const char *text)
     return address_parse_listener(text, host, &port) ? NULL : "PORT, HOST:PORT or [IPV6]:PORT, numeric";
 }
 
-/* Others dial it as it is. */
+/* Checks the address for other crunds and agents: dialled as given. */
 static const char *check_advertise(void *member, const char *text)
 {
     struct daemon_address address = {0};
@@ -218,14 +218,14 @@ const struct option_table daemon_option_table = {
     .ending = "See crund(8).",
 };
 
-/* ---- what does not go together ---- */
+/* ---- conflicting options ---- */
 
 static bool is_any_address(const char *host)
 {
     return strcmp(host, "::") == 0 || strcmp(host, "0.0.0.0") == 0;
 }
 
-/* A password that is sent in the clear to another host. */
+/* True: a password would go to another host in the clear. */
 static bool shows_password(const struct daemon_options *options)
 {
     struct etcd_url url;
@@ -298,7 +298,7 @@ int daemon_options_parse(struct daemon_options *ret, char *const argv[], char *e
     ret->limits.job_store.waiters_max = ret->limits.store.waiters_max;
     ret->is_default_address = ret->n_addresses == 0;
     if (ret->is_default_address)
-        (void)take_listen(ret, DEFAULT_HOST); /* is one */
+        (void)take_listen(ret, DEFAULT_HOST); /* DEFAULT_HOST is an address */
     if (!fault)
         return check_etcd(ret, error, error_size);
     (void)snprintf(error, error_size, "%s", fault);

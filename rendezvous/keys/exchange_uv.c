@@ -11,7 +11,7 @@
 
 enum {
     EXCHANGES_MAX = 4096,
-    EXCHANGES_EACH_MAX = 256, /* of one address, so that sixteen are needed to take all */
+    EXCHANGES_EACH_MAX = 256, /* of an address: sixteen addresses are needed to take all */
     READ_SIZE = 4096,
 };
 
@@ -30,7 +30,7 @@ struct exchange_conn {
     uint64_t deadline_ms;
     struct buf in;
     int fd;
-    bool is_asking; /* its request was passed on, and the answer comes */
+    bool is_asking; /* the request was passed on, and the answer comes */
 };
 
 static void on_exchange_deadline(uv_timer_t *timer);
@@ -50,7 +50,7 @@ static void exchange_conn_close(struct exchange_conn *c)
     address_quota_release(&e->quota, c->fd);
     buf_finish(&c->in);
     server_close_conn(s, &c->poll);
-    (void)close(c->fd); /* the poll handle let go of it above */
+    (void)close(c->fd); /* released by uv_close() above */
     server_peer_gone(s, c->fd);
 }
 
@@ -90,7 +90,7 @@ void exchange_conn_reply(struct exchange_conn *c, enum key_exchange_code code, c
 
     c->is_asking = false;
     if (key_exchange_put(&out, code, credential, n) == 0)
-        (void)!write(c->fd, buf_bytes(&out), buf_size(&out)); /* without it the agent dials again */
+        (void)!write(c->fd, buf_bytes(&out), buf_size(&out)); /* without answer the agent dials again */
     buf_finish(&out);
     exchange_conn_close(c);
 }
@@ -156,7 +156,7 @@ static void exchange_conn_adopt(void *self, int fd, const struct conn_owner *own
         free(c);
         address_quota_release(&e->quota, fd);
         buf_finish(said);
-        (void)close(fd); /* nothing was sent on it */
+        (void)close(fd); /* nothing was sent */
         server_peer_gone(s, fd);
         return;
     }

@@ -1,21 +1,21 @@
 /*
- * A fenced server: clients are served from addresses of the job's nodes alone, and a node makes its address one of them by
- * proving the job's key from there.
+ * A fenced server: clients are served from addresses of the job's nodes alone. A node adds its own address by proving
+ * the job's key from the address.
  *
  *   agent of a node                     the server
  *   TLS 1.3 with the job's store key ->
- *                                    <- handshake, notice that nothing follows: the address is allowed
+ *                                    <- handshake, notice of the end: the address is allowed
  *
- * Agents prove it while their workers start, so a client may come before its address is allowed. Such a connection is a
- * visitor: nothing of it is read but a look at its first byte, which distinguishes a proof from a client. When its
- * address becomes allowed it becomes a client like any other, which notices nothing. A second agent may prove the key from
- * an address that is allowed already.
+ * Agents prove the key while their workers start, so a client may come before its address is allowed. Such a connection is a
+ * visitor. The server only looks at the first byte, without reading: the byte distinguishes a proof from a client. When the
+ * address becomes allowed, the visitor becomes a client like any other and notices nothing. A second agent may prove the
+ * key from an address already allowed.
  *
- * Why a proof on this port: a list of the members' addresses, sent by the rendezvous, would be wrong behind NAT and on hosts with several
- * interfaces, and would grow each view with the number of nodes.
+ * Why a proof on the store's port: a list of the members' addresses, sent by the rendezvous, would be wrong behind NAT and on
+ * hosts with several interfaces, and would grow each view with the number of nodes.
  *
- * Ways it fails: no proof in time, and the visitor is closed; a proof that fails, as in tls_openssl.h; more visitors from
- * elsewhere than OUTSIDE_MAX, of which the oldest is closed: one that does not prove anything must not keep out those that do.
+ * Ways to fail: no proof in time (the visitor is closed); a failed proof, as in tls_openssl.h; more visitors from elsewhere
+ * than OUTSIDE_MAX (the oldest is closed: a visitor without proof must not keep out visitors with a proof).
  */
 
 #include "rendezvous/keys/fence_uv.h"
@@ -37,7 +37,7 @@ enum { OUTSIDE_MAX = 1024, READ_SIZE = 4096 };
 struct fence_shell {
     struct server *server;
     struct fence addresses;
-    /* Both by deadline: visitors from allowed addresses, which are clients or prove the key again, and all others. */
+    /* Both by deadline. inside: visitors from allowed addresses, clients or further proofs; outside: all others. */
     struct list inside, outside;
     unsigned n_outside;
     uv_timer_t timer;
@@ -48,7 +48,7 @@ struct visitor {
     struct fence_shell *fence;
     struct list link;
     uint64_t deadline_ms;
-    struct tls_link *tls; /* it proves something */
+    struct tls_link *tls; /* the visitor proves the key */
     struct conn_owner owner;
     int fd;
     bool is_inside, proved, closing;
@@ -75,7 +75,7 @@ static void visitor_close(struct visitor *v)
     struct server *s = v->fence->server;
 
     visitor_release(v);
-    (void)close(v->fd); /* the poll handle let go of it above */
+    (void)close(v->fd); /* released by uv_close() above */
     server_peer_gone(s, v->fd);
 }
 
@@ -136,7 +136,7 @@ static void visitor_become_client(struct visitor *v)
     struct server *s = v->fence->server;
     int r;
 
-    visitor_release(v); /* it is freed when the loop has turned */
+    visitor_release(v); /* v is freed when the loop has turned */
     s->n_peers--;
     r = server_admit(s, v->fence, v->fd, &v->owner, false);
     if (r < 0)
@@ -192,7 +192,7 @@ static bool take_proof(struct visitor *v, const uint8_t *bytes, size_t n)
         server_log(v->fence->server, -1, "an agent's proof failed: %s: closed", tls_link_error(v->tls));
     if (ok && !v->proved && is_proof(v, KEY_STORE)) {
         accept_proof(v);
-        (void)tls_link_finish(v->tls, &out); /* without it the agent proves it again */
+        (void)tls_link_finish(v->tls, &out); /* without the notice the agent proves the key again */
     }
     ok = send_all(v->fd, &out) && ok;
     if (v->proved)
@@ -213,7 +213,7 @@ static bool read_proof(struct visitor *v)
     return n > 0 && (v->proved || take_proof(v, bytes, (size_t)n));
 }
 
-/* The first byte is left where it is: a client's greeting begins with it. */
+/* Leaves the first byte in the socket: a client's greeting begins with the byte. */
 static bool look_at(struct visitor *v)
 {
     uint8_t first;
@@ -229,7 +229,7 @@ static bool look_at(struct visitor *v)
         visitor_become_client(v);
         return true;
     }
-    /* A client: until its address is allowed nothing more of it matters. */
+    /* A client: must wait until its address is allowed. */
     (void)uv_poll_stop(&v->poll); /* cannot fail */
     return true;
 }
@@ -251,7 +251,7 @@ static void on_visitor_poll(uv_poll_t *poll, int status, int events)
 
 /* ---- the beginning ---- */
 
-/* What the place is kept for shows when the visitor becomes a client. */
+/* for_agent matters only when the visitor becomes a client: server_admit() decides again. */
 static int visitor_create(void *self, int fd, const struct conn_owner *owner, bool for_agent)
 {
     struct fence_shell *f = self;
@@ -261,7 +261,7 @@ static int visitor_create(void *self, int fd, const struct conn_owner *owner, bo
 
     if (r < 0) {
         free(v);
-        (void)close(fd); /* nothing was sent on it */
+        (void)close(fd); /* nothing was sent */
         return r;
     }
     v->poll.data = v;
@@ -331,7 +331,7 @@ int fence_shell_add(struct server *s)
         .destroy = fence_shell_destroy,
     };
 
-    /* No other host can come from these. */
+    /* No other host can come from loopback addresses. */
     if (!f || fence_allow(&f->addresses, (const struct sockaddr *)&loopback) < 0 ||
         fence_allow(&f->addresses, (const struct sockaddr *)&loopback6) < 0) {
         fence_shell_destroy(f);

@@ -18,7 +18,7 @@ enum { LARGE_BYTES = 1 << 20 };
 
 struct job_store {
     struct job_stores *owner;
-    struct list link;   /* in job_stores.stores; unlinked: it ends */
+    struct list link;   /* in job_stores.stores; unlinked: the store ends */
     struct list active; /* in job_stores.active, while there is work */
     char job[SESSION_JOB_SIZE];
     uint64_t instance;
@@ -31,15 +31,15 @@ struct job_store {
 
 struct job_stores {
     struct server *server;
-    struct relay_shell *lobby; /* connections that have not named their keys yet */
+    struct relay_shell *lobby; /* connections before they name their keys */
     struct list stores, active;
-    size_t n_stores; /* whose memory is not freed yet */
+    size_t n_stores; /* number of stores not freed yet */
     uint64_t bytes;  /* of all stores */
 };
 
 /* ---- accounts ---- */
 
-/* A job may use what the others leave of the server's limit, up to its own. */
+/* A job may use the rest of the server's limit, up to the job's own limit. */
 static void account(struct job_store *st)
 {
     const struct server_limits *limits = &st->owner->server->limits;
@@ -73,7 +73,7 @@ static void release_clients(struct job_store *st, unsigned max)
     relay_shell_flush(st->nodes);
 }
 
-/* Releases a bounded part of its clients now and the rest in the next turns. */
+/* Releases a bounded part of the store's clients now and the rest in the next turns. */
 static void work_off(struct job_store *st)
 {
     release_clients(st, SERVER_RELEASE_BATCH);
@@ -91,7 +91,7 @@ static bool job_stores_are_busy(void *self)
     return !list_is_empty(&j->active);
 }
 
-/* One turn of the store that has waited longest for one. */
+/* A turn of the store that has waited longest. */
 static void job_stores_run_turn(void *self)
 {
     struct job_stores *j = self;
@@ -109,7 +109,7 @@ static void job_stores_run_turn(void *self)
 
 /* ---- stores ---- */
 
-/* What a job's values have taken goes back to the system: glibc keeps it otherwise. */
+/* Gives the memory of a job's values back to the system: glibc would keep the memory. */
 static void free_job_store(void *data)
 {
     struct job_store *st = data;
@@ -140,13 +140,13 @@ static void end_store(struct job_store *st)
     relay_shell_stop(st->nodes);
 }
 
-/* Also after each sweep of the nodes, so an orphan ends some time after the last one of them. */
+/* Also called after each sweep of the nodes, so an orphan ends some time after its last node. */
 static void on_nodes_worked(void *data)
 {
     struct job_store *st = data;
 
     if (list_is_empty(&st->link))
-        return; /* it ends */
+        return; /* the store ends */
     account(st);
     if (st->is_orphan && !relay_shell_has_nodes(st->nodes)) {
         end_store(st);
@@ -223,7 +223,7 @@ void job_stores_begin(void *stores, const char *job, uint64_t instance, uint32_t
     drop_others(j, job, instance, key_space);
     st = find_store(j, job, instance, key_space);
     if (st)
-        st->is_orphan = false; /* this process leads again */
+        st->is_orphan = false; /* the process leads again */
     if (key_space == 0 || st)
         return;
     int r = create_store(j, job, instance, key_space);
@@ -323,7 +323,7 @@ void job_stores_destroy(void *self)
 {
     struct job_stores *j = self;
 
-    free(j->lobby); /* it was not started */
+    free(j->lobby); /* not started */
     free(j);
 }
 

@@ -1,24 +1,24 @@
 /*
- * One client's connection.
+ * The connection of a client.
  *
- * The happy path: the socket is readable -> one read() into the shared scratch buffer -> every complete
- * message in it is executed, replies piling up in the shared outbox -> one write. Nothing is allocated
+ * The happy path: the socket is readable -> a single read() into the shared scratch buffer -> every complete
+ * message in the buffer is executed, replies piling up in the shared outbox -> a single write. Nothing is allocated
  * and nothing of the client is kept. Only when a message is incomplete does the rest move to p->in, and
- * only when the socket does not take all replies do these move to p->out.
+ * only when the socket does not take all replies do the remaining replies move to p->out.
  *
- * A request of much work is executed in turns: RUN_TURN puts the peer at the end of store_shell.busy, and one of these has a
- * turn in each turn of the loop, with a budget that is spent within half a millisecond. When a socket becomes
- * readable its requests are executed at once, with a small budget: so a client with one short request is never behind
- * those with long ones, nor behind one that pipelines.
+ * A request of much work is executed in turns: RUN_TURN puts the peer at the end of store_shell.busy. In each turn of the
+ * loop the first peer of the list has a turn, with a budget of half a millisecond. When a socket becomes readable, its
+ * requests are executed at once, with a small budget: so a client with a short request is never behind clients with long
+ * requests, nor behind a pipelining client.
  *
- * A client that does not read its replies: once output_max bytes of them wait, its requests are not
- * executed (p->held) and it is not read any more, until it has read. It costs what waits, and is never
- * cut off for that: it may be stopped in a debugger.
+ * A client that does not read its replies: once output_max bytes of replies wait, the client's requests are not
+ * executed (p->held) and the socket is not read any more, until the client has read. Such a client costs the waiting
+ * bytes, and is never cut off for not reading: the client may be stopped in a debugger.
  *
- * The ways it dies: a first message that is not VALIDATE, a broken message, a refused request, a deadline
- * (store_shell_uv.c), end of stream, a socket error. What arrived before an end of stream is executed: a
- * client may write and close. For the same reason an error in sending does not end it (the client may have
- * closed without reading a reply, behind messages that count): its replies are dropped, and reading ends it.
+ * Ways to die: a first message other than VALIDATE, a broken message, a refused request, a deadline
+ * (store_shell_uv.c), end of stream, a socket error. Requests before an end of stream are executed: a
+ * client may write and close. For the same reason an error in sending does not end the connection: the client may have
+ * closed without reading a reply, behind messages that count. The replies are dropped, and reading ends the connection.
  */
 
 #include "rendezvous/server/store_shell_uv.h"
@@ -31,21 +31,21 @@
 
 enum {
     IOV_MAX_BATCH = 64,
-    /* One write(): a reader on this host may take megabytes at once, and the copy is made here. */
+    /* Size of a write(): a reader on the same host may take megabytes at once, and the copy is made here. */
     SEND_MAX = 256 * 1024,
-    /* A reply buffer that was once larger is given back. */
+    /* A larger reply buffer is given back. */
     OUT_KEEP_MAX = 1 << 20,
-    /* What a peer holding an incomplete message may have allocated beyond what it sent: the small step while it
-     * sent little, so that thousands of them do not use up what all may hold, and while all hold too much. */
+    /* Memory of a peer with an incomplete message beyond the received bytes. The small step holds while the peer has sent
+     * little, so that thousands of peers do not use up the common limit, and while all peers hold too much. */
     IN_STEP = SCRATCH_SIZE,
     IN_STEP_SMALL = 4 * 1024,
-    /* Replies for one client in one turn of the loop: a client that pipelines large requests and reads the
-     * replies so fast that the socket never fills would otherwise be the only one that is served. */
+    /* Bytes of replies for a client in a turn of the loop: a client that pipelines large requests, and reads the
+     * replies so fast that the socket never fills, would otherwise be the only client served. */
     TURN_OUTPUT_MAX = 256 * 1024,
-    /* What a client's requests may cost at once, before they wait for a turn. */
+    /* Cost of a client's requests at once, before the requests wait for a turn. */
     FRESH_UNITS = 256,
-    /* An incomplete message that grew by this much is making progress: a large one on a slow network has
-     * the time it needs, one byte a second does not. */
+    /* Growth of an incomplete message that counts as progress: a large message on a slow network has
+     * enough time, a message of a byte a second has not. */
     FRAME_PROGRESS = 1 << 20,
 };
 
@@ -53,7 +53,7 @@ static void on_peer_poll(uv_poll_t *poll, int status, int events);
 
 /* ---- accounts ---- */
 
-/* What p keeps beyond its own struct, after a change. Values that wait to be sent are charged to the
+/* Charges the memory of p beyond struct peer, after a change. Values waiting to be sent are charged to the
  * store's account, not here. */
 static void charge_buffers(struct peer *p)
 {
@@ -100,7 +100,7 @@ static void peer_drop_output(struct peer *p)
     charge_buffers(p);
 }
 
-/* Cuts the list off behind SEND_MAX bytes; returns what is left of it. */
+/* Cuts the list off behind SEND_MAX bytes; returns the length of the list. */
 static int limit_iov(struct iovec *iov, int n)
 {
     size_t room = SEND_MAX;
@@ -115,7 +115,7 @@ static int limit_iov(struct iovec *iov, int n)
     return n;
 }
 
-/* Writes what the socket takes of o; false when it is broken. */
+/* Writes o as far as the socket takes bytes; false: the socket is broken. */
 static bool send_outbox(struct peer *p, struct outbox *o)
 {
     struct iovec iov[IOV_MAX_BATCH];
@@ -132,7 +132,7 @@ static bool send_outbox(struct peer *p, struct outbox *o)
     return true;
 }
 
-/* What waits in p->out, once the socket can take it. */
+/* Sends p->out, once the socket is writable. */
 static void flush_peer(struct peer *p)
 {
     if (outbox_size(&p->out) == 0)
@@ -144,8 +144,8 @@ static void flush_peer(struct peer *p)
     charge_buffers(p);
 }
 
-/* Sends what was answered into the shared outbox; what the socket does not take becomes p's. Returns how much
- * there was. */
+/* Sends the shared outbox; bytes not taken by the socket move to p->out. Returns the size of the outbox
+ * before. */
 static size_t flush_shared(struct peer *p)
 {
     struct outbox *o = &p->shell->out;
@@ -176,7 +176,7 @@ enum run_result {
     RUN_BROKEN,  /* logged; the client is to be closed */
 };
 
-/* The service that goes on with what begins with that byte; NULL: it is the store's. */
+/* The service with the opening `byte`; NULL: `byte` is for the store. */
 static const struct server_service *service_of(const struct peer *p, uint8_t byte)
 {
     if (byte < WIRE_OP_COUNT)
@@ -184,8 +184,8 @@ static const struct server_service *service_of(const struct peer *p, uint8_t byt
     return server_service_of(p->shell->server, p->n_greeted > 0 ? OPENING_GREETED : OPENING_FIRST, byte);
 }
 
-/* The five bytes that every TCPStore client sends first, in any slices. Nothing is kept until they are
- * right. */
+/* Checks the five bytes that every TCPStore client sends first, in any slices. Nothing is kept before all five
+ * are right. */
 static enum run_result check_greeting(struct peer *p, const uint8_t *data, size_t n, size_t *done)
 {
     static const uint8_t greeting[HANDSHAKE_SIZE] = {
@@ -218,7 +218,7 @@ static enum run_result refuse_request(struct peer *p, enum wire_op op, int resul
     return RUN_BROKEN;
 }
 
-/* The request at data: the one that was begun, or the next. */
+/* The request at data: the request begun, or the next. */
 static enum run_result next_request(struct peer *p, const uint8_t *data, size_t n)
 {
     struct store_shell *s = p->shell;
@@ -235,7 +235,7 @@ static enum run_result next_request(struct peer *p, const uint8_t *data, size_t 
     return RUN_MORE;
 }
 
-/* Decoding the request, and its bytes if they were copied at once. */
+/* Charges the decoding of a request, and the copy of its bytes if copied at once. */
 static void spend_on_bytes(struct store_budget *budget, size_t size)
 {
     uint64_t cost = 2 + (size < SCRATCH_SIZE ? size / STORE_UNIT_BYTES : 0);
@@ -243,7 +243,7 @@ static void spend_on_bytes(struct store_budget *budget, size_t size)
     budget->units -= cost < budget->units ? cost : budget->units;
 }
 
-/* A client that waits asks again and again in some of these ways. */
+/* False for reads, and for requests that waiting clients repeat again and again. */
 static bool may_change_a_key(const struct wire_request *request)
 {
     switch (request->op) {
@@ -259,7 +259,7 @@ static bool may_change_a_key(const struct wire_request *request)
     }
 }
 
-/* p is a client of the store; false: its place is for an agent. */
+/* p is a client of the store; false: the place of p is for an agent. */
 static bool use_store(struct peer *p)
 {
     const struct admission *admission = &p->shell->server->admission;
@@ -276,7 +276,7 @@ static bool use_store(struct peer *p)
     return false;
 }
 
-/* One request with its bytes at raw, as far as the budget goes. */
+/* Executes a request with bytes at raw, as far as the budget goes. */
 static enum run_result run_request(struct peer *p, const uint8_t *raw, struct outbox *out,
                                    struct store_budget *budget)
 {
@@ -318,7 +318,7 @@ static enum run_result run_messages(struct peer *p, const uint8_t *data, size_t 
             return RUN_TURN;
         r = next_request(p, data + *done, n - *done);
         if (r == RUN_MORE && p->request_size == 0)
-            return RUN_MORE; /* it is not complete */
+            return RUN_MORE; /* not complete */
         if (r == RUN_MORE)
             r = run_request(p, data + *done, out, budget);
         if (r == RUN_MORE) {
@@ -331,7 +331,7 @@ static enum run_result run_messages(struct peer *p, const uint8_t *data, size_t 
 
 static void peer_release(struct peer *p);
 
-/* The connection goes on as one of another service, with these bytes; p is closed. */
+/* Hands the connection over to another service, with the bytes of data; p is closed. */
 static void hand_over(struct peer *p, const uint8_t *data, size_t n)
 {
     const struct server_service *service = service_of(p, data[0]);
@@ -351,7 +351,7 @@ static void hand_over(struct peer *p, const uint8_t *data, size_t n)
     }
 }
 
-/* Executes what can be of data and sends the replies. Returns bytes used up; SIZE_MAX: p is closed. */
+/* Executes the requests in data as far as possible and sends the replies. Returns bytes used up; SIZE_MAX: p is closed. */
 static size_t serve_untimed(struct peer *p, const uint8_t *data, size_t n, uint64_t units)
 {
     struct store_budget budget = {.units = units, .turn = STORE_TURN_UNITS};
@@ -372,7 +372,7 @@ static size_t serve_untimed(struct peer *p, const uint8_t *data, size_t n, uint6
             charge_buffers(p);
         if (r != RUN_FULL || outbox_size(&p->out) > 0 || n_answered >= TURN_OUTPUT_MAX)
             break;
-        r = RUN_MORE; /* the socket took it all */
+        r = RUN_MORE; /* the socket took all */
     }
     if (r == RUN_OPENING) {
         hand_over(p, data + done, n - done);
@@ -384,7 +384,7 @@ static size_t serve_untimed(struct peer *p, const uint8_t *data, size_t n, uint6
         list_append(&s->busy, &p->busy_link);
     if (r != RUN_BROKEN)
         return done;
-    flush_peer(p); /* what was answered before the bad message, if the socket takes it */
+    flush_peer(p); /* replies to requests before the bad message, if the socket takes any */
     peer_close(p);
     return SIZE_MAX;
 }
@@ -405,7 +405,7 @@ static size_t serve(struct peer *p, const uint8_t *data, size_t n, uint64_t unit
 
 /* ---- receiving ---- */
 
-/* An incomplete message has its time, counted from its start or from its last MiB. */
+/* An incomplete message has a deadline, counted from the start or from the last MiB of the message. */
 static void watch_frame(struct peer *p)
 {
     struct store_shell *s = p->shell;
@@ -428,7 +428,7 @@ static bool is_owed(const struct peer *p)
     return p->shell->backend.is_owed && p->shell->backend.is_owed(p);
 }
 
-/* Something of p changed: decide whether it ends, and what to wait for. */
+/* After a change of p: decides whether p ends, and sets the events to wait for. */
 static void peer_update(struct peer *p)
 {
     if (p->eof && !p->held && outbox_size(&p->out) == 0 && !is_owed(p)) {
@@ -439,7 +439,7 @@ static void peer_update(struct peer *p)
     update_peer_polling(p);
 }
 
-/* Executes what p->in holds; false when p is closed. */
+/* Executes the requests in p->in; false: p is closed. */
 static bool serve_buffered(struct peer *p, uint64_t units)
 {
     size_t used = serve(p, buf_bytes(&p->in), buf_size(&p->in), units);
@@ -447,7 +447,7 @@ static bool serve_buffered(struct peer *p, uint64_t units)
     if (used == SIZE_MAX)
         return false;
     if (used > 0)
-        list_unlink(&p->deadline_link); /* what is incomplete now is another message */
+        list_unlink(&p->deadline_link); /* the incomplete message is now another */
     buf_consume(&p->in, used);
     if (buf_size(&p->in) == 0)
         buf_reset(&p->in);
@@ -461,7 +461,7 @@ static void rebase_span(struct wire_span *span, const uint8_t *from, const uint8
         span->data = to + (span->data - from);
 }
 
-/* The bytes of a request that was begun were copied. */
+/* The bytes of a begun request were copied. */
 static void rebase_request(struct wire_request *request, const uint8_t *from, const uint8_t *to)
 {
     rebase_span(&request->key, from, to);
@@ -470,7 +470,7 @@ static void rebase_request(struct wire_request *request, const uint8_t *from, co
     rebase_span(&request->items, from, to);
 }
 
-/* Bytes of which the rest is kept; false when p is closed. */
+/* Executes the requests in the scratch buffer and keeps the rest; false: p is closed. */
 static bool serve_scratch(struct peer *p, size_t n)
 {
     const uint8_t *data = p->shell->server->scratch;
@@ -491,7 +491,7 @@ static bool serve_scratch(struct peer *p, size_t n)
     return true;
 }
 
-/* Of the network whose clients hold the most, the client that does; there has to be one that holds something. */
+/* The largest holder in the network with the largest sum; some client has to hold bytes. */
 static struct peer *largest_holder(struct store_shell *s)
 {
     unsigned slot = input_shares_largest(&s->input);
@@ -506,8 +506,8 @@ static struct peer *largest_holder(struct store_shell *s)
     return largest;
 }
 
-/* Incomplete messages of all clients hold too much, and p wants more: closes the client that holds the most. False: that is
- * p. */
+/* Incomplete messages of all clients hold too much, and p wants more: closes the largest holder. False: the largest holder
+ * is p. */
 static bool cut_largest_holder(struct peer *p)
 {
     struct store_shell *s = p->shell;
@@ -528,9 +528,9 @@ static uint8_t *peer_read_buffer(struct peer *p, size_t *ret_size)
     uint8_t *place;
 
     bool tight = s->input.total + s->server->session_input > s->server->limits.input_all_max;
-    bool small = buf_size(&p->in) < IN_STEP_SMALL; /* and may stay so for as long as it has time */
+    bool small = buf_size(&p->in) < IN_STEP_SMALL; /* perhaps until the deadline */
 
-    /* What is read may have to be kept, too: when the client does not read its replies. */
+    /* Bytes read may have to be kept, too: when the client does not read its replies. */
     *ret_size = tight || (small && buf_size(&p->in) > 0) ? IN_STEP_SMALL : IN_STEP;
     if (buf_size(&p->in) == 0)
         return s->server->scratch;
@@ -584,7 +584,7 @@ bool peer_catch_up(struct peer *p)
 
     if (p->shell->server->draining)
         return false;   /* nothing more is executed */
-    (void)peer_read(p); /* whatever came of it is settled */
+    (void)peer_read(p); /* settles every outcome */
     return p->closing || list_is_empty(&p->deadline_link) || p->deadline_ms != deadline_ms;
 }
 
@@ -601,8 +601,8 @@ void peer_continue(struct peer *p)
     peer_update(p);
 }
 
-/* The next piece of a long message is read in a turn as well: hundreds of clients that send one would otherwise have a
- * piece each in every turn of the loop. True: p waits for its turn. */
+/* The next piece of a long message is read in a turn as well: hundreds of clients with long messages would otherwise have
+ * a piece each in every turn of the loop. True: p waits for its turn. */
 static bool read_in_turn(struct peer *p)
 {
     if (buf_size(&p->in) < SCRATCH_SIZE)
@@ -661,8 +661,8 @@ void peer_send_wait_stop(struct peer *p)
 
 /* ---- events ---- */
 
-/* The socket broke (a reset): what arrived before it still counts, and read() returns the end behind it.
- * One piece per turn, between the requests of other clients: the kernel may hold megabytes. */
+/* The socket broke (a reset): earlier input still counts, and read() returns the end behind the input.
+ * A piece per turn, between the requests of other clients: the kernel may hold megabytes. */
 static void read_rest(struct peer *p)
 {
     peer_drop_output(p);
@@ -673,7 +673,7 @@ static void read_rest(struct peer *p)
     }
     p->reset = true;
     if (p->held || read_in_turn(p))
-        return; /* its turns come first; polling then reports the reset again */
+        return; /* the turns of p come first; polling then reports the reset again */
     if (!peer_read(p) && !p->closing)
         peer_close(p); /* nothing to read, and nothing would wake us */
 }
@@ -696,7 +696,7 @@ static void on_peer_poll(uv_poll_t *poll, int status, int events)
             peer_continue(p);
         }
         if (events & UV_READABLE && !p->closing && p->events & UV_READABLE && !read_in_turn(p))
-            (void)peer_read(p); /* whatever came of it is settled */
+            (void)peer_read(p); /* settles every outcome */
     }
     store_shell_work_off(s);
 }
@@ -735,7 +735,7 @@ int peer_create(void *shell, int fd, const struct conn_owner *owner, bool for_ag
 
     if (r < 0) {
         free(p);
-        (void)close(fd); /* nothing was sent on it */
+        (void)close(fd); /* nothing was sent */
         return r;
     }
     p->poll.data = p;
@@ -779,7 +779,7 @@ void peer_close(struct peer *p)
     struct store_shell *s = p->shell;
 
     peer_release(p);
-    (void)close(p->fd); /* the poll handle let go of it above */
+    (void)close(p->fd); /* released by uv_close() above */
     server_peer_gone(s->server, p->fd);
 }
 

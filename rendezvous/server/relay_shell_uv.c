@@ -5,11 +5,11 @@
  *                                                         ^                  |
  *                                                         +--- next one <----+   the node stays for KEEP_MS
  *
- * A connection belongs to the shell that adopts it until the node has named its keys, and then to the shell of those.
+ * A connection belongs to the adopting shell until the node has named its keys, and then to the shell of the keys.
  *
- * Ways it fails: the connection breaks, and the node comes again; a hello of a node that was known and is not any more, or
- * frames that break the rules: the node is forgotten, and its store fails. A node that does not come again within KEEP_MS
- * is forgotten, and its waits with it.
+ * Ways to fail: the connection breaks, and the node comes again. After the hello of a forgotten node, or after frames against
+ * the rules, the node is forgotten and its store fails. A node that does not come again within KEEP_MS is forgotten, with all
+ * its waits.
  */
 
 #include "rendezvous/server/relay_shell_uv.h"
@@ -30,12 +30,12 @@ static_assert(BUCKETS > UINT8_MAX, "each first byte of a nonce has a bucket");
 
 struct relay_conn;
 
-/* One life of a node's store. */
+/* A run of a node's store. */
 struct served_node {
     struct list link, bucket, busy, unsent;
     uint8_t nonce[RELAY_NONCE_SIZE];
     struct relay_node node;
-    struct relay_conn *conn; /* NULL: it is away */
+    struct relay_conn *conn; /* NULL: the node is away */
     uint64_t away_ms;        /* since when */
     bool is_reported;        /* a fault of a connection */
 };
@@ -44,11 +44,11 @@ struct relay_conn {
     uv_poll_t poll;
     struct relay_shell *shell;
     struct list link;
-    struct served_node *served; /* NULL: before its hello */
+    struct served_node *served; /* NULL: before the hello */
     struct tls_link *tls;
-    struct buf hello; /* an incomplete one, or the space ahead of it */
+    struct buf hello; /* an incomplete hello, or the space ahead of the hello */
     uint64_t since_ms;
-    struct buf wire; /* records that the socket did not take yet */
+    struct buf wire; /* records not yet taken by the socket */
     int fd;
     uint8_t events;
     bool closing;
@@ -57,10 +57,10 @@ struct relay_conn {
 struct relay_shell {
     struct relay_shell_config config;
     struct list nodes, conns, busy, unsent;
-    struct list buckets[BUCKETS]; /* the nodes by the first byte of their nonces, which are random */
+    struct list buckets[BUCKETS]; /* nodes by the first byte of their random nonces */
     unsigned n_nodes, n_handles;
     uv_timer_t timer;
-    struct buf plain, out; /* empty between two calls: their memory is kept */
+    struct buf plain, out; /* empty between two calls; the memory is kept */
 };
 
 static void on_relay_poll(uv_poll_t *poll, int status, int events);
@@ -114,7 +114,7 @@ static void relay_conn_close(struct relay_conn *c)
     buf_finish(&c->hello);
     buf_finish(&c->wire);
     uv_close((uv_handle_t *)&c->poll, on_relay_closed);
-    (void)close(c->fd); /* the poll handle let go of it above */
+    (void)close(c->fd); /* released by uv_close() above */
     server_peer_gone(s, c->fd);
 }
 
@@ -160,7 +160,7 @@ static bool write_wire(struct relay_conn *c)
     return true;
 }
 
-/* Encrypts what the link has into an empty `wire`. */
+/* Encrypts the link's output into an empty `wire`. */
 static bool fill_wire(struct relay_conn *c)
 {
     struct buf *out = &c->shell->out;
@@ -171,7 +171,7 @@ static bool fill_wire(struct relay_conn *c)
     return ok;
 }
 
-/* Sends what the link has, as far as the socket takes it. Nothing of c may be used when it returns false. */
+/* Sends the link's output as far as the socket takes bytes. False: c may not be used any more. */
 static bool relay_conn_flush(struct relay_conn *c)
 {
     bool ok = true, more = true;
@@ -253,7 +253,7 @@ static bool answer_hello(struct relay_conn *c, const struct relay_hello *hello, 
     return ok;
 }
 
-/* The node learns that it cannot go on, if the socket takes the answer; its connection is closed. */
+/* Answers that the node cannot go on, if the socket takes the answer; the connection is closed. */
 static bool refuse_node(struct relay_conn *c, const struct relay_hello *hello)
 {
     if (answer_hello(c, hello, RELAY_FORGOTTEN))
@@ -297,7 +297,7 @@ static bool take_space(struct relay_conn *c)
         return n == 0;
     h = c->shell->config.find(c->shell->config.data, c->tls, &space);
     if (!h) {
-        /* Also a node whose keys were lost with another process: its store ends. */
+        /* Also a node with keys lost with another process: the node's store ends. */
         (void)refuse_node(c, &(struct relay_hello){0});
         return false;
     }
@@ -333,7 +333,7 @@ static bool take_bytes(struct relay_conn *c, const uint8_t *bytes, size_t n)
     return true;
 }
 
-/* Once for each node: a process between the hosts might cause it as often as the node comes again. */
+/* Once for each node: a process between the hosts might cause a fault at each new connection. */
 static void report_fault(struct relay_conn *c)
 {
     const char *why = tls_link_error(c->tls);
@@ -370,10 +370,10 @@ static void on_relay_poll(uv_poll_t *poll, int status, int events)
     if (c->closing)
         return;
     if (status < 0 || ((events & UV_READABLE) && !read_records(c)))
-        relay_conn_close(c); /* does nothing if it is closed */
+        relay_conn_close(c); /* no effect on a closed connection */
     else if (!c->closing)
         (void)relay_conn_flush(c);
-    note_work(c->shell); /* it is freed in a later turn of the loop */
+    note_work(c->shell); /* c is freed in a later turn of the loop */
 }
 
 int relay_conn_adopt(struct relay_shell *h, int fd, struct tls_link *tls, const struct buf *plain)

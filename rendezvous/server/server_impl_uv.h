@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * Internal to the server: the loop, and what it offers its services (server_service.h). server_uv.c has its life, turns and log,
+ * Internal to the server: the loop, and its calls for services (server_service.h). server_uv.c has the life, turns and log,
  * listener_uv.c accepts.
  */
 
@@ -19,12 +19,12 @@
 #include "rendezvous/server/server_service.h"
 #include "rendezvous/server/server_uv.h"
 
-/* One read. Large enough for a pipelining client's batch, small enough to be fair to the others. */
+/* Size of a read. Large enough for a pipelining client's batch, small enough to be fair to the others. */
 enum { SCRATCH_SIZE = 64 * 1024 };
 
 enum {
     SERVER_SERVICES_MAX = 16,
-    /* Waits that are ended before other work has its turn. */
+    /* Number of waits ended before other work has its turn. */
     SERVER_RELEASE_BATCH = 128,
 };
 
@@ -36,21 +36,21 @@ struct server {
     struct server_security security;
     struct tls_context *tls; /* NULL: agents need no secret */
     int diag;                /* see client_owner_os.h; -1: not opened */
-    bool no_diag;            /* the kernel has none */
+    bool no_diag;            /* not supported by the kernel */
     void (*log)(void *data, const char *line);
     void *log_data;
     struct log_tokens log_tokens;
     struct store_stats *stats; /* NULL: nothing is counted */
-    uint8_t *scratch;          /* what is being read */
+    uint8_t *scratch;          /* bytes being read */
 
-    uint64_t n_changes; /* requests that may have changed a key */
+    uint64_t n_changes; /* number of requests that may have changed a key */
     unsigned n_peers;   /* connections of all services */
     uint64_t
-        session_input; /* held by incomplete frames and handshakes of agents: clients of the store have what is left */
+        session_input; /* held by incomplete frames and handshakes of agents: clients of the store have the rest */
     uv_idle_t rest_idle; /* active while work was left for the next turn of the loop */
 
     struct list listeners;
-    int reserve_fds; /* left free for the process around us */
+    int reserve_fds; /* left free for the process around the server */
     struct admission admission;
     struct address_quota quota;
     bool accept_paused;
@@ -68,26 +68,26 @@ struct server {
 /* The loop without services and without a handle. 0 or -errno. */
 int server_open(struct server **ret, uv_loop_t *loop, const struct server_config *config);
 
-/* Adds a service behind those that are there; not more than SERVER_SERVICES_MAX. */
+/* Adds a service behind the present services; at most SERVER_SERVICES_MAX. */
 void server_add_service(struct server *s, const struct server_service *service);
 
 /* Opens the handles of the loop and of the services. */
 void server_start(struct server *s);
 
-/* A server that was not started: destroys its services and frees it. */
+/* For a server not started: destroys the services and frees the server. */
 void server_discard(struct server *s);
 
-/* The state of the service with that destroy(); NULL: the server has none. */
+/* The state of the service with the given destroy(); NULL: no such service. */
 void *server_find_service(const struct server *s, void (*destroy)(void *self));
 
-/* The service whose opening that is; NULL: none. */
+/* The service with the opening `byte` at `at`; NULL: none. */
 const struct server_service *server_service_of(const struct server *s, enum server_opening at, uint8_t byte);
 
-/* Gives an accepted socket to the first service behind that one (NULL: of all) that admits. As server_service.admit. */
+/* Gives an accepted socket to the first service with an admit() behind service `behind` (NULL: of all). As server_service.admit. */
 int server_admit(struct server *s, const void *behind, int fd, const struct conn_owner *owner,
                  bool for_agent);
 
-/* Closes a connection of little use for one that takes that place; false: there is none. */
+/* Closes a connection of little use for a new connection with `place`; false: no such connection. */
 bool server_make_room(struct server *s, enum admission_place place);
 
 /* Keeps the last connections for agents (admission.h). */
@@ -96,10 +96,10 @@ void server_keep_places(struct server *s);
 /* "client 10.0.0.1:4711" */
 void server_format_peer(int fd, char *text, size_t n);
 
-/* What a connection's demands count for: its peer's network (proto/address.h). */
+/* Key of a connection's quotas: the peer's network (proto/address.h). */
 uint64_t server_network_of(int fd);
 
-/* An option to be named in a message; "" in a store of crun, which has none for its limits. */
+/* An option to be named in a message; "" in a store of crun, without options for the limits. */
 static inline const char *server_option(const struct server *s, const char *option)
 {
     return s->limits.connections_max < UINT_MAX ? option : "";
@@ -122,7 +122,7 @@ void server_close_conn(struct server *s, uv_poll_t *poll);
 /* Work was left for the next turn of the loop. */
 void server_want_turn(struct server *s);
 
-/* Calls run(data), in a thread if it would take long: it frees a store that had n_names. */
+/* Calls run(data), which frees a store of n_names names: in a thread if n_names is large. */
 void server_free_beside_the_loop(void (*run)(void *data), void *data, uint64_t n_names);
 
 /* A peer or agent went away; fd was closed. */

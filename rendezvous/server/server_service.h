@@ -1,14 +1,15 @@
 #pragma once
 
 /*
- * A service of a server: the store, the rounds, the keys of jobs, a key exchange, a fence. The loop (server_uv.c, listener_uv.c) knows
- * connections and a list of services, none of them by name. daemon/compose_uv.c states which services a server has and in which order.
+ * A service of a server: the store, the rounds, the keys of jobs, a key exchange, a fence. The loop (server_uv.c,
+ * listener_uv.c) knows connections and a list of services, no service by name. daemon/compose_uv.c states the services of a
+ * server and their order.
  *
  *   create -> add to the list -> start -> adopt, admit, make_room, run_turn -> drain -> stop -> destroy
  *
- * Services are started, asked and given turns in the order of the list, and drained, stopped and destroyed in reverse. A verb other than
- * destroy() may be NULL: the service has no part in it. A service knows the loop and no other service; what two of them share is a callback that
- * compose_uv.c gives.
+ * Services are started, asked and given turns in the order of the list, and drained, stopped and destroyed in reverse. A verb
+ * other than destroy() may be NULL: the service has no such part. A service knows the loop and no other service; two services
+ * share only a callback given by compose_uv.c.
  */
 
 #include <stdbool.h>
@@ -20,7 +21,7 @@ struct buf;
 struct conn_owner;
 struct metrics_text;
 
-/* Where in a connection the bytes are that select a service. */
+/* Place of the byte of a connection that selects a service. */
 enum server_opening {
     OPENING_FIRST,   /* the first byte of the connection */
     OPENING_GREETED, /* the first byte of any message behind the store's greeting */
@@ -32,18 +33,18 @@ struct server_service {
     uint8_t openings[OPENING_COUNT]; /* no operation of the store (enum wire_op); 0: none */
     /* Opens the handles. */
     void (*start)(void *self);
-    /* Takes the socket of a client that began with an opening, and the bytes from the opening on. Owns all of them. */
+    /* Takes the socket of a client that began with an opening, and the bytes from the opening on. Owns all three. */
     void (*adopt)(void *self, int fd, const struct conn_owner *owner, struct buf *bytes);
-    /* Takes an accepted socket; the first service that has this gets it. for_agent: connections are scarce, and anything but an
-     * opening ends it. 0 or -errno; fd is closed then. */
+    /* Takes an accepted socket; the first service with an admit() gets the socket. for_agent: connections are scarce, and
+     * anything but an opening ends the connection. 0 or -errno; fd is closed then. */
     int (*admit)(void *self, int fd, const struct conn_owner *owner, bool for_agent);
-    /* Closes a connection of little use, if a new one with that place may have its room. False: there is none. */
+    /* Closes a connection of little use, if a new connection with `place` may have the room. False: no such connection. */
     bool (*make_room)(void *self, enum admission_place place);
-    /* A bounded part of the work that was left for a turn of the loop, and whether there is any. */
+    /* A bounded part of the work left for turns of the loop; is_busy: there is such work. */
     void (*run_turn)(void *self);
     bool (*is_busy)(void *self);
     void (*write_metrics)(const void *self, struct metrics_text *m);
-    /* Executes nothing any more, sends what was decided, and closes connections as soon as that is read. */
+    /* Executes nothing any more, sends decided output, and closes connections as soon as the output is read. */
     void (*drain)(void *self);
     /* Closes all connections and handles. */
     void (*stop)(void *self);

@@ -1,7 +1,7 @@
 /*
- * The loop of a server: its life, its list of services and their turns, its log. Listening sockets are in listener_uv.c.
+ * The loop of a server: life, list of services and their turns, log. Listening sockets are in listener_uv.c.
  *
- * It ends by server_stop(): every handle is closed, and the last close callback frees the server.
+ * A server ends by server_stop(): every handle is closed, and the last close callback frees the server.
  */
 
 #include "proto/tls_openssl.h"
@@ -32,7 +32,7 @@ enum {
     LOG_LINE_MAX = 512,
     RESERVE_FDS = 32,
     TRIM_HANDLES_MIN = 256,   /* fewer connections hold too little to be worth the system calls */
-    TRIM_HANDLES_STEP = 1024, /* so that one call frees some megabytes, within a millisecond */
+    TRIM_HANDLES_STEP = 1024, /* a call frees some megabytes, within a millisecond */
 };
 
 /* ---- log ---- */
@@ -93,7 +93,7 @@ void server_handle_opened(struct server *s)
         s->peak_handles = s->n_handles;
 }
 
-/* The leak check of a program that ends while the thread frees names would find those that are left. */
+/* The leak check of a program that ends while the thread frees names would find the names left. */
 #if defined(__SANITIZE_ADDRESS__)
 #define CHECKS_LEAKS true
 #elif defined(__has_feature)
@@ -102,7 +102,7 @@ void server_handle_opened(struct server *s)
 #define CHECKS_LEAKS false
 #endif
 
-/* Millions of names take seconds, in which a crun that goes on must not stand still. The thread ends by itself. */
+/* Freeing millions of names takes seconds, and a crun must not stand still meanwhile. The thread ends by itself. */
 void server_free_beside_the_loop(void (*run)(void *data), void *data, uint64_t n_names)
 {
     const uv_thread_options_t options = {.flags = UV_THREAD_NO_FLAGS};
@@ -112,7 +112,7 @@ void server_free_beside_the_loop(void (*run)(void *data), void *data, uint64_t n
         uv_thread_create_ex(&thread, &options, run, data) != 0)
         run(data);
     else
-        (void)pthread_detach(thread); /* a thread that was never joined */
+        (void)pthread_detach(thread); /* a thread never joined */
 }
 
 /* No handle is open. */
@@ -126,8 +126,8 @@ static void server_free(struct server *s)
         stopped(data);
 }
 
-/* glibc keeps free pages between two that are used, so the memory of a flood of connections would stay with this process for
- * its life. Called when a handle's memory was freed: when three quarters of the handles are closed, or TRIM_HANDLES_STEP. */
+/* glibc keeps free pages between two used pages, so the memory of a flood of connections would stay with the process for
+ * life. Called when a handle's memory was freed: when three quarters of the handles are closed, or TRIM_HANDLES_STEP. */
 static void give_memory_back(struct server *s)
 {
     unsigned step = s->peak_handles / 4 * 3 < TRIM_HANDLES_STEP ? s->peak_handles / 4 * 3 : TRIM_HANDLES_STEP;
@@ -156,7 +156,7 @@ static void on_server_handle_closed(uv_handle_t *handle)
 
 void server_open_timer(struct server *s, uv_timer_t *timer, void *data)
 {
-    (void)uv_timer_init(s->loop, timer); /* cannot fail: it only fills in the handle */
+    (void)uv_timer_init(s->loop, timer); /* cannot fail: only fills in the handle */
     timer->data = data;
     server_handle_opened(s);
 }
@@ -275,7 +275,7 @@ void server_start(struct server *s)
 {
     server_open_timer(s, &s->accept_timer, s);
     server_open_timer(s, &s->drain_timer, s);
-    (void)uv_idle_init(s->loop, &s->rest_idle); /* cannot fail: it only fills in the handle */
+    (void)uv_idle_init(s->loop, &s->rest_idle); /* cannot fail: only fills in the handle */
     s->rest_idle.data = s;
     server_handle_opened(s);
     for (unsigned i = 0; i < s->n_services; i++)
@@ -324,7 +324,7 @@ int server_open(struct server **ret, uv_loop_t *loop, const struct server_config
     s->loop = loop;
     s->limits = config->limits ? *config->limits : defaults;
     if (!config->limits)
-        s->limits.connections_max = UINT_MAX; /* of one job: as many as there are descriptors */
+        s->limits.connections_max = UINT_MAX; /* of a single job: bounded by descriptors */
     s->log = config->log;
     s->log_data = config->log_data;
     s->stats = config->stats;
@@ -421,5 +421,5 @@ void server_peer_gone(struct server *s, int fd)
     else if (s->accept_paused)
         listeners_resume(s);
     if (!s->stopping && is_work_left(s))
-        server_want_turn(s); /* what it leaves behind is taken apart */
+        server_want_turn(s); /* leftovers are taken apart in turns */
 }

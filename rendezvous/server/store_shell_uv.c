@@ -1,8 +1,8 @@
 /*
- * Life of the store behind sockets. Its clients are in peer_uv.c.
+ * Life of the store behind sockets. The store's clients are in peer_uv.c.
  *
- * Deadlines: peers that have not completed VALIDATE and peers with half a message are in one list each. All
- * in a list have the same time to live, so the head is the next to expire and one timer serves all.
+ * Deadlines: a list has the peers before the end of VALIDATE, another the peers with half a message. All peers
+ * in a list have the same time to live, so the head is the next to expire, and a single timer serves all.
  */
 
 #include "rendezvous/server/store_shell_uv.h"
@@ -37,7 +37,7 @@ void store_shell_set_deadline(struct store_shell *s, struct peer *p, struct list
     arm_deadline(s, p->deadline_ms);
 }
 
-/* A bounded number of them; thousands that expire together must not hold up those that are served. */
+/* Closes a bounded number of expired peers: thousands of expired peers must not hold up the others. */
 static void expire(struct store_shell *s, struct list *list, const char *why)
 {
     uint64_t now = uv_now(s->server->loop);
