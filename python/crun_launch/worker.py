@@ -12,36 +12,40 @@ A training script with DistributedDataParallel, DistributedSampler and snapshots
                 loss(ddp(x), y).backward()
                 optimizer.step()
 
-When a worker is killed, crun starts a new process with its rank. The others drop the step in flight, take the new process
-into the process group (torch.distributed._reconfigure, PyTorch 2.14 or later), hand it model, optimizer, position in the epoch and
-random generators of the rank that has done the most steps, and do the step again. With several nodes the group shrinks to the nodes that
-are left (--nnodes=MIN:MAX), and grows when a node joins. Outside crun, and with an older PyTorch, the same script runs as an ordinary one:
-after a failure crun restarts all workers.
+When a worker is killed, crun starts a new process with the same rank. The others drop the step in flight and take the new
+process into the process group (torch.distributed._reconfigure, PyTorch 2.14 or later). The new process gets model, optimizer,
+position in the epoch and random generators from the rank with the most steps, and all ranks do the step again. With several
+nodes the group shrinks to the remaining nodes (--nnodes=MIN:MAX), and grows when a node joins. Outside crun, and with an older
+PyTorch, the same script runs as an ordinary script: after a failure crun restarts all workers.
 
 Rules for such a script:
-- Collectives of its own belong into `with ddp.step()`, in front of optimizer.step(). An error elsewhere ends the process, and crun
-  starts a new one in its place.
-- Between init_process_group() and Training() it calls no collective: a new process does, and the others do not.
-- A snapshot is loaded in front of Training(), in which a new process takes the state over. After that all ranks compare.
+- Collectives of the script belong into `with ddp.step()`, in front of optimizer.step(). An error elsewhere ends the process, and
+  crun starts a new process in the same place.
+- Between init_process_group() and Training() the script calls no collective: a new process would call the collective, and the
+  others would not.
+- A snapshot is loaded in front of Training(), where a new process takes the state over. Then all ranks compare.
 - Groups made with new_group() are made again in the callback `on_regroup`.
-- A rank that was replaced continues the random numbers of its predecessor, where that ran on the same node; elsewhere those of the rank
-  that its state comes from.
+- A replaced rank continues the random numbers of its predecessor if the predecessor ran on the same node; else the random numbers
+  of the rank that gave the state.
 
-State goes from rank to rank as tensors and a JSON text, never as pickled objects. What a state_dict() contains beside tensors has to be
+State goes from rank to rank as tensors and a JSON text, never as pickled objects. Beside tensors a state_dict() may contain
 numbers, texts, None, lists, tuples and dictionaries.
 
-How peers find each other: each rank writes the handle of its process group to the worker store under the number of the generation, and waits for those of
-all others. The store is that of the first generation, for which the notice "ready" asks crun (proto/worker_notice.h, detail 1); where
-its node is lost, the group is made anew at the store of the next one, in the same process.
+How peers find each other: each rank writes the handle of its process group to the worker store under the number of the
+generation, and waits for the handles of all others. The store is the store of the first generation: the notice "ready" asks crun
+to keep the store (proto/worker_notice.h, detail 1). When the store's node is lost, the same process makes the group anew at the
+store of the next generation.
 
-How a rank leaves a collective whose peers are dead or silent: gloo cannot abort one. A thread that reads crun's notices ends the
-receiving side of the group's connections, by the port numbers that the ranks published with their handles: gloo then reads their end.
-Their sending side stays open, and a copy of each descriptor keeps the connection alive when gloo closes it, until all ranks have met
-again. Otherwise another rank that is writing at that moment gets EPIPE, and gloo (2.13 to 2.15) never completes a send that was queued
-after such an error: its unbound buffers are not signalled. A peer that was killed can still cause this. A rank that gloo keeps in a
-collective after the cut therefore ends itself (exit code 75), and is replaced like the one that failed.
-NCCL's communicators are revoked (abort() does that in a group that can be reconfigured). Collectives of NCCL then end without an error and with incomplete sums, so before optimizer.step()
-applies them, the rank waits for its stream and looks whether the group was whole until then.
+How a rank leaves a collective with dead or silent peers: gloo cannot abort a collective. A thread that reads crun's notices ends
+the receiving side of the group's connections, found by the port numbers that the ranks published with their handles: gloo then
+reads the end. The sending side stays open, and a copy of each descriptor keeps the connection alive when gloo closes the
+connection, until all ranks have met again. Otherwise another rank, writing at the same moment, gets EPIPE, and gloo (2.13 to
+2.15) never completes a send queued after such an error: the unbound buffers are not signalled. A killed peer can still cause such
+an error. A rank kept in a collective by gloo after the cut therefore ends the process (exit code 75), and is replaced like the
+failed rank.
+NCCL's communicators are revoked (by abort() in a reconfigurable group). Collectives of NCCL then end without an error and with
+incomplete sums. So before optimizer.step() applies the sums, the rank waits for its stream and looks whether the group was whole
+until the end of the wait.
 """
 
 import collections
@@ -66,7 +70,7 @@ from datetime import timedelta
 
 
 class _Later(types.ModuleType):
-    """A module that is imported when it is used first: beat(), the notices and stop_requested() need no PyTorch."""
+    """A module imported at first use: beat(), the notices and stop_requested() need no PyTorch."""
 
     def __getattr__(self, name):
         return getattr(importlib.import_module(self.__name__), name)
@@ -91,16 +95,16 @@ _CONFIRM_S = 10.0
 _SLICE_S = 0.1  # between two looks at whether a signal has come
 _BEFORE_LIMIT_S = 60
 _STORE_TIMEOUT = timedelta(seconds=30)
-# Then all nodes have to be ready for the next generation: without enough nodes that may take long.
+# Then all nodes have to be ready for the next generation: without enough nodes the wait may be long.
 _GENERATION_S = 600.0
 _RECONFIGURE = timedelta(seconds=10)
 # And all ranks have to come to their meeting, new processes after their imports.
 _MEETING_S = 600.0
 _CHUNK_BYTES = 64 << 20
-# A thread that is still blocked in a collective so long after the connections of its group were cut stays there.
+# A thread still blocked in a collective so long after the cut of the group's connections stays blocked.
 _STUCK_S = 2.0
 _STUCK_EXIT_CODE = 75
-# NCCL may revoke a communicator beside the program, which PyTorch takes for a failure (pytorch#197465).
+# NCCL may revoke a communicator beside the program, and PyTorch takes the revocation for a failure (pytorch#197465).
 _IN_PROGRESS = "NCCL operation in progress"
 _REVOKE_S = 5.0
 
@@ -109,7 +113,7 @@ Notice.__doc__ = """One record of crun: kind 1 a peer failed, 2 the job is to st
 
 
 class PeerFailed(RuntimeError):
-    """A collective failed because another worker or node did. `rank` is the one that failed, -1 where it is not known."""
+    """A collective failed because another worker or node did. `rank` is the failed rank, -1 if unknown."""
 
     def __init__(self, text, rank=-1):
         super().__init__(text)
@@ -119,7 +123,7 @@ class PeerFailed(RuntimeError):
 # ---- notices of crun
 
 class _Notices:
-    """Reads the notices in a thread; one for the process."""
+    """Reads the notices in a thread, a single thread for the process."""
 
     def __init__(self, fd):
         os.set_inheritable(fd, False)
@@ -131,8 +135,8 @@ class _Notices:
         self.changed = threading.Condition()
         self.generation = int(os.environ.get("CRUN_GENERATION") or os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0)
         self.failed_rank = None  # of the present generation: a peer has failed
-        self.failed_ahead = None  # (generation, rank): the same of one that was announced and that this process is not in yet
-        self.next_place = None   # (generation, environment) of the newest generation that was announced
+        self.failed_ahead = None  # (generation, rank): as above, of an announced generation before this process enters
+        self.next_place = None   # (generation, environment) of the newest announced generation
         self.stop = False
         self.ended = False
         self.cut = lambda place: None  # ends collectives of the present generation; called in the thread
@@ -162,7 +166,7 @@ class _Notices:
             if breaks and self.failed_rank is None:
                 self.failed_rank = notice.rank
             if breaks:
-                with contextlib.suppress(Exception):  # the thread has to go on: the next generation comes through it
+                with contextlib.suppress(Exception):  # the thread has to go on: it brings the next generation
                     self.cut(place)
             if breaks and place:
                 self.next_place = (notice.generation, place)
@@ -173,7 +177,7 @@ class _Notices:
             self.changed.notify_all()
 
     def wait(self, condition, seconds):
-        """What condition() answered when it was true, or when the time was over."""
+        """Waits until condition() is true or the time is over. Returns the last result of condition()."""
         with self.changed:
             self.changed.wait_for(lambda: condition() or self.ended, seconds)
             return condition()
@@ -194,7 +198,7 @@ class _Notices:
 
 
 def _place_of(record, notice):
-    """The environment of this worker in the generation that the notice begins."""
+    """The environment of the worker in the generation begun by the notice."""
     place = {"CRUN_GENERATION": str(notice.generation), "MASTER_PORT": str(notice.detail)}
     if len(record) >= _PLACE.size:
         place.update(zip(_PLACE_NAMES, map(str, _PLACE.unpack_from(record)[5:])))
@@ -219,7 +223,7 @@ def _notices():
 
 def notice_fileno():
     """A descriptor that becomes readable when crun has sent a notice, for selectors and asyncio's add_reader(); read_notice()
-    returns what came. -1 outside crun."""
+    returns the notice. -1 outside crun."""
     n = _notices()
     return n.readable.fileno() if n else -1
 
@@ -241,7 +245,7 @@ _RATE_NS = 1000000000
 
 
 class _Memory:
-    """The memory file that crun gives to each process of this local rank: progress, and random generators by step."""
+    """The memory file that crun gives to each process of a local rank: progress, and random generators by step."""
 
     def __init__(self, fd):
         size = _SLOTS_AT + 2 * _SLOT_BYTES
@@ -262,7 +266,7 @@ class _Memory:
         struct.pack_into("<QQQQ", self.map, 8, *now, *self.earlier)
 
     def keep(self, step, data):
-        """Two slots in turn: the one of the step before stays whole."""
+        """Two slots in turn: the slot of the step before stays whole."""
         at = _SLOTS_AT + step % 2 * _SLOT_BYTES
         if len(data) > _SLOT_BYTES - 16:
             return
@@ -291,7 +295,7 @@ def _memory():
 
 
 def beat(step):
-    """Publishes that this rank has done `step` steps, in memory that crun reads. Training.step() does it by itself. Needs no PyTorch."""
+    """Publishes that the rank has done `step` steps, in memory read by crun. Training.step() calls beat(). Needs no PyTorch."""
     memory = _memory()
     if memory:
         memory.beat(step)
@@ -300,7 +304,7 @@ def beat(step):
 # ---- the process group
 
 def _tcp_sockets():
-    """Copies of this process's TCP sockets; the caller closes them."""
+    """Copies of the process's TCP sockets; the caller closes the copies."""
     found = []
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -330,8 +334,8 @@ def _listening_ports():
 
 
 def _shut_connections(is_selected, how=socket.SHUT_RDWR):
-    """Ends the connections of these addresses (own, peer's): a thread that waits for their data gets an error. Returns copies of their
-    descriptors; the connections last until these are closed."""
+    """Ends the connections whose addresses (own, peer's) are selected: a thread waiting for their data gets an error. Returns
+    copies of the descriptors; the connections last until the copies are closed."""
     shut = []
     for s in _tcp_sockets():
         try:
@@ -351,7 +355,7 @@ def _close_all(sockets):
 
 
 def _peers_of_port(port):
-    """The addresses of all connections that lead to this port."""
+    """The addresses of all connections to a port."""
     peers = set()
     for s in _tcp_sockets():
         with s, contextlib.suppress(OSError):
@@ -362,7 +366,7 @@ def _peers_of_port(port):
 # ---- a thread that a collective keeps
 
 _COLLECTIVE_PARTS = ("distributed", "autograd", "nn/parallel")
-_COLLECTIVE_FOLDERS = None  # those of torch
+_COLLECTIVE_FOLDERS = None  # the folders of torch
 
 
 def _collective_folders():
@@ -370,7 +374,7 @@ def _collective_folders():
 
 
 def _switches(thread):
-    """How often this thread of the process has begun or ended to run; None: it is running, or has ended."""
+    """Number of times that a thread of the process has begun or ended to run; None: the thread is running, or has ended."""
     try:
         with open(f"/proc/self/task/{thread}/status") as status:
             fields = dict(line.split(":", 1) for line in status)
@@ -382,7 +386,7 @@ def _switches(thread):
 
 
 def _is_in_collective(ident):
-    """Whether what this thread called last is a function of torch.distributed, DistributedDataParallel or the backward pass."""
+    """Whether the last call of a thread is a function of torch.distributed, DistributedDataParallel or the backward pass."""
     frame = sys._current_frames().get(ident)
     return frame is not None and (frame.f_code.co_filename.startswith(_collective_folders()) or
                                   frame.f_code is Training._exchange_stop.__code__)
@@ -393,7 +397,7 @@ def _store_address(environment):
 
 
 class _Group:
-    """The default process group of this process, which changes its members with each generation of the job."""
+    """The default process group of the process, with new members in each generation of the job."""
 
     def __init__(self, backend, options, notices):
         self.backend, self.options, self.notices = backend, options, notices
@@ -402,17 +406,17 @@ class _Group:
         self.own_ports = set()
         self.ports = set()
         self.training = None
-        self.members = []  # what each rank published
+        self.members = []  # published by each rank
         self.is_cut = False
         self.cut_connections = []  # copies of their descriptors
-        self.thread = threading.get_ident(), threading.get_native_id()  # that calls the collectives
-        self.watched = None  # the generation whose cut is followed by a look at that thread
+        self.thread = threading.get_ident(), threading.get_native_id()  # calls the collectives
+        self.watched = None  # generation of the last cut: a look at the thread follows
         notices.cut = self._cut
 
     def _cut(self, place):
-        self.is_cut = True  # first: what ends by the next lines is looked at afterwards
+        self.is_cut = True  # first: collectives ended by the next lines are checked afterwards
         if place and self.store_address not in (None, _store_address({**os.environ, **place})):
-            _close_all(_shut_connections(lambda own, peer: peer in self.store_peers))  # its host may be silent
+            _close_all(_shut_connections(lambda own, peer: peer in self.store_peers))  # the store's host may be silent
         if self.backend == "nccl":
             if dist.is_initialized():
                 dist.group.WORLD.abort()
@@ -423,7 +427,7 @@ class _Group:
                 threading.Thread(target=self._end_when_stuck, args=(self.watched,), name="crun-cut", daemon=True).start()
 
     def _end_when_stuck(self, generation):
-        """Ends the process when its thread has been blocked in one collective for _STUCK_S since the cut. A thread that computes, reads
+        """Ends the process when the thread has been blocked in a collective for _STUCK_S since the cut. A thread that computes, reads
         data, or waits for the next generation is left alone."""
         ident, native = self.thread
         before, since = None, time.monotonic()
@@ -438,13 +442,13 @@ class _Group:
             time.sleep(_SLICE_S)
 
     def _open(self):
-        """Makes the group at the store that the environment names, unless it is there already."""
+        """Makes the group at the store named by the environment, unless there is a group already."""
         address = _store_address(os.environ)
         if address == self.store_address:
             return
         if dist.is_initialized():
             if self.training:
-                self.training.unwrap()  # first: a reducer that has the group last can block (it ends it with the interpreter's lock held)
+                self.training.unwrap()  # first: a reducer that holds the group last can block (holding the interpreter's lock)
             dist.destroy_process_group()
         before = _listening_ports()
         self.store = dist.TCPStore(*address, is_master=False, wait_for_workers=False, timeout=_STORE_TIMEOUT)
@@ -455,14 +459,14 @@ class _Group:
         self.store_address = address
 
     def _exchange(self, key, text):
-        """Publishes a text and returns those of all ranks. A newer generation ends the wait."""
+        """Publishes a text and returns the texts of all ranks. A newer generation ends the wait."""
         delay_s, until = 0.001, time.monotonic() + _MEETING_S
         prefix, rank, n = f"crun/{self.notices.generation}/{key}/", int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.store.set(prefix + str(rank), text)
         texts = []
         for peer in range(n):
             while not self.store.check([prefix + str(peer)]):
-                delay_s = min(1.2 * delay_s, 0.02)  # a new process may import for seconds, and needs the processor for that
+                delay_s = min(1.2 * delay_s, 0.02)  # a new process may import for seconds, and needs the processor
                 if self.notices.wait(lambda: self.notices.failed_rank is not None, delay_s):
                     raise PeerFailed("another worker failed while the group was formed", self.notices.failed_rank)
                 if time.monotonic() > until:
@@ -478,14 +482,14 @@ class _Group:
         mine = {"handle": dist._get_reconfigure_handle(), "ports": sorted(self.own_ports),
                 "step": self.training.steps if self.training else -1}
         self.members = [json.loads(text) for text in self._exchange("member", json.dumps(mine))]
-        _close_all(self.cut_connections)  # no rank that is here writes to them
+        _close_all(self.cut_connections)  # no rank at the meeting writes to old connections
         self.ports = {port for member in self.members for port in member["ports"]}
         self._connect()
-        self.check()  # a notice that came before all connections were there has not cut them: nothing would end a wait on them
+        self.check()  # a notice before the last connection was made has not cut all: nothing would end a wait
 
     def _connect(self):
-        """Makes the connections of the group. PyTorch may refuse while NCCL still revokes those of the generation before: then again, and
-        after _REVOKE_S a new process takes this one's place."""
+        """Makes the connections of the group. PyTorch may refuse while NCCL still revokes the connections of the generation before: try
+        again, and after _REVOKE_S leave the place to a new process."""
         until = time.monotonic() + _REVOKE_S
         while True:
             try:
@@ -503,7 +507,7 @@ class _Group:
                 os._exit(_STUCK_EXIT_CODE)
 
     def check(self):
-        """Raises PeerFailed unless all collectives that have ended so far did so with the data of all ranks."""
+        """Raises PeerFailed unless all collectives ended so far had the data of all ranks."""
         error = None
         if self.backend == "nccl":
             torch.cuda.current_stream().synchronize()
@@ -512,21 +516,21 @@ class _Group:
             raise PeerFailed("another worker failed")
 
     def has_state(self):
-        """Whether there is a rank that was in the job before this generation."""
+        """Whether some rank was in the job before the present generation."""
         return max(member["step"] for member in self.members) >= 0
 
     def source(self):
-        """The rank that has the newest state; None: all are new, or all have the same."""
+        """The rank with the newest state; None: all ranks are new, or all have the same state."""
         steps = [member["step"] for member in self.members]
         return None if min(steps) == max(steps) else steps.index(max(steps))
 
     def behind(self):
-        """The ranks that take the state over."""
+        """The ranks to take the state over."""
         newest = max(member["step"] for member in self.members)
         return [rank for rank, member in enumerate(self.members) if member["step"] < newest]
 
     def next_generation(self):
-        """Waits for crun's decision and takes on what it names."""
+        """Waits for crun's decision and enters the generation decided."""
         n = self.notices
         until = time.monotonic() + _GENERATION_S
         while not n.wait(lambda: n.next_place or n.stop or n.ended, _SLICE_S) and not _stop_seen:
@@ -542,7 +546,7 @@ class _Group:
             self.is_cut = False
 
     def is_peer_failure(self, error):
-        """Whether crun confirms that a peer's failure is behind this error."""
+        """Whether crun confirms a peer's failure as the cause of the error."""
         if not isinstance(error, RuntimeError):
             return False
         text = str(error)
@@ -556,7 +560,7 @@ _group = None
 
 
 def _why_not(backend):
-    """Why the group cannot be changed in place; None: it can."""
+    """Reason why the group cannot be changed in place; None: no obstacle."""
     if not hasattr(dist, "_reconfigure"):
         return f"PyTorch {torch.__version__} cannot change a process group in place (2.14 can)"
     if ":" in backend:
@@ -567,8 +571,8 @@ def _why_not(backend):
 
 
 def init_process_group(backend=None, **options):
-    """Like torch.distributed.init_process_group(), with the ranks and the address that crun gives. The group can take in new members
-    while this process goes on: see Training. Without crun or with a PyTorch that cannot do that it is torch's own function."""
+    """Like torch.distributed.init_process_group(), with ranks and address from crun. The group can take in new members while the
+    process goes on: see Training. Without crun, or with an older PyTorch, the same as torch's own function."""
     global _group
     notices = _notices()
     if notices is None or "RANK" not in os.environ or {"init_method", "store", "rank", "world_size"} & set(options):
@@ -672,7 +676,7 @@ def _broadcast_piece(piece, dtype, source, device, is_source):
         sum(t.numel() for t in piece), dtype=dtype, device=device)
     if flat.numel() == 0:
         return
-    # bool and others that a backend may not know travel as bytes
+    # bool and other types unknown to some backends travel as bytes
     dist.broadcast(flat.view(torch.uint8), source)
     if not is_source:
         at = 0
@@ -696,7 +700,7 @@ def _outline(value):
         return [_outline(v) for v in value]
     if isinstance(value, float):
         return float(value).hex()
-    return json.dumps(value) if isinstance(value, (str, int)) else str(value)  # of an enum the value, as it is sent
+    return json.dumps(value) if isinstance(value, (str, int)) else str(value)  # of an enum the value, as sent
 
 
 # ---- random generators
@@ -723,7 +727,7 @@ def _set_random_state(state):
 
 
 def _pack(state):
-    """The bytes that stay in crun's memory file: a text and the tensors, one after the other."""
+    """The bytes for crun's memory file: a text, then the tensors in turn."""
     tensors = []
     text = json.dumps(_encode(state, "random", tensors)).encode()
     return struct.pack("<I", len(text)) + text + b"".join(t.cpu().contiguous().view(torch.uint8).numpy().tobytes() for t in tensors)
@@ -742,13 +746,13 @@ def _unpack(data):
 
 # ---- samples
 
-# Arguments of a DataLoader that _Samples has values of its own for; all others are the user's.
+# Arguments of a DataLoader set by _Samples; all others are the user's.
 _OWN_ARGUMENTS = {"batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "generator"}
-_inner_loaders = weakref.WeakKeyDictionary()  # the user's loader: the one that loads in its place
+_inner_loaders = weakref.WeakKeyDictionary()  # the user's loader: the inner loader in its place
 
 
 class _Samples:
-    """The samples of an epoch, dealt to the ranks as DistributedSampler and DataLoader do, from a position on that all ranks share."""
+    """The samples of an epoch, dealt to the ranks as DistributedSampler and DataLoader do, from a common position on."""
 
     def __init__(self, loader, epoch, position):
         b = loader.batch_sampler
@@ -768,7 +772,7 @@ class _Samples:
         return n - n % self.batch_size if self.drop_batch else n
 
     def own(self):
-        """Those of them that this rank uses: as many on all ranks, so samples from the beginning of the list may be used again."""
+        """The samples of the own rank: as many on all ranks, so samples from the beginning of the list may be used again."""
         g = torch.Generator().manual_seed(self.seed)
         order = torch.randperm(self.n_samples, generator=g).tolist() if self.shuffle else list(range(self.n_samples))
         world_size = dist.get_world_size()
@@ -777,8 +781,8 @@ class _Samples:
         return own[dist.get_rank():n:world_size]
 
     def batches(self):
-        """(batch, how many samples all ranks use with it). Unless the loader has a generator, those of the process are left alone. One inner
-        loader for each of the user's: its processes may be persistent."""
+        """(batch, number of samples that all ranks use with the batch). Unless the loader has a generator, the process's generators are left
+        alone. A single inner loader for each loader of the user: the loader's processes may be persistent."""
         old, position = self.loader, self.position
         if old not in _inner_loaders:
             names = inspect.signature(torch.utils.data.DataLoader.__init__).parameters
@@ -807,8 +811,8 @@ def _on_stop(signum, frame):
 
 
 class _Limit:
-    """The end of the job's time in Slurm. The variable has it as it was at the start (seconds since 1970); `scontrol update
-    TimeLimit=` moves it, so that a thread asks Slurm once it is near, in rank 0 alone: each question is one to the controller."""
+    """The end of the job's time in Slurm. The variable has the end as of the start of the job (seconds since 1970), and `scontrol
+    update TimeLimit=` moves the end. So a thread asks Slurm near the end, in rank 0 alone: each question goes to the controller."""
 
     def __init__(self):
         end = os.environ.get("SLURM_JOB_END_TIME", "")
@@ -861,8 +865,9 @@ def _catch_stop():
 
 def stop_requested():
     """Whether the job is to save its state and end: after SIGTERM, after SIGUSR1 (Slurm's --signal=USR1@SECONDS), or a minute before the end of
-    the job's time in Slurm. All ranks get the same answer at the same step. With Training it costs nothing; without, it is a
-    collective that every rank has to call. False outside crun. From the first call on these signals do not end the process."""
+    the job's time in Slurm. All ranks get the same answer at the same step. With Training the call costs nothing; without
+    Training the call is a collective that every rank has to make. False outside crun. From the first call on both signals do not
+    end the process."""
     if not _notices():
         return False
     _catch_stop()
@@ -882,8 +887,8 @@ def _device():
 # ---- training
 
 class Training:
-    """DistributedDataParallel around `model`, and what belongs to its state: the optimizer, and under names of your choice anything with
-    state_dict() and load_state_dict() (scheduler=..., ema=...). Call it like the model.
+    """DistributedDataParallel around `model`, and the rest of the state: the optimizer, and under names of your choice anything with
+    state_dict() and load_state_dict() (scheduler=..., ema=...). Call a Training like the model.
 
     on_regroup: called with the Training after each change of the group, to make other groups again.
     ddp: further arguments of DistributedDataParallel, as a dictionary."""
@@ -895,15 +900,15 @@ class Training:
         self.steps = 0            # done, by all ranks together
         self.epoch = 0
         self.position = 0         # how many samples of the epoch are used
-        self.n_regroups = 0       # how often the group has changed since this process began
+        self.n_regroups = 0       # number of changes of the group since the process began
         self.stop_agreed = False
-        self.is_applied = False   # optimizer.step() was called in this step
+        self.is_applied = False   # optimizer.step() was called in the present step
         self.ddp = None
-        self.order = []           # in which gradients became ready, as indices of parameters
+        self.order = []           # order of gradients becoming ready, as indices of parameters
         self.order_hooks = []
         self.pending_stop = None
         self.taken = 0
-        self.taken_from = None    # since the last change of the group: the rank that the others' state is from
+        self.taken_from = None    # since the last change of the group: the rank that gave the others their state
         optimizer.register_step_pre_hook(self._before_applied)
         optimizer.register_step_post_hook(self._on_applied)
         self._keep()
@@ -930,7 +935,7 @@ class Training:
         return [b for b in self.module.buffers() if b is not None]
 
     def _keep(self):
-        """What a step changes before optimizer.step(): kept at the end of each, and taken back when a step is dropped."""
+        """Keeps the state that a step changes before optimizer.step(), at the end of each step. A dropped step takes the state back."""
         self.kept_buffers = [b.detach().clone() for b in self._buffers()]
         self.kept_random = _random_state()
         memory = _memory() if _group else None
@@ -939,14 +944,14 @@ class Training:
         beat(self.steps)
 
     def _digest(self):
-        """A text for each part of the state that is the same on all ranks: all but buffers and random generators."""
+        """A text for each part of the state common to all ranks: all but buffers and random generators."""
         parts = {name: part.state_dict() for name, part in self.parts.items()}
         parts["model"] = list(self.module.parameters())
         parts["progress"] = [self.steps, self.epoch, self.position]
         return {name: hashlib.sha256(json.dumps(_outline(value)).encode()).hexdigest()[:16] for name, value in parts.items()}
 
     def _are_replicas_equal(self):
-        """After a take-over: whether the ranks that took the state over still have it. False: the group has changed meanwhile."""
+        """After a take-over: whether the ranks that took the state over still have the state. False: the group has changed meanwhile."""
         source, self.taken_from = self.taken_from, None
         if source is None:
             return True
@@ -986,7 +991,7 @@ class Training:
 
     def _enter(self, is_next):
         """Meets, takes the state over, and wraps the model; again, when a peer fails meanwhile. PeerFailed: there is no next
-        generation for this process."""
+        generation for the process."""
         while True:
             if is_next:
                 _group.next_generation()
@@ -1003,11 +1008,11 @@ class Training:
                 return
             except RuntimeError as error:
                 if _group.training is not self or not _group.is_peer_failure(error):
-                    raise  # a new process that cannot come in: crun starts another one
+                    raise  # a new process cannot come in: crun starts another
             is_next = True
 
     def _learn_ports(self):
-        """Groups that the callback has made listen on ports of their own."""
+        """Groups made by the callback listen on further ports."""
         if _group.backend == "gloo":
             _group.own_ports |= self._new_ports()
             for text in _group._exchange("ports", json.dumps(sorted(_group.own_ports))):
@@ -1048,15 +1053,15 @@ class Training:
         self.pending_stop = None
         options = dict(self.options)
         if _group and _group.has_state():
-            options["init_sync"] = False  # an interrupted one would leave parameters of two steps
+            options["init_sync"] = False  # an interrupted sync would leave parameters of two steps
         self.ddp = torch.nn.parallel.DistributedDataParallel(self.module, **options)
         if _group and self.order:
             self._replay_order()
         elif _group:
             self._record_order()
 
-    # The reducer fills its buckets in the order of declaration in its first step, and from then on in the order in which
-    # gradients became ready in that one. The order of addition depends on it, so a new reducer learns the order of the old one.
+    # In its first step the reducer fills its buckets in the order of declaration, and later in the order of gradients becoming
+    # ready in the first step. The order of addition depends on the buckets, so a new reducer learns the order of the old reducer.
 
     def _trained(self):
         return [p for p in self.module.parameters() if p.requires_grad]
@@ -1076,7 +1081,7 @@ class Training:
             self.order = self.seen_order
 
     def _replay_order(self):
-        """One backward pass of zeros, parameter by parameter."""
+        """A backward pass of zeros, parameter by parameter."""
         parameters = self._trained()
         if len(self.order) != len(parameters) or self.options.get("find_unused_parameters") or self.options.get("static_graph"):
             return
@@ -1089,7 +1094,7 @@ class Training:
     # -- steps
 
     def epochs(self, first, last):
-        """Like range(first, last), from the epoch on in which the other ranks are."""
+        """Like range(first, last), from the epoch of the other ranks on."""
         if self.epoch < first:
             self.epoch, self.position = first, 0
         if self.ddp is None and dist.is_initialized():
@@ -1099,10 +1104,10 @@ class Training:
             yield epoch
             if self.epoch == epoch:
                 self.epoch, self.position = epoch + 1, 0
-        self.unwrap()  # a reducer that outlives the group can block the process (see _Group._open); the module itself is called from now on
+        self.unwrap()  # a reducer that outlives the group can block the process (see _Group._open); the module is called from here on
 
     def batches(self, loader):
-        """The batches of this epoch that are left. After a change of the group it goes on from the position that the ranks share."""
+        """The rest of the epoch's batches. After a change of the group the iterator goes on from the common position of the ranks."""
         if not _group:
             sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
             if hasattr(sampler, "set_epoch"):
@@ -1124,7 +1129,7 @@ class Training:
 
     @contextlib.contextmanager
     def step(self):
-        """One step of training. A peer's failure in it is dealt with before it returns: the step is done again by the next batch of batches()."""
+        """A step of training. A peer's failure in the step is handled before the end of `with`: the next batch of batches() does the step again."""
         try:
             yield self
             self._commit()
@@ -1136,13 +1141,13 @@ class Training:
 
     def _recover(self):
         if self.is_applied:
-            self._commit()  # the parameters are those of the next step already: this one is done
+            self._commit()  # the parameters already belong to the next step: the present step is done
         self.taken = 0
         self._roll_back()
         self._enter(True)
 
     def _exchange_stop(self):
-        """Starts one small sum, and reads that of the step before: all ranks read the same at the same step."""
+        """Starts a small sum, and reads the sum of the step before: all ranks read the same at the same step."""
         if not _group:
             return
         if self.pending_stop:
