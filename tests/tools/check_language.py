@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The language of the C and CUDA sources outside tests, and of the manual pages, measured.
+"""The language of the C and CUDA sources outside tests, of the Python package, and of the manual pages, measured.
 
  - Dialect: words of the list below per 1,000 words of comment, for each folder and in total. Comments are
    technical English: they name the actor (worker, agent, guardian, crund) instead of "who" and the system's verb
@@ -9,21 +9,25 @@
    cannot be told apart in a backtrace or found with grep.
  - External functions and structs that are defined twice.
 
- - Pointing words ("it", "that", "which", "one", ...) per 1,000 words of comment, for each file that is new since
-   POINTING_BASE or changed since then by more than moves: a reader searches for what such a word stands for.
+ - Pointing words ("it", "that", "which", "one", ...) per 1,000 words of comment, and of docstring in Python, for each file
+   that is new since POINTING_BASE or changed since then by more than moves: a reader searches for what such a word
+   stands for. Without git, or when the clone does not reach that commit, nothing is counted.
 
 Usage: check_language.py [--words] [--names]     --words and --names list each finding with its place
        check_language.py --pointing [PATH...]    the rate of each file that is bound, worst first, or of these files
 """
 
 import argparse
+import ast
 import collections
+import io
 import os
 import re
 import subprocess
 import sys
+import tokenize
 
-from tree import ROOT, sources
+from tree import ROOT, files, sources
 
 DIALECT = re.compile(r"\b(?:who|whom|whose|whoever|nobody|somebody|everybody|anybody|says?|said|tells?|told|hears?|heard|"
                      r"strangers?|neighbours?)\b", re.I)
@@ -127,23 +131,34 @@ def pointing_bounds(paths):
     return bounds
 
 
-def pointing_rates(texts, bounds):
+def python_comments(text):
+    """All comments and docstrings."""
+    found = [t.string for t in tokenize.generate_tokens(io.StringIO(text).readline) if t.type == tokenize.COMMENT]
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            found.append(ast.get_docstring(node) or "")
+    return found
+
+
+def pointing_rates(bounds):
     """(rate, words, bound, path) of each file with enough words, worst first."""
     rates = []
     for path, bound in bounds.items():
-        comment = "\n".join(text for _, text in comments(texts[path]))
+        text = (ROOT / path).read_text()
+        comment = "\n".join(python_comments(text) if path.endswith(".py") else [c for _, c in comments(text)])
         words = len(WORD.findall(comment))
         if words >= POINTING_WORDS:
             rates.append((1000 * len(POINTING.findall(comment)) / words, words, bound, path))
     return sorted(rates, reverse=True)
 
 
-def print_pointing(texts, listed=None):
-    bounds = {path: POINTING_MAX_NEW for path in listed} if listed else pointing_bounds(texts)
+def print_pointing(listed=None):
+    paths = {*sources(), *(p for p in files() if re.match(r"python/.*\.py$", p))}
+    bounds = {path: POINTING_MAX_NEW for path in listed} if listed else pointing_bounds(paths)
     if bounds is None:
         print(f"pointing words: not checked, since the clone does not reach {POINTING_BASE[:7]}")
         return True
-    rates = pointing_rates(texts, bounds)
+    rates = pointing_rates(bounds)
     above = [r for r in rates if r[0] > r[2]]
     for rate, words, bound, path in rates if listed is not None else above:
         print(f"  {path:50} {rate:5.1f} of {words:5} words ({bound})")
@@ -205,7 +220,7 @@ def main():
     args = parser.parse_args()
     texts = {path: (ROOT / path).read_text() for path in sources()}
     if args.pointing is not None:
-        print_pointing(texts, args.pointing)
+        print_pointing(args.pointing)
         return 0
     found = functions(texts)
     checks = [print_dialect(dialect(texts, args.words)), print_printed(texts), print_shared(found, args.names), print_twice(texts, found)]
