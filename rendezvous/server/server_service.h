@@ -10,6 +10,8 @@
  * Services are started, asked and given turns in the order of the list, and drained, stopped and destroyed in reverse. A verb
  * other than destroy() may be NULL: the service has no such part. A service knows the loop and no other service; two services
  * share only a callback given by compose_uv.c.
+ *
+ * A new service is a file with a function that calls server_add_service() (server_impl_uv.h), and a row in the table of compose_uv.c.
  */
 
 #include <stdbool.h>

@@ -207,13 +207,15 @@ const struct server_service *server_service_of(const struct server *s, enum serv
 
 int server_admit(struct server *s, const void *behind, int fd, const struct conn_owner *owner, bool for_agent)
 {
-    unsigned i = 0;
+    bool is_behind = !behind;
 
-    while (behind && s->services[i++].self != behind)
-        ;
-    while (!s->services[i].admit) /* the store does */
-        i++;
-    return s->services[i].admit(s->services[i].self, fd, owner, for_agent);
+    for (unsigned i = 0; i < s->n_services; i++) {
+        if (is_behind && s->services[i].admit)
+            return s->services[i].admit(s->services[i].self, fd, owner, for_agent);
+        is_behind = is_behind || s->services[i].self == behind;
+    }
+    (void)close(fd); /* nothing was sent on it */
+    return -EOPNOTSUPP;
 }
 
 bool server_make_room(struct server *s, enum admission_place place)
