@@ -523,7 +523,7 @@ static void attach_connection(struct rounds *r, struct rounds_node *n, const str
     if (n->session)
         conn_end(r, n->session);
     node_set_session(n, event->session);
-    n->pending_start = -1; /* the hello counts all views of the old connection, now closed */
+    n->pending_start = -1; /* the hello knows the result of all views sent over the closed connection */
     n->attempt = event->hello->attempt;
     node_set_traits(n, n->member, n->quiet, event->hello->takes_messages); /* takes_messages is not saved */
     text_copy(n->addr, sizeof(n->addr), event->hello->addr);

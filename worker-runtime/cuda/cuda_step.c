@@ -337,7 +337,7 @@ static cudaError_t relu_linear_backward(const struct cuda_queue *q, const struct
     return r == cudaSuccess ? cuda_relu_backward(q, (size_t)n * (size_t)in, relu->y, relu->dx, relu->dx) : r;
 }
 
-/* The weights of the last layer in backward order go on compute; all others on side, beside the next layers. */
+/* Weight gradients of the last layer in backward order run on compute, all others on side, beside the next layers. */
 static cudaError_t backward_weights(struct backend_trainer *t, size_t i, int n)
 {
     const struct cuda_layer *l = &t->layers[i];
