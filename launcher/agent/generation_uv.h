@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * One generation of workers on crun's side: the guardian, the notice sockets, and the worker store if it is served here.
- * Created with all workers ordered, destroyed when no process of it is left.
+ * A generation of workers on crun's side: the guardian, the notice sockets, and the worker store if served here.
+ * Created with all workers ordered, destroyed when no process of the generation is left.
  */
 
 #include <stdbool.h>
@@ -29,7 +29,7 @@ struct kept_guardian {
     int link;
 };
 
-/* What the generations of a job share, and their callbacks. */
+/* Common data of the generations of a job, and their callbacks. */
 struct generation_host {
     uv_loop_t *loop;
     const struct agent_config *config;
@@ -38,8 +38,8 @@ struct generation_host {
     struct output *output;
     const struct death_notice
         *death_notice;          /* for the guardian in the next generation; NULL: no rendezvous */
-    uint64_t lease_end_ns;      /* no worker may run from then on, by boot_ns(); 0: no limit */
-    bool warm;                  /* workers are forked by a zygote, if that is possible */
+    uint64_t lease_end_ns;      /* end of the time for workers, by boot_ns(); 0: no limit */
+    bool warm;                  /* workers are forked by a zygote, if possible */
     struct kept_guardian *kept; /* for the next generation to take */
     void (*on_report)(void *data, const struct guardian_report *report);
     void (*on_lost)(void *data); /* once, if the link ends before GUARDIAN_EMPTY */
@@ -52,24 +52,24 @@ struct generation {
     uint32_t number;
     char *attempt_dir;     /* NULL: no files */
     bool has_flat_files;   /* see struct plan */
-    struct server *server; /* the worker store, if this node serves it for this generation alone; or NULL */
-    int held_port;     /* a socket that keeps a port free for a store that the first worker opens; or -1 */
-    int *notice_fds;   /* crun's ends, one for each worker */
-    bool *keeps_store; /* per worker: its last NOTICE_READY asked for it (READY_KEEPS_STORE) */
+    struct server *server; /* the worker store, if served here for the generation alone; or NULL */
+    int held_port;         /* a socket that keeps a port free for the first worker's store; or -1 */
+    int *notice_fds;       /* crun's ends, for each worker */
+    bool *keeps_store;     /* per worker: the last NOTICE_READY asked to keep the store (READY_KEEPS_STORE) */
     struct notice_listener **listeners; /* of the notice sockets, where workers may be replaced; else NULL */
     int n_workers;
     pid_t guardian;             /* 0 once reaped */
-    int link;                   /* -1 until it exists */
-    struct order_queue *unsent; /* what the link did not take yet; NULL: nothing */
-    bool empty;                 /* the guardian has reported it */
-    bool is_guardian_ending;    /* it has reported that, too */
+    int link;                   /* -1: none yet */
+    struct order_queue *unsent; /* orders not yet taken by the link; NULL: none */
+    bool empty;                 /* the guardian has reported GUARDIAN_EMPTY */
+    bool is_guardian_ending;    /* GUARDIAN_EMPTY announced the end of the guardian */
     uv_poll_t poll;             /* of the link */
 };
 
 /*
- * Starts a generation with these ranks on the host's loop; the host must live as long. It takes what it needs from files,
- * and owns store afterwards, which may be NULL. Returns 0, or -errno with a line logged and nothing left behind; the
- * caller then still owns the store.
+ * Starts a generation with the ranks of the assignment on the host's loop; the host must live as long. The generation takes
+ * folders and descriptors from files, and owns store (may be NULL) afterwards. Returns 0, or -errno with a line logged and
+ * nothing left behind; after an error the caller still owns the store.
  */
 int generation_create(struct generation **ret, const struct generation_host *host, uint32_t number,
                       int restarts, const struct rank_assignment *assignment, struct attempt_files *files,
@@ -78,21 +78,21 @@ int generation_create(struct generation **ret, const struct generation_host *hos
 /* Sends an order to the guardian, behind all orders before it. */
 void generation_order(struct generation *g, const struct guardian_order *order);
 
-/* Lets the guardian know host->lease_end_ns, which has changed. */
+/* Sends the changed host->lease_end_ns to the guardian. */
 void generation_pass_lease_on(struct generation *g);
 
-/* Stops the store, where it is served here: the next one may need its port. */
+/* Stops the store, if served here: the next store may need the port. */
 void generation_close_store(struct generation *g);
 
-/* Moves the store out of the generation, so that the next one can have it; NULL: it is not served here. The caller owns
- * it. */
+/* Moves the store out of the generation, for the next generation; NULL: not served here. The caller owns
+ * the store. */
 struct server *generation_take_store(struct generation *g);
 
 /*
- * Makes it the next generation with the ranks of the assignment and this store, which it owns afterwards (NULL: another
- * node serves it): a new process for each of the `failed` workers (their processes have been reaped), and a notice to
- * the others about `cause_rank`. The guardian reports the new ones as it did the first. Returns 0, or -errno with a line logged: part of it may have been done, so the workers have to be
- * stopped.
+ * Turns g into the next generation, with the ranks of the assignment and with store, owned by g afterwards (NULL: another
+ * node serves the store). Each of the `failed` workers (already reaped) gets a new process, and the others get a notice about
+ * `cause_rank`. The guardian reports the new processes like the first. Returns 0, or -errno with a line logged: a part of the
+ * work may have been done, so the workers have to be stopped.
  */
 int generation_replace(struct generation *g, uint32_t number, int restarts,
                        const struct rank_assignment *assignment, struct attempt_files *files,
@@ -101,11 +101,11 @@ int generation_replace(struct generation *g, uint32_t number, int restarts,
 /* The job has ended: the guardian may end meanwhile, if no worker is left. */
 void generation_dismiss_guardian(struct generation *g);
 
-/* The job has ended: ends the guardian that no generation has, waiting for it. */
+/* The job has ended: ends the guardian without a generation, and waits for its end. */
 void generation_end_guardian(struct kept_guardian *kept);
 
-/* Sends a notice to one worker; dropped when it does not read. */
+/* Sends a notice to a worker; dropped when the worker does not read. */
 void generation_notify(struct generation *g, int worker, const struct worker_notice *notice);
 
-/* Stops the store and closes everything. Frees itself when libuv has closed its handles. NULL is fine. */
+/* Stops the store and closes everything. Frees g when libuv has closed the handles. NULL is fine. */
 void generation_destroy(struct generation *g);

@@ -1,9 +1,9 @@
 /*
- * Happy path: the process is started in a session of its own, its output is read from a pipe, it exits with 0; crun reaps
- * it with its other children and calls health_check_reaped().
+ * Happy path: the process is started in a session of its own, the output is read from a pipe, the process exits with 0; crun
+ * reaps the process with its other children and calls health_check_reaped().
  *
- * Ways it fails: another exit code, a signal, no end within the time (the session gets SIGKILL, and the check has failed at
- * once: a process that waits for a driver may not end on that), no process at all.
+ * Ways to fail: another exit code, a signal, no end within the time, no process at all. At the end of the time the session
+ * gets SIGKILL and the check has failed at once, because a process waiting for a driver may not end on SIGKILL.
  */
 
 #include "launcher/agent/health_check_uv.h"
@@ -30,8 +30,8 @@
 #include "launcher/util/strlist.h"
 
 enum {
-    KEPT_MAX = 64 << 10, /* bytes of its output */
-    SHOWN_MAX = 200,     /* lines of it */
+    KEPT_MAX = 64 << 10, /* bytes of output */
+    SHOWN_MAX = 200,     /* lines of output */
     LINE_SIZE = 512,
     LAST_LINE_MAX = 120, /* of the reason */
     APPEND_MS = 250,
@@ -44,14 +44,14 @@ struct health_check {
     int pipe;
     uv_poll_t poll;
     uv_timer_t deadline;
-    int n_open; /* handles that libuv has not closed */
+    int n_open; /* handles not yet closed by libuv */
     struct buf kept;
     char line[LINE_SIZE], last[LINE_SIZE];
     size_t n_line;
     int n_shown;
 };
 
-/* Of the last built-in check of this process that succeeded: a GPU that is missing later is a failure. */
+/* Number of GPUs in the process's last successful built-in check: a GPU missing later is a failure. */
 static int n_gpus_known = -1;
 
 /* ---- output ---- */
@@ -74,7 +74,7 @@ static void take_check_output(struct health_check *c, const char *bytes, size_t 
 {
     size_t room = KEPT_MAX - buf_size(&c->kept);
 
-    (void)buf_append(&c->kept, bytes, n < room ? n : room); /* without memory these bytes are only shown */
+    (void)buf_append(&c->kept, bytes, n < room ? n : room); /* without memory the bytes are only shown */
     for (size_t i = 0; i < n; i++) {
         bool is_end = bytes[i] == '\n' || bytes[i] == '\r';
 
@@ -101,7 +101,7 @@ static void on_check_output(uv_poll_t *poll, int status, int events)
 
     read_check_output(c);
     if (status < 0 || (events & UV_DISCONNECT && read(c->pipe, &byte, 0) == 0))
-        (void)uv_poll_stop(poll); /* its end is reported by the kernel */
+        (void)uv_poll_stop(poll); /* the kernel reports the end of the process */
 }
 
 /* ---- the log file ---- */
@@ -117,7 +117,7 @@ static void append_health_log(void *data)
     struct health_log *l = data;
 
     (void)logs_append(&l->logs, l->name, (const char *)buf_bytes(&l->text),
-                      buf_size(&l->text)); /* its lines were shown */
+                      buf_size(&l->text)); /* the lines were shown */
 }
 
 static void drop_health_log(void *data)
@@ -154,7 +154,7 @@ static void keep_output(struct health_check *c)
     l->text = c->kept;
     c->kept = (struct buf){0};
     if (logs_copy(&l->logs, c->config.logs) < 0 || side_thread_submit(&call, c->config.loop, &task) != 0)
-        drop_health_log(l); /* without a thread the log lacks it */
+        drop_health_log(l); /* without a thread the log lacks the output */
 }
 
 /* ---- the end ---- */
@@ -177,11 +177,11 @@ static void free_check(struct health_check *c)
     uv_close((uv_handle_t *)&c->deadline, on_check_closed);
 }
 
-/* The session of the check: what it started is killed with it. */
+/* Kills the session of the check, with all processes in the session. */
 static void kill_check(struct health_check *c)
 {
     if (c->pid > 0)
-        (void)kill(-c->pid, SIGKILL); /* it is there until it has been reaped */
+        (void)kill(-c->pid, SIGKILL); /* the process exists until reaped */
     c->pid = 0;
 }
 
@@ -244,7 +244,7 @@ bool health_check_reaped(struct health_check *c, pid_t pid, int status)
 
     if (!c || pid != c->pid)
         return false;
-    (void)kill(-pid, SIGKILL); /* what it left in its session */
+    (void)kill(-pid, SIGKILL); /* processes left in the session */
     c->pid = 0;
     read_check_output(c);
     show_check_line(c);
@@ -267,7 +267,7 @@ static int open_check_handles(struct health_check *c)
     if (!r)
         r = uv_poll_init(c->config.loop, &c->poll, c->pipe);
     if (r)
-        return r; /* a timer is closed without a trace only by the loop's end, which an error here leads to */
+        return r; /* an error here ends the loop, and only the loop's end closes the timer without a trace */
     c->poll.data = c->deadline.data = c;
     c->n_open = 2;
     return 0;

@@ -62,7 +62,7 @@ void zygote_reaped(struct zygote *z, const struct worker_start *start, int statu
                          0); /* killed from outside; else a module is imported by the workers alone */
 }
 
-/* In the order of their numbers in the worker. Those that it shares with crun are the guardian's. */
+/* In the order of the numbers in the worker. Descriptors shared with crun are taken from the guardian. */
 static int list_worker_fds(const struct worker_start *start, int *fds)
 {
     struct worker_start given = *start;
@@ -106,11 +106,10 @@ bool zygote_receive(struct zygote *z, struct zygote_report *ret)
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return false;
     if (n != sizeof(*ret)) {
-        (void)close(z->link); /* leaves the epoll set; orders that it has not read end their handshakes */
+        (void)close(z->link); /* leaves the epoll set; unread orders end their handshakes */
         z->link = -1;
         if (z->pid > 0)
-            (void)kill(z->pid,
-                       SIGKILL); /* it is of no use any more; not reaped yet, so the number is its own */
+            (void)kill(z->pid, SIGKILL); /* useless now; not reaped yet, so the number is valid */
         return false;
     }
     ret->text[ZYGOTE_TEXT_SIZE - 1] = '\0';
@@ -126,13 +125,13 @@ bool zygote_receive(struct zygote *z, struct zygote_report *ret)
 void zygote_end(struct zygote *z)
 {
     struct zygote_order order = {.kind = ZYGOTE_END};
-    bool is_importing = z->is_loading && z->has_reported; /* it has saved its list, and reads no order now */
+    bool is_importing = z->is_loading && z->has_reported; /* the list is saved, and no order is read */
 
     if (z->link < 0 ||
         (!is_importing && send_descriptors(z->link, &order, sizeof(order), NULL, 0, MSG_DONTWAIT) == 0))
         return;
     if (z->pid > 0)
-        (void)kill(z->pid, SIGKILL); /* not reaped, so the number is its own */
+        (void)kill(z->pid, SIGKILL); /* not reaped, so the number is valid */
 }
 
 /* ---- crun's side ---- */
@@ -167,7 +166,7 @@ void zygote_environment(char *const *of_worker, const char *varies, struct strli
             strlist_add_copy(out, *e);
     strlist_add(out, "%s/proc/self/fd/%d%s%s", name, SPAWN_STATE_FD, path ? ":" : "", path ? path : "");
     if (varies)
-        strlist_add(out, "%s=%s", "CRUN_ZYGOTE_VARIES", varies); /* the zygote takes it out */
+        strlist_add(out, "%s=%s", "CRUN_ZYGOTE_VARIES", varies); /* removed by the zygote */
 }
 
 static bool is_python_program(const char *file)
@@ -183,8 +182,8 @@ static bool is_python_program(const char *file)
            memcmp(head, "\177ELF", sizeof(head)) == 0;
 }
 
-/* An interpreter that did not import the zygote would run the script without a rank: so only what is CPython by its name
- * and kind, without options of the user, and where the source can be found by its path. */
+/* An interpreter without the zygote's import would run the script without a rank. So only CPython is accepted, by name and
+ * kind, without options of the user, and only when the source can be found by path. */
 const char *zygote_refuses(const char *file, const char *script)
 {
     if (!script)

@@ -1,10 +1,10 @@
 /*
- * Sockets that listen. Accepting costs no name look-up and little else: what every connection should have
- * (TCP_NODELAY, keep-alive) is set once on the listener, and the kernel passes it on.
+ * Sockets that listen. Accepting costs no name look-up and little else: the options of every connection
+ * (TCP_NODELAY, keep-alive) are set once on the listener, and inherited by the kernel's accept().
  *
- * Connections are accepted in batches, so that ten thousand that arrive together do not stall those that
- * are being served. When file descriptors run out, accepting pauses: a new connection then waits in the
- * kernel's queue until another one is closed, instead of being closed at once.
+ * Connections are accepted in batches, so that ten thousand connections arriving together do not stall the
+ * present clients. When file descriptors run out, accepting pauses: a new connection then waits in the
+ * kernel's queue until another connection is closed, instead of being closed at once.
  */
 
 #include <arpa/inet.h>
@@ -34,8 +34,8 @@ enum {
     KEEPALIVE_IDLE_S = 60,
     KEEPALIVE_INTERVAL_S = 10,
     KEEPALIVE_PROBES = 6,
-    /* What the kernel takes beyond what it can send. By itself it would take 4 MiB for each client that does
-     * not read, and a few hundred of these use up the memory that all TCP connections of the host share. */
+    /* Bytes that the kernel takes beyond the sendable bytes. The default is 4 MiB for each client that does
+     * not read, and a few hundred such clients use up the common memory of the host's TCP connections. */
     UNSENT_MAX = 128 * 1024,
 };
 
@@ -86,7 +86,7 @@ void listeners_resume(struct server *s)
 
 /* ---- accepting ---- */
 
-/* The first descriptor that is left to the process around us. */
+/* The first descriptor left to the process around the server. */
 static uint64_t fd_limit(const struct server *s)
 {
     struct rlimit limit;
@@ -108,7 +108,7 @@ static void open_diag(struct server *s)
                    s->security.require ? "all are refused" : "other users of this machine are not refused");
 }
 
-/* A process of this machine has a loopback address, or in general the one that it connects to. */
+/* A process of the same machine has a loopback address, or in general the address of the listener. */
 static bool may_be_local(int fd, const struct sockaddr *peer)
 {
     union address_endpoint here = {0};
@@ -130,13 +130,13 @@ static int find_user(struct server *s, int fd, const struct sockaddr *peer, uid_
     }
     if (s->diag < 0)
         return -EOPNOTSUPP;
-    /* Where all others are refused, any address of this machine counts. */
+    /* If all other users are refused, any address of the machine counts. */
     if (!s->security.own_user && !may_be_local(fd, peer))
         return -ENOENT;
     return client_owner_find(s->diag, fd, ret);
 }
 
-/* 0, or -errno: the owner is the network that it comes from. */
+/* 0, or -errno: the owner is the peer's network. */
 static int find_owner(struct server *s, int fd, struct conn_owner *ret)
 {
     union address_endpoint peer = {0};
@@ -144,7 +144,7 @@ static int find_owner(struct server *s, int fd, struct conn_owner *ret)
     uid_t uid = 0;
     int r;
 
-    (void)getpeername(fd, &peer.any, &size); /* disconnected: as one on this machine */
+    (void)getpeername(fd, &peer.any, &size); /* disconnected: as a peer on the machine */
     r = find_user(s, fd, &peer.any, &uid);
     *ret =
         r == 0 ? conn_owner_user(uid, own_user_or_root(uid)) : conn_owner_network(address_network(&peer.any));
@@ -169,7 +169,7 @@ static bool is_of_own_user(struct server *s, int fd, const struct conn_owner *ow
     return false;
 }
 
-/* False: it is to be closed. */
+/* False: the caller closes fd. */
 static bool admit_owner(struct server *s, int fd, struct conn_owner *ret)
 {
     char from[64];
@@ -208,7 +208,7 @@ static void admit_client(struct server *s, int fd)
     }
     r = server_admit(s, NULL, fd, &owner, for_agent);
     if (r < 0) {
-        address_quota_release(&s->quota, fd); /* it is closed */
+        address_quota_release(&s->quota, fd); /* fd is closed */
         server_log(s, -1, "refused a client: %s", strerror(-r));
     } else if (place != ADMISSION_NO_CONNECTION && !server_make_room(s, place) &&
                place == ADMISSION_NO_DESCRIPTOR) {
@@ -230,7 +230,7 @@ static void on_connection(uv_poll_t *poll, int status, int events)
             return;
         else if (err_is_shortage(-errno) && !server_make_room(s, ADMISSION_NO_DESCRIPTOR))
             listeners_pause(s, strerror(errno));
-        /* Anything else is the fate of that one connection. */
+        /* Any other error concerns a single connection. */
     }
 }
 
@@ -309,7 +309,7 @@ void listeners_close(struct server *s)
 
         list_unlink(&l->link);
         if (l->unix_path)
-            (void)unlink(l->unix_path); /* it may have been removed already */
+            (void)unlink(l->unix_path); /* perhaps removed already */
         uv_close((uv_handle_t *)&l->poll, on_listener_closed);
         (void)close(l->fd); /* not polled any more */
     }
@@ -375,7 +375,7 @@ int server_listen_tcp(struct server *s, const char *host, uint16_t port, uint16_
 {
     int r = listen_on_address(s, host, port, ret_port);
 
-    /* IPv6 is not built into this kernel, or switched off. */
+    /* IPv6 is not built into the kernel, or switched off. */
     if ((r == -EAFNOSUPPORT || r == -EADDRNOTAVAIL) && strcmp(host, "::") == 0)
         r = listen_on_address(s, "0.0.0.0", port, ret_port);
     return r;
@@ -412,7 +412,8 @@ int server_listen_fd(struct server *s, int fd, uint16_t *ret_port)
     r = read_own_address(fd, &own);
     if (r < 0)
         return r;
-    r = own.any.sa_family == AF_UNIX ? 0 : set_listener_options(fd); /* else those of the service manager */
+    r = own.any.sa_family == AF_UNIX ? 0
+                                     : set_listener_options(fd); /* else the options of the service manager */
     if (r < 0)
         return r;
     *ret_port = address_port(&own.any); /* 0 of a unix socket */
