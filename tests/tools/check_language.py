@@ -126,7 +126,7 @@ def pointing_bounds(paths):
         added, removed = (collections.Counter(shape(line[1:]) for line in lines if line[0] == sign) for sign in "+-")
         if "\nnew file mode" in head:
             bounds[path.group(1)] = POINTING_MAX_NEW
-        elif (added - removed).total() >= POINTING_LINES:
+        elif sum((added - removed).values()) >= POINTING_LINES:
             bounds[path.group(1)] = POINTING_MAX_CHANGED
     return bounds
 
@@ -223,7 +223,8 @@ def main():
         print_pointing(args.pointing)
         return 0
     found = functions(texts)
-    checks = [print_dialect(dialect(texts, args.words)), print_printed(texts), print_shared(found, args.names), print_twice(texts, found)]
+    checks = [print_dialect(dialect(texts, args.words)), print_pointing(), print_printed(texts),
+              print_shared(found, args.names), print_twice(texts, found)]
     return 0 if all(checks) else 1
 
 
