@@ -4,6 +4,7 @@
  */
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -15,7 +16,10 @@
 #include "proto/wire.h"
 #include "rendezvous/daemon/compose_uv.h"
 #include "rendezvous/agents/rounds_uv.h"
+#include "rendezvous/relay/relay.h"
 #include "rendezvous/server/server_impl_uv.h"
+
+#include "tests/support/c/failing_alloc.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 
@@ -66,12 +70,12 @@ static void turn(void)
         (void)uv_run(&loop, UV_RUN_NOWAIT);
 }
 
+static const struct server_exchange exchange = {.begin = begin_exchange, .cancel = cancel_exchange};
+static const struct server_security security = {.find_key = find_key, .fence = true, .exchange = &exchange};
+
 static void start(const struct server_part *const *parts)
 {
-    static const struct server_exchange exchange = {.begin = begin_exchange, .cancel = cancel_exchange};
     static const struct server_rounds rounds = {0};
-    static const struct server_security security = {
-        .find_key = find_key, .fence = true, .exchange = &exchange};
     static const struct server_config config = {.rounds = &rounds, .security = &security, .log = note_line};
 
     stopped = false;
@@ -208,10 +212,44 @@ static int tear_down(void **state)
     return uv_loop_close(&loop);
 }
 
+static void check_creation(const struct server_config *config)
+{
+    size_t k, live = failing_alloc_live();
+    bool fired = true;
+
+    for (k = 1; fired; k++) {
+        failing_alloc_arm(k);
+        int r = server_create(&server, &loop, config);
+        fired = failing_alloc_fired();
+        failing_alloc_arm(0);
+        if (r == 0) {
+            server_stop(server, note_stopped, NULL);
+            assert_int_equal(uv_run(&loop, UV_RUN_DEFAULT), 0);
+        }
+        assert_int_equal(r, fired ? -ENOMEM : 0);
+        if (failing_alloc_live() != live)
+            fail_msg("k = %zu: %zu allocations were not given back", k, failing_alloc_live() - live);
+    }
+    assert_true(k > 8);
+}
+
+/* Without memory for one of its services there is no server, and nothing of the others stays. */
+static void test_creation_without_memory(void **state)
+{
+    static const struct server_rounds rounds[] = {{0}, {.state = "etcd://127.0.0.1:1/x"}};
+    struct store_relay relay = {0};
+
+    for (size_t i = 0; i < ARRAY_SIZE(rounds); i++)
+        check_creation(
+            &(struct server_config){.rounds = &rounds[i], .security = &security, .log = note_line});
+    check_creation(&(struct server_config){.relay = &relay, .security = &security, .log = note_line});
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_two_places_matter),
+        cmocka_unit_test(test_creation_without_memory),
         cmocka_unit_test(test_the_order_of_the_table_has_both),
     };
 
