@@ -8,7 +8,6 @@
  - Shared names: the share of the functions that have the name of a function in another file. Such functions
    cannot be told apart in a backtrace or found with grep.
  - External functions and structs that are defined twice.
-
  - Pointing words ("it", "that", "which", "one", ...) per 1,000 words of comment, and of docstring in Python, for each file
    that is new since POINTING_BASE or changed since then by more than moves: a reader searches for what such a word
    stands for. Without git, or when the clone does not reach that commit, nothing is counted.
