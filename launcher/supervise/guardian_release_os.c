@@ -3,21 +3,37 @@
 #include <errno.h>
 #include <stdbool.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "launcher/supervise/guardian_os.h"
 #include "base/err.h"
 
+enum { PATIENCE_MS = 1000 };
+
 static volatile sig_atomic_t guardian_link = -1;
+
+/* While workers are being started, the link is full of their orders: the guardian makes room within a few milliseconds.
+ * Only a guardian that is stopped, or hangs, gets no order, and kills at once. */
+static void send_release(int link)
+{
+    const struct guardian_order order = {.kind = GUARDIAN_RELEASE};
+    const struct timespec pause = {.tv_nsec = 1000000};
+
+    for (int i = 0; i < PATIENCE_MS; i++) {
+        if (send(link, &order, sizeof(order), MSG_NOSIGNAL | MSG_DONTWAIT) >= 0 || errno != EAGAIN)
+            return;
+        (void)nanosleep(&pause, NULL); /* a further signal only shortens the wait */
+    }
+}
 
 /* SA_RESETHAND has restored the default action; the signal is unblocked on return. */
 static void on_fatal_signal(int signal)
 {
-    const struct guardian_order order = {.kind = GUARDIAN_RELEASE};
     int link = guardian_link;
 
     if (link >= 0)
-        (void)send(link, &order, sizeof(order), MSG_NOSIGNAL | MSG_DONTWAIT); /* else it kills at once */
+        send_release(link);
     (void)kill(getpid(), signal);
 }
 
