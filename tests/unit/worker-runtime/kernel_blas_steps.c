@@ -18,7 +18,7 @@
 #include "tests/fakes/fake_cublaslt.h"
 #include "tests/support/c/cmocka_fixed.h"
 
-enum { BATCH = 64, N_INPUTS = 96, ODD_WIDTH = 97, N_CLASSES = 80, PRODUCTS_OF_STEP = 8 };
+enum { BATCH = 64, N_INPUTS = 512, ODD_WIDTH = 513, N_CLASSES = 512, PRODUCTS_OF_STEP = 8 };
 
 const struct backend *crw_backend(void);
 
