@@ -10,15 +10,15 @@
 
 enum {
     PROGRESS_NS = 1000000000,
-    /* Between two newcomers that end a generation each: doubled each time, and 0 again after a while without one. */
+    /* Pause between two newcomers that end a generation each: doubled each time, and 0 again after a while without newcomers. */
     ADMIT_PAUSE_MIN_MS = 1000,
     ADMIT_PAUSE_MAX_MS = 256000,
-    /* Live members that have not answered are waited for that much longer than a dead member is silent, whose end may be the earlier
+    /* Extra wait for live members without an answer, beyond the silence of a dead member: the death may be the earlier
      * cause. */
     ENDING_MS = 3000,
     /* Of the node timeout; see stall_ns(). */
     STALL_PART = 4,
-    /* A daemon that is late more often than that in a row is overloaded, and its dead nodes are dead nevertheless. */
+    /* A daemon late more often in a row is overloaded, and dead nodes are dead nevertheless. */
     EXCUSES_MAX = 8,
 };
 
@@ -103,11 +103,11 @@ void job_abandon_generation(struct rounds_job *job, uint64_t now_ns)
     if (job->state != ROUNDS_RUNNING && job->state != ROUNDS_ENDING)
         return;
     start_gathering(job, now_ns);
-    for_each_node(job, node_want_view); /* STOP, to members of generations before it as well */
+    for_each_node(job, node_want_view); /* STOP, also to members of earlier generations */
     job_want_save(job);
 }
 
-/* Charges the generation to its budget. False: that is used up, or a restart would not help. */
+/* Charges the generation to its budget. False: the budget is used up, or a restart would not help. */
 static bool charge_budget(struct rounds_job *job)
 {
     bool worker = job->cause.kind == SESSION_CAUSE_WORKER;
@@ -133,8 +133,7 @@ static void settle_generation(struct rounds_job *job, uint64_t now_ns)
     job_want_log(job, ROUNDS_LOG_SETTLED);
     if (is_drained(job)) {
         job_close(job, SESSION_VERDICT_DRAINED, &job->cause, now_ns);
-    } else if (job->drain ||
-               !charge_budget(job)) { /* a job that is being drained gets no further generation */
+    } else if (job->drain || !charge_budget(job)) { /* a draining job gets no further generation */
         job_close(job, SESSION_VERDICT_FAILURE, &job->cause, now_ns);
     } else {
         start_gathering(job, now_ns);
@@ -144,7 +143,7 @@ static void settle_generation(struct rounds_job *job, uint64_t now_ns)
 
 /* ---- the end of a job ---- */
 
-/* Nodes that are lost are not waited for. When one returns it is a node again, to which the result is sent. */
+/* Lost nodes are not waited for. A lost node that returns is a node again, and gets the result. */
 static void forget_lost_nodes(struct rounds_job *job)
 {
     job_fence_until(job, job_fence_end(job));
@@ -160,7 +159,7 @@ static void forget_lost_nodes(struct rounds_job *job)
 void job_close(struct rounds_job *job, enum session_verdict verdict, const struct session_cause *cause,
                uint64_t now_ns)
 {
-    struct session_cause copy = *cause; /* it may be the job's own */
+    struct session_cause copy = *cause; /* cause may point into the job */
 
     job->state = ROUNDS_CLOSED;
     job->verdict = verdict;
@@ -169,7 +168,7 @@ void job_close(struct rounds_job *job, enum session_verdict verdict, const struc
     forget_lost_nodes(job);
     for_each_node(job, end_membership);
     for_each_node(job, node_want_view);
-    job_want_save(job); /* a daemon that forgot it would take those that leave now for lost */
+    job_want_save(job); /* without the state a daemon would take leaving nodes for lost */
     job_want_log(job, ROUNDS_LOG_CLOSED);
 }
 
@@ -208,13 +207,13 @@ static void send_rank_assignment(struct rounds_node *n)
     node_want_view(n);
 }
 
-/* A member has workers that remain from the last generation and use its keys on. */
+/* The member has workers remaining from the last generation, which use the last generation's keys on. */
 static bool are_keys_kept(const struct rounds_node *n)
 {
     return n->member && n->previous_member && n->keeps_keys && !n->foreign;
 }
 
-/* Which keys the workers of the new generation get: those of the last one where some remain that use them on, else new ones. */
+/* Chooses the keys of the new generation: the last generation's keys if remaining workers use these on, else new keys. */
 static void choose_keys(struct rounds_job *job)
 {
     bool kept = false;
@@ -227,8 +226,8 @@ static void choose_keys(struct rounds_job *job)
     job->keys_lost = false;
 }
 
-/* Above all that were used. An agent ignores a START that is not above its own generation, so those of the nodes that are
- * ready count even where the floor has its limit; but not what leaves no room for reports. */
+/* A number above all used numbers. An agent ignores a START with a number not above its own generation, so the generations of
+ * ready nodes count even above the limit of the floor; but not a generation that leaves no room for reports. */
 static int64_t next_generation(const struct rounds_job *job)
 {
     const int64_t most = SESSION_GENERATION_MAX + SESSION_GENERATION_MAX / 2;
@@ -304,10 +303,10 @@ static bool is_fenced(struct rounds_job *job, uint64_t now_ns)
 }
 
 /*
- * MIN nodes are ready. Members of the last generation that are alive are always waited for, also
- * where spares would fill the round: they are stopping their workers, and a world without them would be ended
- * again as soon as they are ready. Beyond that the first round waits for MAX or the end of the last call, as more are
- * expected; a later one only for nodes that are joining, as training stands still.
+ * MIN nodes are ready. Live members of the last generation are always waited for, also where spares would fill the
+ * round: the members are stopping their workers, and would end a world without them again when ready. Then the first
+ * round waits for MAX or the end of the last call, as more nodes are expected. A later round waits only for joining
+ * nodes, as training stands still.
  */
 static bool is_round_complete(const struct rounds_job *job, uint64_t now_ns)
 {
@@ -354,7 +353,7 @@ static void advance_gathering(struct rounds_job *job, uint64_t now_ns)
 
 /* ---- a running generation ---- */
 
-/* A node that joins restarts the workers of all, so one that comes and goes must not do that as often as it likes. Those
+/* A joining node restarts the workers of all nodes, so a node that comes and goes must not restart workers at will. Nodes
  * that come during the pause are admitted together. */
 static uint64_t admit_time(const struct rounds_job *job)
 {
@@ -389,7 +388,7 @@ static void admit_newcomer(struct rounds_job *job, uint64_t now_ns)
     job_end_generation(job, &cause, now_ns, now_ns);
 }
 
-/* There is room for a node that came later. Not when members are done: the job is about to end. */
+/* There is room for a late node. Not when members are done: the job is about to end. */
 static bool can_admit_newcomer(const struct rounds_job *job)
 {
     return job->n_nodes[ROUNDS_NODE_READY] > 0 && job->n_members < job->params.max_nodes &&
@@ -407,7 +406,7 @@ static void advance_running(struct rounds_job *job, uint64_t now_ns)
         admit_newcomer(job, now_ns);
 }
 
-/* ---- nodes that go ---- */
+/* ---- leaving nodes ---- */
 
 void job_lose(struct rounds_node *n, enum session_cause_kind kind, const char *text, uint64_t now_ns)
 {
@@ -431,11 +430,11 @@ void job_lose(struct rounds_node *n, enum session_cause_kind kind, const char *t
         job_end_generation(job, &cause, when_ns, now_ns);
     } else if (state == ROUNDS_NODE_DONE) {
         job->n_done_left++;
-        job_want_save(job); /* no agent can report again that it was done */
+        job_want_save(job); /* no agent can report SESSION_DONE again */
     }
 }
 
-/* A closed job is remembered for those that may still ask: nodes that were lost, or come too late. */
+/* A closed job is remembered for agents that may still ask: lost or late nodes. */
 static uint64_t forget_time(const struct rounds_job *job)
 {
     bool may_have_nodes = !list_is_empty(&job->nodes) || job->params.min_nodes < job->params.max_nodes;
@@ -473,7 +472,7 @@ static enum rounds_job_state advance_once(struct rounds_job *job, uint64_t now_n
     return job->state;
 }
 
-/* A timer that is late by this much: the daemon itself was stopped or overloaded. */
+/* Lateness of a timer that shows a stop or overload of the daemon. */
 static uint64_t stall_ns(const struct rounds_job *job)
 {
     return ms_to_ns(job->params.node_timeout_ms) / STALL_PART;
@@ -492,19 +491,19 @@ void job_resume(struct rounds_job *job, uint64_t now_ns)
     job->grace_until_ns = now_ns + job->rounds->config.grace_ns;
     job->ending_until_ns = job->grace_until_ns + ending_ns(job);
     job->begun_ns = now_ns;
-    job->cause_ns = 0; /* a cause that was known before the restart is earlier than all that come */
+    job->cause_ns = 0; /* a cause from before the restart is earlier than all later causes */
     job->tick_ns = now_ns + stall_ns(job);
     job->keys_lost = true;
     open_round(job, now_ns);
     job->forget_ns = linger_until_ns;
-    job->tombstone_until_ns = linger_until_ns; /* it is not known which agents have received the result */
+    job->tombstone_until_ns = linger_until_ns; /* some agents may not have received the result */
     list_for_each(i, &job->nodes)
     {
         struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
 
         node_update_state(n);
         node_heard(n, now_ns);
-        n->leased_ns = now_ns; /* what decided before has ended, or its lease has */
+        n->leased_ns = now_ns; /* the earlier crund has ended, or its lease has */
         if (n->lost)
             node_fence(n, n->leased_ns + lease_wait_ns(job));
     }
@@ -529,7 +528,7 @@ void job_advance(struct rounds_job *job, uint64_t now_ns)
         job->rounds->deadline_ns = deadline_ns;
 }
 
-/* Gives nodes with a connection, or those without, until then to be heard. */
+/* Gives nodes with or without a connection time until until_ns for a sign of life. */
 static void excuse_nodes(struct rounds_job *job, bool connected, uint64_t until_ns)
 {
     struct list excused, *after = &job->silence;
@@ -541,7 +540,7 @@ static void excuse_nodes(struct rounds_job *job, bool connected, uint64_t until_
 
         after = i;
         if (n->deadline_ns >= until_ns)
-            break; /* and so are all behind it */
+            break; /* all nodes behind have later deadlines */
         after = &job->silence;
         if (!n->session == connected || n->n_excuses >= EXCUSES_MAX)
             continue;
@@ -550,7 +549,7 @@ static void excuse_nodes(struct rounds_job *job, bool connected, uint64_t until_
         list_unlink(i);
         list_append(&excused, i);
     }
-    while (!list_is_empty(&excused)) { /* in front of those with later deadlines */
+    while (!list_is_empty(&excused)) { /* in front of nodes with later deadlines */
         struct list *first = excused.next;
 
         list_unlink(first);
@@ -558,8 +557,8 @@ static void excuse_nodes(struct rounds_job *job, bool connected, uint64_t until_
     }
 }
 
-/* The daemon did not run for late_ns at least: gives nodes another node timeout to be heard, and one more those that
- * redial. What they sent was not answered, so each begins a new attempt, which takes several round trips. */
+/* The daemon did not run for late_ns at least: gives nodes another node timeout for a sign of life, and redialling nodes two.
+ * The messages of redialling nodes got no answer, so each begins a new attempt, which takes several round trips. */
 static void extend_deadlines_after_stall(struct rounds_job *job, uint64_t now_ns, uint64_t late_ns)
 {
     uint64_t timeout_ns = ms_to_ns(job->params.node_timeout_ms);
@@ -579,7 +578,7 @@ void job_watch_stalls(struct rounds_job *job, uint64_t now_ns)
 }
 
 /* Nodes with a connection are judged after their sockets were read. During the grace after a restart, and while a node
- * redials, nothing of them lies in a socket, so without regular ticks a stop of the daemon would go unnoticed. */
+ * redials, no socket has unread frames, so without regular ticks a stop of the daemon would go unnoticed. */
 static bool needs_ticks(const struct rounds_job *job)
 {
     return job->tick_ns < job->grace_until_ns || job->n_disconnected > 0;
@@ -624,7 +623,7 @@ size_t job_overdue(const struct rounds_job *job, uint64_t now_ns, struct rounds_
     return n;
 }
 
-/* Node ranks that no agent has asked for, if all agents that are there have asked for one. */
+/* Node ranks wanted by no agent, if all present agents want a rank. */
 static void find_missing(struct rounds_job *job)
 {
     struct rounds_node **by_rank = job->by_rank;
@@ -694,13 +693,13 @@ uint64_t job_deadline(const struct rounds_job *job)
         lower_deadline(&deadline_ns, job->cut_until_ns);
     switch (job->state) {
     case ROUNDS_GATHERING:
-        /* Enough nodes of which none is awaited: the last call may go on beyond the join timeout. */
+        /* Enough nodes, and no awaited node: the last call may go on beyond the join timeout. */
         if (job->n_nodes[ROUNDS_NODE_READY] < job->params.min_nodes ||
             (job->n_nodes[ROUNDS_NODE_STOPPING] > 0 && job->lease_ms == 0))
             lower_deadline(&deadline_ns, job->gather_until_ns);
         lower_deadline(&deadline_ns, job->progress_ns);
         if (job->n_nodes[ROUNDS_NODE_LOST] > 0)
-            break; /* the end of their leases is a deadline already */
+            break; /* the end of the lost nodes' leases is a deadline already */
         if (job->last_call_until_ns > 0 && job->n_nodes[ROUNDS_NODE_STOPPING] == 0)
             lower_deadline(&deadline_ns,
                            job->fence_until_ns > 0 ? job->fence_until_ns : job->last_call_until_ns);
