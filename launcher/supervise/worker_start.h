@@ -6,8 +6,8 @@
  * order to the guardian (guardian_orders_os.h). The guardian takes the bytes back into a struct, or passes the bytes on to
  * the zygote (zygote_os.h).
  *
- * A new attribute of workers is a member of struct worker_attributes and a line in spawn_set_attributes(); workers get the
- * attribute when started cold, warm or as a replacement. A new descriptor is a number below, and LAST_FD in zygote.py.
+ * A new attribute of workers is a member of struct worker_attributes, a line in describe_attributes() (agent/generation_uv.c)
+ * with the value, and a line in spawn_set_attributes(); workers get the attribute when started cold, warm or as a replacement. A new descriptor is a number below, and LAST_FD in zygote.py.
  *
  * Bytes, in the order and alignment of the machine: the head, room for the pointers of both lists, then the strings with
  * their NULs: the file, the arguments, the environment.
