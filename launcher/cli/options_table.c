@@ -1,7 +1,9 @@
 /*
  * The table of all options. Order here is the order of --help, whose headings are in options_help.c.
  *
- * To add an option: a row here, a member in enum option_id, its meaning in job.c, a line in man/crun.1.
+ * To add an option: a row here, a member in enum option_id, a member of struct job (job.h) with the check of the value in
+ * job.c, and a line in man/crun.1. Help and completions come from the row. base/options.h explains `ours` and `no_pet`, for an
+ * option that torchrun lacks.
  */
 
 #include <assert.h>
