@@ -12,6 +12,9 @@
  * share only a callback given by compose_uv.c.
  *
  * A new service is a file with a function that calls server_add_service() (server_impl_uv.h), and a row in the table of compose_uv.c.
+ * The stores of crun are such servers, too: a function of compose_uv.c adds nothing where struct server_config has no use for
+ * the service. A service with adopt() bounds the number of connections and the time of each. Each connection ends with
+ * server_close_conn(), close() and server_peer_gone(); keys/exchange_uv.c is the shortest example.
  */
 
 #include <stdbool.h>
@@ -32,7 +35,9 @@ enum server_opening {
 
 struct server_service {
     void *self;
-    uint8_t openings[OPENING_COUNT]; /* no operation of the store (enum wire_op); 0: none */
+    /* No operation of the store (enum wire_op); 0: none. In use: 0x16 (TLS_FIRST_BYTE), 0xc5 (FRAME_FIRST_BYTE) and 0xc6
+     * (KEY_EXCHANGE_FIRST_BYTE). */
+    uint8_t openings[OPENING_COUNT];
     /* Opens the handles. */
     void (*start)(void *self);
     /* Takes the socket of a client that began with an opening, and the bytes from the opening on. Owns all three. */
@@ -45,6 +50,7 @@ struct server_service {
     /* A bounded part of the work left for turns of the loop; is_busy: there is such work. */
     void (*run_turn)(void *self);
     bool (*is_busy)(void *self);
+    /* Metrics of the service; server_write_metrics() in server_uv.c has those of the loop. man/crund.8 lists each metric. */
     void (*write_metrics)(const void *self, struct metrics_text *m);
     /* Executes nothing any more, sends decided output, and closes connections as soon as the output is read. */
     void (*drain)(void *self);
