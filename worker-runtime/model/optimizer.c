@@ -1,6 +1,15 @@
 /*
  * SGD, AdamW and Adadelta as PyTorch's torch.optim counts them: scalars in double, rounded once, then one
  * pass over the whole arena. The passes are kernels; here is what PyTorch does in Python.
+ *
+ * To add an optimizer:
+ *   crw.h                            the kind, before CRW_OPTIMIZER_KIND_COUNT
+ *   this file                        names and number of states, defaults, check of the options, step
+ *   kernels/cpu/optimizer_loops.h    the pass; fast_optimizer.c, fast.h, fast.c, ref.c and kernels.h name the pass
+ *   programs/options.c               the word of train --optimizer, in the order of the kinds
+ *   man                              train.1, crw_model.3, libcrw.3
+ *   tests                            unit/worker-runtime/test_optimizer.c and test_kernels.c; the peer in workers/torch_trainer.py
+ * A GPU refuses a kind without a row in the table `optimizers` of cuda/cuda_trainer.c. A row needs a pass in kernels/cuda/step.cu.
  */
 
 #include "worker-runtime/model/optimizer.h"

@@ -87,7 +87,8 @@ static const struct option_spec specs[] = {
     {"batch-size", OPTION_NUMBER, AT(batch_size), 1, BATCH_MAX, "N", NULL,
      "samples per worker and batch (toy 10 or 32, classifier 8, mnist 64)"},
     {"accumulate", OPTION_NUMBER, AT(accumulate), 1, BATCH_MAX, "K", "1", "batches per step"},
-    {"optimizer", OPTION_CHOICE, AT(optimizer), .placeholder = "NAME", .choices = "sgd adamw adadelta",
+    {"optimizer", OPTION_CHOICE, AT(optimizer), .placeholder = "NAME",
+     .choices = "sgd adamw adadelta", /* as in enum crw_optimizer_kind */
      .help = "sgd, adamw or adadelta (toy sgd, classifier adamw, mnist adadelta)"},
     {"lr", OPTION_OWN, AT(lr), .placeholder = "X", .take = take_positive,
      .help =
