@@ -15,6 +15,7 @@
 #include "launcher/agent/agent_uv.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,6 +63,7 @@
 enum {
     CONSOLE_PATIENCE_MS = 1000, /* at the end, for the rest of the output */
     LATE_LIMIT_MS = 2000,       /* for threads that make files */
+    LOOP_DESCRIPTORS = 8,       /* that libuv opens for its first loop, and a few more */
     HISTORY_DELAY_MS = 50,      /* from the start of the workers to the start of the thread */
 };
 
@@ -689,10 +691,27 @@ void agent_dispatch(void *agent, struct group_event event)
 
 /* ---- life ---- */
 
+/* 0 or -errno: whether descriptors are left for a loop. libuv aborts where its first loop gets some of them and not all. */
+static int try_descriptors(void)
+{
+    int fds[LOOP_DESCRIPTORS], n = 0, r = 0;
+
+    while (!r && n < LOOP_DESCRIPTORS)
+        if ((fds[n] = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0)) < 0)
+            r = -errno;
+        else
+            n++;
+    while (n > 0)
+        (void)close(fds[--n]);
+    return r;
+}
+
 static int open_loop(struct agent *a)
 {
-    int r = uv_loop_init(&a->loop);
+    int r = try_descriptors();
 
+    if (!r)
+        r = uv_loop_init(&a->loop);
     if (r)
         return r;
     (void)uv_timer_init(&a->loop, &a->deadline); /* cannot fail, as below */
@@ -957,10 +976,10 @@ static void record_own_error(const struct agent *a)
 
 int agent_run(const struct agent_config *config)
 {
-    struct agent a;
+    static struct agent a; /* static: what a failed agent_init() has opened stays in reach until the exit */
 
     int r = agent_init(&a, config);
-    if (r) { /* the process is about to exit, which frees what was opened */
+    if (r) {
         log_line("cannot start: %s%s", strerror(-r), log_remedy(r));
         failures_record_own(config->environment, 0, NULL);
         return 1;

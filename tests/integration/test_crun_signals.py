@@ -399,7 +399,7 @@ def test_lack_at_a_start_that_stays(tmp_path):
     assert lines[-1] == "the only restart is used; the job has failed", p.stderr
 
 
-@pytest.mark.parametrize("limit, workers", [(64, 60), (64, 20), (128, 60)])
+@pytest.mark.parametrize("limit, workers", [(64, 60), (70, 64), (71, 64), (64, 20), (128, 60)])
 def test_few_descriptors_name_the_remedy(limit, workers):
     """Wherever in a start the hard limit is met."""
     p = subprocess.run([jobs.crun(), "--standalone", f"--nproc-per-node={workers}", "--no-python", "true"], capture_output=True, text=True,
