@@ -89,6 +89,14 @@ static void add_cause_worker(struct strbuf *out, const struct report *r)
                    r->core_pattern + (*r->core_pattern == '|'));
 }
 
+static const char *exec_hint(int error)
+{
+    return error == ENOEXEC ? "; the file is neither a program of this machine nor begins with \"#!\""
+           : error == EFBIG
+               ? "; the environment of a worker is larger than the limit of file size (ulimit -f)"
+               : "";
+}
+
 static void add_cause_exec(struct strbuf *out, const struct report *r)
 {
     const struct group_worker *w = &r->group->workers[r->group->cause_worker];
@@ -108,9 +116,7 @@ static void add_cause_exec(struct strbuf *out, const struct report *r)
                    strerror(w->status));
         return;
     }
-    strbuf_add(out, ": %s%s\n", strerror(w->status),
-               w->status == ENOEXEC ? "; the file is neither a program of this machine nor begins with \"#!\""
-                                    : "");
+    strbuf_add(out, ": %s%s\n", strerror(w->status), exec_hint(w->status));
 }
 
 static int count_unready(const struct worker_group *g)

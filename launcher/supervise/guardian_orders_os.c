@@ -29,7 +29,7 @@
 
 enum {
     N_SENT_MAX = SPAWN_FD_END + 1, /* the memory file comes first */
-    RECORD_BYTES_MAX = 65536,      /* some records fit into a link of any buffer size */
+    RECORD_BYTES_MAX = 131072,     /* one record fits into a link of the kernel's default buffer size */
 };
 static_assert((int)N_SENT_MAX <= (int)SEND_DESCRIPTORS_MAX, "all fit");
 
@@ -41,7 +41,7 @@ static int make_file(const void *bytes, size_t size)
 
     ssize_t n = fd < 0 ? -1 : write(fd, bytes, size);
     if (n != (ssize_t)size)
-        return n < 0 ? -errno : -ENOSPC;
+        return n < 0 ? -errno : -EFBIG; /* a part fitted into the limit of file size */
     return steal_fd(&fd);
 }
 

@@ -223,6 +223,16 @@ def test_file_of_crun_at_the_limit_of_file_size(tmp_path):
     assert 1900 < (tmp_path / "trace").stat().st_size <= 2048
 
 
+@pytest.mark.parametrize("n, works", [(1, True), (3, False)])
+def test_large_environment_under_a_limit_of_file_size(tmp_path, n, works):
+    """Memory files count for the limit as well: the start of a worker needs none up to the size of a record."""
+    p = start_worker(tmp_path, "echo ${#BIG0}\n", "--standalone", environment={f"BIG{i}": "x" * 100000 for i in range(n)},
+                     stdout=subprocess.PIPE, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192)))
+    out, err = p.communicate(timeout=60)
+    assert (p.returncode, out.strip()) == ((0, "100000") if works else (1, "")), (p.returncode, out, err)
+    assert works or "File too large; the environment of a worker is larger than the limit of file size (ulimit -f)" in err
+
+
 def all_stopped(pids):
     return all(launches.state(pid)[1] == "T" for pid in pids)
 

@@ -16,7 +16,7 @@
 
 enum {
     N_DESCRIPTORS = 5,
-    BIG = 100000
+    BIG = 300000
 }; /* three for input and output, notices, state; and perhaps a memory file */
 
 static int link_fds[2];
@@ -130,7 +130,7 @@ static void an_environment_may_be_larger_than_a_record(void **state)
 {
     static char variable[BIG];
 
-    send_with_variable(variable, BIG / 2);
+    send_with_variable(variable, BIG / 3);
     send_with_variable(variable, BIG);
 }
 
@@ -149,6 +149,23 @@ static void a_record_needs_no_file_size(void **state)
     ordered_start_finish(&r);
 }
 
+static void a_file_above_the_limit_of_file_size_is_too_large(void **state)
+{
+    static char variable[BIG];
+    char name[] = "worker", *argv[] = {name, NULL}, *environment[] = {variable, NULL};
+    const struct worker_start start = {
+        .file = "/bin/worker", .argv = argv, .environment = environment, .fds = {0, -1, -1, -1, -1, -1, -1}};
+    struct rlimit before, small;
+
+    memset(variable, 'x', BIG - 1);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    small = (struct rlimit){.rlim_cur = 4096, .rlim_max = before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    int r = guardian_send_start(link_fds[0], 1, &start, false);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_int_equal(r, -EFBIG);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -158,6 +175,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(an_environment_may_be_larger_than_a_record, set_up_link,
                                         tear_down_link),
         cmocka_unit_test_setup_teardown(a_record_needs_no_file_size, set_up_link, tear_down_link),
+        cmocka_unit_test_setup_teardown(a_file_above_the_limit_of_file_size_is_too_large, set_up_link,
+                                        tear_down_link),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
