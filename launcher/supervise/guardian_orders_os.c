@@ -35,9 +35,9 @@ static_assert((int)N_SENT_MAX <= (int)SEND_DESCRIPTORS_MAX, "all fit");
 
 /* ---- bytes ---- */
 
-static int make_file(const void *bytes, size_t size)
+static int make_file(const char *name, const void *bytes, size_t size)
 {
-    _cleanup_close_ int fd = memfd_create("crun-worker", MFD_CLOEXEC);
+    _cleanup_close_ int fd = memfd_create(name, MFD_CLOEXEC);
 
     ssize_t n = fd < 0 ? -1 : write(fd, bytes, size);
     if (n != (ssize_t)size)
@@ -76,9 +76,9 @@ int guardian_send_begin(int link, const struct death_notice *notice)
 
     if (!notice)
         return send_descriptors(link, &order, sizeof(order), NULL, 0, 0);
-    _cleanup_close_ int fd = memfd_create("crun-notice", MFD_CLOEXEC);
-    if (fd < 0 || write(fd, notice, sizeof(*notice)) != (ssize_t)sizeof(*notice))
-        return -errno;
+    _cleanup_close_ int fd = make_file("crun-notice", notice, sizeof(*notice));
+    if (fd < 0)
+        return fd;
     return send_descriptors(link, &order, sizeof(order), &fd, 1, 0);
 }
 
@@ -96,7 +96,7 @@ static int send_in_record(int link, const struct guardian_order *order, const st
 static int send_in_file(int link, const struct guardian_order *order, const struct worker_start *start,
                         const void *bytes, size_t size)
 {
-    _cleanup_close_ int file = make_file(bytes, size);
+    _cleanup_close_ int file = make_file("crun-worker", bytes, size);
     int fds[N_SENT_MAX];
 
     if (file < 0)

@@ -12,6 +12,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "launcher/supervise/death_notice_sock.h"
+
 #include "tests/support/c/cmocka_fixed.h"
 
 enum {
@@ -166,6 +168,21 @@ static void a_file_above_the_limit_of_file_size_is_too_large(void **state)
     assert_int_equal(r, -EFBIG);
 }
 
+/* As an error, after which crun starts another guardian: a guardian that misses the order would start no worker. */
+static void a_notice_above_the_limit_of_file_size_is_too_large(void **state)
+{
+    static const struct death_notice notice;
+    struct rlimit before, small;
+
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    small = (struct rlimit){.rlim_cur = sizeof(notice) - 1, .rlim_max = before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    errno = 0;
+    int r = guardian_send_begin(link_fds[0], &notice);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_int_equal(r, -EFBIG);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -176,6 +193,8 @@ int main(void)
                                         tear_down_link),
         cmocka_unit_test_setup_teardown(a_record_needs_no_file_size, set_up_link, tear_down_link),
         cmocka_unit_test_setup_teardown(a_file_above_the_limit_of_file_size_is_too_large, set_up_link,
+                                        tear_down_link),
+        cmocka_unit_test_setup_teardown(a_notice_above_the_limit_of_file_size_is_too_large, set_up_link,
                                         tear_down_link),
     };
 
