@@ -20,6 +20,8 @@ enum {
     BACKOFF_MAX_MS = 1000,
     /* Several crunds, and none leads: a new one does within a moment. */
     BACKOFF_LEADERLESS_MS = 200,
+    /* Of several crunds one that was silent for its lease in etcd leads no more: the next one waits --grace for the nodes. */
+    LEADER_SILENT_MS = 3000,
     COMPLAIN_MS = 10000,
     /* A rendezvous that is being restarted may close a connection, too; not so often in a row. */
     REBUFFS_MAX = 3,
@@ -642,9 +644,17 @@ bool session_is_overdue(const struct session *s, uint64_t now_ns)
     return s->link == SESSION_LINK_UP && now_ns >= silent_ns(s);
 }
 
+static uint64_t slack_max_ns(const struct session *s)
+{
+    uint64_t most_ns = SESSION_SLACK_TIMEOUTS * node_timeout_ns(s), leader_ns = LEADER_SILENT_MS * MS;
+    uint64_t led_ns = leader_ns > node_timeout_ns(s) ? leader_ns - node_timeout_ns(s) : 0;
+
+    return s->term > 0 && led_ns < most_ns ? led_ns : most_ns;
+}
+
 static void step_slow(struct session *s, uint64_t slack_ns)
 {
-    uint64_t most_ns = SESSION_SLACK_TIMEOUTS * node_timeout_ns(s);
+    uint64_t most_ns = slack_max_ns(s);
 
     s->slow_until_ns = s->heard_ns + node_timeout_ns(s) + (slack_ns < most_ns ? slack_ns : most_ns);
 }

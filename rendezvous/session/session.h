@@ -80,7 +80,8 @@ struct session_event {
     const struct session_cause *cause;
     uint64_t when_ns;
     uint32_t number;
-    uint64_t slack_ns; /* beyond the node timeout; SESSION_SLACK_TIMEOUTS of these count at most */
+    uint64_t
+        slack_ns; /* beyond the node timeout; SESSION_SLACK_TIMEOUTS of these count at most, less where several crunds may lead */
     uint16_t port;
     bool keeps_keys;   /* GROUP_READY: as in session_report */
     uint32_t cut_from; /* GROUP_FAILED, GROUP_READY, VIEW of the kind "stop": the same */

@@ -192,13 +192,17 @@ def test_a_killed_crund_with_the_keys_costs_its_job_one_restart(tmp_path):
 
 
 def test_a_leader_that_is_stopped_is_replaced_when_its_lease_has_ended(place):
-    """Not sooner: it could still decide. Resumed, it leads no more."""
+    """Not sooner: it could still decide. Its nodes go to the next one within --grace. Resumed, it leads no more."""
+    place.run_job(",".join(f"127.0.0.1:{port}" for port in place.ports))
     old, began = place.leader(), time.monotonic()
     place.crunds[old].process.send_signal(signal.SIGSTOP)
     assert wait_until(lambda: place.leader() not in (None, old), 60), place.logs()
     assert time.monotonic() - began > 2, place.logs()
+    time.sleep(8)  # the grace, and more
     place.crunds[old].process.send_signal(signal.SIGCONT)
     assert wait_until(lambda: not place.says_it_leads(old), 60), place.logs()
+    place.finish()
+    assert [e[2] for e in place.events("start")] == ["0", "0"], place.texts()
 
 
 def test_a_restarted_crund_leads_again_at_once(place):

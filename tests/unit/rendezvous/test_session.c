@@ -478,6 +478,27 @@ static void a_slow_network_is_waited_for(void **state)
     assert_non_null(strstr(t->did, "csd"));
 }
 
+/* Of several crunds: another one leads then, and waits for its nodes. */
+static void a_silent_leader_is_left_when_its_lease_has_ended(void **state)
+{
+    struct table *t = *state;
+    struct session_view start = start_view(0);
+
+    come_up(t);
+    t->session.hello.params.node_timeout_ms = 2000;
+    start.term = 7;
+    sees(t, start);
+    pass(t, 1999, false);
+    t->now_ns += MS;
+    slow(t, UINT64_MAX);
+    pass(t, 999, false);
+    assert_null(strchr(t->did, 'c'));
+    t->now_ns += MS;
+    slow(t, UINT64_MAX);
+    pass(t, 0, false);
+    assert_non_null(strstr(t->did, "csd"));
+}
+
 static void workers_live_on_while_the_rendezvous_is_away(void **state)
 {
     struct table *t = *state;
@@ -1175,6 +1196,7 @@ int main(void)
         TEST(signs_of_life_go_out_from_the_hello_on),
         TEST(a_rendezvous_that_answers_signs_of_life_is_there),
         TEST(a_slow_network_is_waited_for),
+        TEST(a_silent_leader_is_left_when_its_lease_has_ended),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
