@@ -162,7 +162,8 @@ def test_nothing_stays_stopped_behind_a_tool_that_is_killed(tmp_path, monkeypatc
         jobs.wait_for(lambda: event(tmp_path, "hang"), 60)
         examined = [int(path.suffix[1:]) for path in tmp_path.glob("py-spy.*")]
         assert set(map(int, re.findall(r"pid (\d+)", output(tmp_path)))) <= set(examined) and len(examined) >= 4
-        assert {pid: state_of(pid) for pid in examined} == dict.fromkeys(examined, "S"), output(tmp_path)
+        states = {pid: state_of(pid) for pid in examined}
+        assert set(states.values()) <= set("SRD"), f"{states}\n{output(tmp_path)}"  # none is stopped, traced or gone
     finally:
         hangs.end(p)
 

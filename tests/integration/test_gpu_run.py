@@ -93,7 +93,7 @@ def test_a_driver_that_cannot_be_used(tmp_path, programs, kind):
     assert line.startswith("# first-quarter FAILED: ended at the gate: dropped steps: ") and gpu_calls.DRIVERS[kind] in line
     assert gpu_calls.DRIVERS[kind] in output
     results = json.loads((tmp_path / "reports/first-quarter.json").read_text())["results"]
-    assert [r["name"] for r in results] == ["gate: dropped steps", "gate: toy"] or kind == "hung", output
+    assert sorted(r["name"] for r in results) == ["gate: dropped steps", "gate: toy"] or kind == "hung", output  # both run at once
 
 
 def test_nothing_works(tmp_path):
