@@ -269,6 +269,14 @@ static void prepare(struct layer *l)
     must(cudaEventCreate(&l->end), "cannot make an event");
 }
 
+static void release(struct layer *l)
+{
+    must(cudaEventDestroy(l->begin), "cannot destroy an event");
+    must(cudaEventDestroy(l->end), "cannot destroy an event");
+    must(cudaFree(l->q.workspace), "cannot free memory");
+    must(cudaStreamDestroy(l->q.stream), "cannot destroy a stream");
+}
+
 static int run(struct layer *l, int edge, bool timed)
 {
     prepare(l);
@@ -277,6 +285,7 @@ static int run(struct layer *l, int edge, bool timed)
     if (timed)
         hold = check_shape(l, edge, edge, ODD_WIDTH, timed) && hold;
     (void)printf("}\n");
+    release(l);
     return hold ? 0 : 1;
 }
 

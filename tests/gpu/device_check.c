@@ -183,6 +183,17 @@ static void make_arena(struct arena *a)
     must(cudaMemcpy(a->tally, &one, sizeof(one), cudaMemcpyHostToDevice), "cannot set the tally");
 }
 
+static void free_arena(struct arena *a)
+{
+    void *const memory[] = {a->q.workspace, a->p,      a->g,       a->states[0], a->states[1],
+                            a->copy,        a->commit, a->options, a->tally};
+    for (size_t i = 0; i < ARRAY_SIZE(memory); i++)
+        must(cudaFree(memory[i]), "cannot free memory");
+    must(cudaEventDestroy(a->begin), "cannot destroy an event");
+    must(cudaEventDestroy(a->end), "cannot destroy an event");
+    must(cudaStreamDestroy(a->q.stream), "cannot destroy a stream");
+}
+
 /* Bytes per second of what was queued between begin and now. */
 static double bandwidth(struct arena *a, double n_bytes)
 {
@@ -241,6 +252,7 @@ static int check_memory(void)
         (void)printf(", \"fraction_%s\": %.3f", cases[i].name,
                      time_optimizer(&a, &cases[i].options, cases[i].n_states, cases[i].n_arrays) / copy);
     (void)printf("}\n");
+    free_arena(&a);
     return 0;
 }
 
