@@ -327,6 +327,7 @@ int option_table_parse(const struct option_table *t, char *const argv[], void *t
     for (const struct option_spec *o = option_next(t, NULL); o; o = option_next(t, o)) {
         const char *wrong = o->fallback ? take_value(o, o->fallback, to, expected) : NULL;
         assert(!wrong); /* the table's own text */
+        (void)wrong;
     }
     while (r == 0 && *p.next)
         r = take_next_word(&p, &has_ended);

@@ -57,7 +57,7 @@ BUILDS = {
     "build-asan": (["-Db_sanitize=address,undefined", "-Db_lundef=false", "-Ddebug=true", "-Doptimization=1",
                     "-Dcuda=disabled"], CLANG, []),
     "build-tsan": (["-Db_sanitize=thread", "-Ddebug=true", "-Doptimization=1", "-Dcuda=disabled"], {}, ["suite:threads"]),
-    "build-ndebug": (["-Db_ndebug=true", "-Doptimization=0", "-Dcuda=disabled"], {}, ["suite:unit"]),
+    "build-ndebug": (["-Db_ndebug=true", "-Dcuda=disabled"], {}, ["suite:unit"]),
     "build-fuzz": (["-Dfuzz=enabled", "-Ddebug=true", "-Doptimization=1", "-Dcuda=disabled", "-Db_lundef=false"], CLANG,
                    ["fuzz-programs"]),
 }
