@@ -259,7 +259,7 @@ static void describe_main_process(const struct stack_job *job, const struct stac
     if (job->text)
         (void)stack_summarize(job->text, job->n_text, (int)job->pid, &summary); /* unknown when it has none */
     ret->pid = job->pid;
-    ret->state = process->state;
+    ret->state = (unsigned char)process->state;
     ret->kind = summary.kind;
     memcpy(ret->text, summary.text, sizeof(ret->text));
     if (summary.kind == STACK_UNKNOWN)
@@ -282,7 +282,7 @@ static void describe_rank(const struct watch_task *t, const struct stack_set *se
             describe_main_process(&set->jobs[i], p, ret);
         } else if (!ret->child_state && hang_is_blocked(p->state)) {
             ret->child_pid = set->jobs[i].pid;
-            ret->child_state = p->state;
+            ret->child_state = (unsigned char)p->state;
         }
     }
     hang_add_collectives(ret, records, proc_sample_records(t->state_fds[worker], records));
