@@ -291,8 +291,9 @@ static int take_found(struct option_parser *p, const struct option_spec *o, cons
     const char *wrong = take_value(o, value, p->to, expected);
     if (wrong)
         return refuse(p, "--%s %s: not %s", o->name, value, wrong);
-    return o->ends == OPTIONS_E_COMPLETION ? o->ends + option_choice(o->choices, value, strlen(value))
-                                           : o->ends;
+    return value && o->ends == OPTIONS_E_COMPLETION
+               ? o->ends + option_choice(o->choices, value, strlen(value))
+               : o->ends;
 }
 
 static int take_other_word(struct option_parser *p, const char *word)
