@@ -176,9 +176,9 @@ static int read_gz(const struct idx_file *f, gzFile gz, uint8_t *to, size_t n, s
 static int inflate_all(const struct idx_file *f, gzFile gz, struct idx *idx, struct idx_owner *owner)
 {
     _cleanup_free_ uint8_t *memory = NULL;
-    uint8_t header[HEADER_MAX], beyond;
+    uint8_t header[HEADER_MAX] = {0}, beyond;
     uint64_t n_bytes = 0;
-    size_t n;
+    size_t n = 0;
     int r;
 
     r = read_gz(f, gz, header, header_size(f->n_dims), &n);
