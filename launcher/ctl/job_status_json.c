@@ -14,10 +14,6 @@
 
 #define JOB_TEXT(member, bytes)                                                                              \
     .type = FIELD_TEXT, .offset = offsetof(struct job_status, member), .size = (bytes)
-#define I64_AT(structure, member)                                                                            \
-    .type = FIELD_I64, .offset = offsetof(structure, member), .min = -1, .max = FIELD_EXACT_MAX
-#define I32_AT(structure, member)                                                                            \
-    .type = FIELD_I32, .offset = offsetof(structure, member), .min = INT32_MIN, .max = INT32_MAX
 
 /* Of any origin, and so not written by the table: see events_add_text(). */
 static const struct field name_fields[] = {
@@ -29,12 +25,12 @@ static const struct field name_fields[] = {
 static const struct field job_fields[] = {
     {"state", JOB_TEXT(state, JOB_STATUS_WORD_SIZE), .required = true},
     {"containment", JOB_TEXT(containment, JOB_STATUS_WORD_SIZE)},
-    {"crun_pid", I64_AT(struct job_status, crun_pid), .required = true},
-    {"generation", I64_AT(struct job_status, generation), .required = true},
-    {"restarts", I32_AT(struct job_status, restarts), .required = true},
-    {"max_restarts", I32_AT(struct job_status, max_restarts), .required = true},
-    {"n_nodes", I32_AT(struct job_status, n_nodes), .required = true},
-    {"started", I64_AT(struct job_status, started_s), .required = true},
+    {"crun_pid", FIELD_I64_AT(struct job_status, crun_pid), .required = true},
+    {"generation", FIELD_I64_AT(struct job_status, generation), .required = true},
+    {"restarts", FIELD_I32_AT(struct job_status, restarts), .required = true},
+    {"max_restarts", FIELD_I32_AT(struct job_status, max_restarts), .required = true},
+    {"n_nodes", FIELD_I32_AT(struct job_status, n_nodes), .required = true},
+    {"started", FIELD_I64_AT(struct job_status, started_s), .required = true},
 };
 
 /* ---- writing ---- */

@@ -25,18 +25,14 @@ enum {
 
 #define WORKER_TEXT(member, bytes)                                                                           \
     .type = FIELD_TEXT, .offset = offsetof(struct worker_status, member), .size = (bytes)
-#define I64_AT(structure, member)                                                                            \
-    .type = FIELD_I64, .offset = offsetof(structure, member), .min = -1, .max = FIELD_EXACT_MAX
-#define I32_AT(structure, member)                                                                            \
-    .type = FIELD_I32, .offset = offsetof(structure, member), .min = INT32_MIN, .max = INT32_MAX
 
 static const struct field worker_fields[] = {
-    {"rank", I32_AT(struct worker_status, rank), .required = true},
-    {"local_rank", I32_AT(struct worker_status, local_rank), .required = true},
-    {"pid", I64_AT(struct worker_status, pid), .required = true},
+    {"rank", FIELD_I32_AT(struct worker_status, rank), .required = true},
+    {"local_rank", FIELD_I32_AT(struct worker_status, local_rank), .required = true},
+    {"pid", FIELD_I64_AT(struct worker_status, pid), .required = true},
     {"state", WORKER_TEXT(state, JOB_STATUS_WORD_SIZE), .required = true},
-    {"exit_code", I32_AT(struct worker_status, exit_code)},
-    {"started", I64_AT(struct worker_status, started_s)},
+    {"exit_code", FIELD_I32_AT(struct worker_status, exit_code)},
+    {"started", FIELD_I64_AT(struct worker_status, started_s)},
     {"hang", FIELD_BOOL, offsetof(struct worker_status, hang), .required = true},
     {"straggler", FIELD_BOOL, offsetof(struct worker_status, straggler), .always = true},
 };
@@ -48,17 +44,17 @@ static const struct field line_fields[] = {
 };
 
 static const struct field gpu_fields[] = {
-    {"index", I32_AT(struct gpu_status, index), .required = true},
-    {"percent", I32_AT(struct gpu_status, percent), .required = true},
-    {"used_mib", I64_AT(struct gpu_status, used_mib), .required = true},
-    {"total_mib", I64_AT(struct gpu_status, total_mib), .required = true},
+    {"index", FIELD_I32_AT(struct gpu_status, index), .required = true},
+    {"percent", FIELD_I32_AT(struct gpu_status, percent), .required = true},
+    {"used_mib", FIELD_I64_AT(struct gpu_status, used_mib), .required = true},
+    {"total_mib", FIELD_I64_AT(struct gpu_status, total_mib), .required = true},
 };
 
 /* Resource usage of a worker, added by crunctl or by the agent of another node. */
 static const struct field usage_fields[] = {
-    {"cpu_ms", I64_AT(struct worker_status, cpu_ms), .required = true},
-    {"rss_kib", I64_AT(struct worker_status, rss_kib), .required = true},
-    {"cpu_percent", I32_AT(struct worker_status, cpu_percent), .missing = -1},
+    {"cpu_ms", FIELD_I64_AT(struct worker_status, cpu_ms), .required = true},
+    {"rss_kib", FIELD_I64_AT(struct worker_status, rss_kib), .required = true},
+    {"cpu_percent", FIELD_I32_AT(struct worker_status, cpu_percent), .missing = -1},
 };
 
 /* Where a rank is, for a report on a hang. */
@@ -86,9 +82,9 @@ static const struct field head_fields[] = {
 };
 
 static const struct field node_fields[] = {
-    {"taken_ms", I64_AT(struct node_status, taken_ms)},
-    {"generation", I64_AT(struct node_status, generation), .missing = -1},
-    {"group_rank", I32_AT(struct node_status, group_rank), .missing = -1, .always = true},
+    {"taken_ms", FIELD_I64_AT(struct node_status, taken_ms)},
+    {"generation", FIELD_I64_AT(struct node_status, generation), .missing = -1},
+    {"group_rank", FIELD_I32_AT(struct node_status, group_rank), .missing = -1, .always = true},
 };
 
 /* Bound of steps and of ages (ms): sums and products of such numbers are far from the end of int64_t. */

@@ -44,6 +44,12 @@ struct field {
 
 #define FIELD_U32_AT(structure, member, low, high)                                                           \
     .type = FIELD_U32, .offset = offsetof(structure, member), .min = (low), .max = (high)
+/* Any number of the type. */
+#define FIELD_I32_AT(structure, member)                                                                      \
+    .type = FIELD_I32, .offset = offsetof(structure, member), .min = INT32_MIN, .max = INT32_MAX
+/* An amount; -1: unknown. */
+#define FIELD_I64_AT(structure, member)                                                                      \
+    .type = FIELD_I64, .offset = offsetof(structure, member), .min = -1, .max = FIELD_EXACT_MAX
 
 enum { FIELDS_ERROR_SIZE = 256 };
 

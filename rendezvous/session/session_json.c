@@ -17,8 +17,8 @@ static const struct field cause_fields[] = {
     {"group_rank", FIELD_I32, offsetof(struct session_cause, group_rank), -1, INT32_MAX, .missing = -1},
     {"rank", FIELD_I32, offsetof(struct session_cause, rank), -1, INT32_MAX, .missing = -1},
     {"local_rank", FIELD_I32, offsetof(struct session_cause, local_rank), -1, INT32_MAX, .missing = -1},
-    {"exit_code", FIELD_I32, offsetof(struct session_cause, exit_code), INT32_MIN, INT32_MAX},
-    {"pid", FIELD_I64, offsetof(struct session_cause, pid), -1, FIELD_EXACT_MAX},
+    {"exit_code", FIELD_I32_AT(struct session_cause, exit_code)},
+    {"pid", FIELD_I64_AT(struct session_cause, pid)},
     {"host", FIELD_TEXT, offsetof(struct session_cause, host), .size = SESSION_HOST_SIZE},
     {"text", FIELD_TEXT, offsetof(struct session_cause, text), .size = SESSION_TEXT_SIZE},
 };
