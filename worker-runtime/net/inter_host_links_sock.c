@@ -223,8 +223,9 @@ int inter_host_need_pairs(struct inter_host *s)
 
     if (s->pairs_out)
         return 0;
+    /* Arrays of pointers are meant. NOLINTBEGIN(bugprone-sizeof-expression) */
     out = calloc(n, sizeof(*out));
-    in = calloc(n, sizeof(*in));
+    in = calloc(n, sizeof(*in)); /* NOLINTEND(bugprone-sizeof-expression) */
     r = out && in ? connect_pairs(s, out, in) : crw_fail_errno(-ENOMEM, "cannot connect with all hosts");
     s->pairs_in = in; /* also what is not complete: it is cut and closed with the rest */
     s->pairs_out = out;
