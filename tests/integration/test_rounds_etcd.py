@@ -172,7 +172,7 @@ def test_a_leader_that_is_deposed_keeps_the_keys_of_its_nodes(tmp_path):
 
 
 def test_a_killed_crund_with_the_keys_costs_its_job_one_restart(tmp_path):
-    """--seal: its clients are closed when another crund leads, a line of crun names the reason, and the next generation has keys."""
+    """--seal: its clients are closed when another crund leads, a line of the crun that finds it first names the reason, and the next generation has keys."""
     secret = write_secret(tmp_path / "secret")
     with open_place(tmp_path, "--secret-file", str(secret)) as place:
         start_sealed(place, secret, tmp_path, ",".join(f"127.0.0.1:{port}" for port in place.ports))
@@ -188,7 +188,10 @@ def test_a_killed_crund_with_the_keys_costs_its_job_one_restart(tmp_path):
         assert [e[2:] for e in place.events("start")] == [["0", "0"]] * 2 + [["1", "1"]] * 2, place.texts()
         assert [e[2:] for e in place.events("end")] == [["1", "1"]] * 2, place.texts()
         lost = re.compile(r"the keys of this node's workers, which the rendezvous at \S+ keeps, are lost \(.*\): their connections")
-        assert all(lost.search(node.text()) for node in place.nodes), place.texts()
+        named = [bool(lost.search(node.text())) for node in place.nodes]
+        # The failure of one node's worker may reach the other node before that one has asked for its keys.
+        other = re.compile(r"rank \d \(local rank 0\) on \S+ failed .*; goes on as generation 1")
+        assert any(named) and all(ok or other.search(node.text()) for ok, node in zip(named, place.nodes)), place.texts()
 
 
 def test_a_leader_that_is_stopped_is_replaced_when_its_lease_has_ended(place):
