@@ -16,8 +16,8 @@
 #include <stdint.h>
 
 enum option_kind {
-    OPTION_FLAG,    /* no value; 1 is stored */
     OPTION_TEXT,    /* const char *, which points into argv */
+    OPTION_FLAG,    /* no value; 1 is stored */
     OPTION_CHOICE,  /* a word of `choices`, stored as the index of the word */
     OPTION_NUMBER,  /* digits, from min to max */
     OPTION_SIZE,    /* digits from min to max, perhaps with K, M or G */
@@ -45,9 +45,11 @@ struct option_spec {
 
     /* For crun's parser alone. */
     bool optional_value; /* OPTION_FLAG: "--name=TEXT" gives a text as well */
-    bool no_pet;         /* takes no default from PET_<NAME> */
-    bool ours;    /* not torchrun's: must be spelled out, so that no torchrun prefix becomes ambiguous */
-    bool repeats; /* OPTION_TEXT: may be given several times; see options.repeated */
+    bool
+        ours; /* not torchrun's: must be spelled out, so that no torchrun prefix becomes ambiguous; no default from PET_<NAME> */
+    bool pet; /* of ours: takes that default all the same */
+    bool no_pet;        /* of torchrun's: takes none */
+    bool repeats;       /* OPTION_TEXT: may be given several times; see options.repeated */
     bool has_no_effect; /* parsed for compatibility alone; --help lists it last */
 };
 

@@ -449,7 +449,8 @@ void option_spell_pet(enum option_id id, char ret[OPTION_NAME_SIZE])
 /* The value PET_<NAME> gives the option, or NULL. */
 static const char *pet_value(enum option_id id, char *const *environment, char name[NAME_SIZE])
 {
-    if (options_table[id].no_pet)
+    const struct option_spec *spec = &options_table[id];
+    if (spec->ours ? !spec->pet : spec->no_pet)
         return NULL;
     option_spell_pet(id, name);
     return envp_get(environment, name);
