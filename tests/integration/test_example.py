@@ -5,7 +5,6 @@ import os
 import pathlib
 import re
 import shutil
-import signal
 import subprocess
 
 import pytest
@@ -84,67 +83,13 @@ def test_under_the_installed_crun(installed, average):
     assert_trained(jobs.run([str(crun), "--standalone", "--nproc-per-node=2", average], env=environment(installed)))
 
 
-EPOCH = re.compile(r"epoch (\d+): (\d+) of 1000 correct, parameters ([0-9a-f]{8})")
-
-
-def test_a_whole_training_program(installed, average, tmp_path):
-    """It learns, the same at every start; a run that is stopped goes on from its snapshot, with other ranks."""
-    classify = str(pathlib.Path(average).parent / "classify")
-    crun = str(next(installed.rglob("bin/crun-launch")))
-    command = [crun, "--standalone", "--nproc-per-node=2", classify]
-    runs = [jobs.run(command, env=environment(installed)) for _ in range(2)]
-    assert runs[0].returncode == 0, runs[0].stderr
-    epochs = EPOCH.findall(runs[0].stdout)
-    assert [int(e[0]) for e in epochs] == list(range(1, 7))
-    assert int(epochs[-1][1]) > 930
-    assert runs[0].stdout == runs[1].stdout
-
-    saved = jobs.run([*command, str(tmp_path / "snapshots")], env=environment(installed))
-    assert saved.stdout == runs[0].stdout, saved.stderr
-    resumed = jobs.run([crun, "--standalone", "--nproc-per-node=3", classify, str(tmp_path / "snapshots"), "7"],
-                       env=environment(installed))
-    assert resumed.returncode == 0, resumed.stderr
-    assert resumed.stdout.startswith("resumed at step 360\n")  # the last one, which no multiple of 50 is
-    assert [int(e[0]) for e in EPOCH.findall(resumed.stdout)] == [7]
-
-
-def test_what_is_not_saved_is_no_success(installed, average, tmp_path):
-    classify = str(pathlib.Path(average).parent / "classify")
-    full = {**environment(installed), **jobs.preload("snapshot_faults", SNAPSHOT_FAULTS=tmp_path, SNAPSHOT_FAULT="write 1 28 1000")}
-    p = jobs.run([classify, str(tmp_path / "s"), "1"], env=full)
-    assert p.returncode == 1 and p.stderr.count("No space left on device") >= 3, p.stderr  # steps 50, 100 and 120
-    assert jobs.run([classify, str(tmp_path / "s"), "1"], env=environment(installed)).returncode == 0
-    for path in (tmp_path / "s").glob("snap-*"):
-        raw = bytearray(path.read_bytes())
-        raw[len(raw) // 2] ^= 1
-        path.write_bytes(raw)
-    p = jobs.run([classify, str(tmp_path / "s"), "2"], env=environment(installed))
-    assert p.returncode == 1 and "use another folder" in p.stderr and "epoch" not in p.stdout, p.stdout + p.stderr
-
-
-def test_sigterm_saves_and_ends(installed, average, tmp_path):
-    classify = str(pathlib.Path(average).parent / "classify")
-    command = [classify, str(tmp_path / "snapshots"), "1000000"]
-    program = subprocess.Popen(command, env=environment(installed), stdout=subprocess.PIPE, text=True)
-    assert program.stdout.readline().startswith("epoch 1:")
-    program.send_signal(signal.SIGTERM)
-    rest = program.stdout.read()  # not by communicate(), which passes over lines that were read ahead
-    assert program.wait(60) == 0
-    epochs = 1 + len(EPOCH.findall(rest))
-    resumed = jobs.run([*command[:2], str(epochs + 1)], env=environment(installed))
-    assert resumed.returncode == 0, resumed.stderr
-    step = int(re.match(r"resumed at step (\d+)\n", resumed.stdout)[1])
-    assert epochs * 120 <= step <= (epochs + 1) * 120  # of 6000 samples, in batches of 50
-    assert [int(e[0]) for e in EPOCH.findall(resumed.stdout)] == [epochs + 1]
-
-
 def test_the_page_shows_the_program(installed):
     page = next(installed.rglob("man7/crw_example.7")).read_text()
     shown = re.search(r"^\.Bd -literal\n(.*?)^\.Ed$", page, re.S | re.M)[1]
-    program = next(installed.rglob("doc/crun/examples/classify.c")).read_text()
+    program = next(installed.rglob("doc/crun/examples/average.c")).read_text()
     assert shown.replace("\\&", "").replace("\\e", "\\") == program
-    assert str(installed) + re.search(r"(/\S+/classify\.c)", page)[1] == str(
-        next(installed.rglob("doc/crun/examples/classify.c")))
+    assert str(installed) + re.search(r"(/\S+/average\.c)", page)[1] == str(
+        next(installed.rglob("doc/crun/examples/average.c")))
 
 
 def test_it_asks_for_the_soname(installed, average):
