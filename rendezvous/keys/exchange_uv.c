@@ -150,23 +150,23 @@ static void exchange_conn_adopt(void *self, int fd, const struct conn_owner *own
 {
     struct exchange_shell *e = self;
     struct server *s = e->server;
-    struct exchange_conn *c = has_place(e, fd, owner) ? calloc(1, sizeof(*c)) : NULL;
+    struct exchange_conn *c = NULL;
 
-    if (!c || uv_poll_init(s->loop, &c->poll, fd) < 0) {
-        free(c);
+    if (has_place(e, fd, owner))
+        c = server_open_conn(s, fd, sizeof(*c));
+    else
+        (void)close(fd); /* nothing was sent */
+    if (!c) {
         address_quota_release(&e->quota, fd);
         buf_finish(said);
-        (void)close(fd); /* nothing was sent */
         server_peer_gone(s, fd);
         return;
     }
-    c->poll.data = c;
     c->shell = e;
     c->fd = fd;
     c->in = *said;
     *said = (struct buf){0};
     c->deadline_ms = uv_now(s->loop) + s->limits.handshake_ms;
-    server_handle_opened(s);
     list_append(&e->conns, &c->link);
     e->n_conns++;
     arm_exchange_timer(e);

@@ -256,15 +256,10 @@ static int visitor_create(void *self, int fd, const struct conn_owner *owner, bo
 {
     struct fence_shell *f = self;
     struct server *s = f->server;
-    struct visitor *v = calloc(1, sizeof(*v));
-    int r = v ? uv_poll_init(s->loop, &v->poll, fd) : -ENOMEM;
+    struct visitor *v = server_open_conn(s, fd, sizeof(*v));
 
-    if (r < 0) {
-        free(v);
-        (void)close(fd); /* nothing was sent */
-        return r;
-    }
-    v->poll.data = v;
+    if (!v)
+        return -errno;
     v->fence = f;
     v->fd = fd;
     v->owner = *owner;
@@ -272,7 +267,6 @@ static int visitor_create(void *self, int fd, const struct conn_owner *owner, bo
     if (!v->is_inside && f->n_outside == OUTSIDE_MAX)
         visitor_close(list_entry(f->outside.next, struct visitor, link));
     v->deadline_ms = uv_now(s->loop) + s->limits.handshake_ms;
-    server_handle_opened(s);
     list_append(v->is_inside ? &f->inside : &f->outside, &v->link);
     f->n_outside += !v->is_inside;
     s->n_peers++;

@@ -1,24 +1,58 @@
+/*
+ * The stores, and the connections of their nodes: a TLS handshake and sealed records on a socket, around a relay_node.
+ *
+ *   connection with a proved key -> adopted -> space -> hello -> frames -> closed
+ *                                                         ^                  |
+ *                                                         +--- next one <----+   the node stays for KEEP_MS
+ *
+ * A connection belongs to no store until the node has named its keys.
+ *
+ * Ways to fail: the connection breaks, and the node comes again. After the hello of a forgotten node, or after frames against
+ * the rules, the node is forgotten and its store fails. A node that does not come again within KEEP_MS is forgotten, with all
+ * its waits.
+ */
+
 #include "rendezvous/server/job_stores_uv.h"
 
 #include <errno.h>
 #include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/utf8.h"
 #include "base/buf.h"
 #include "base/random_os.h"
 #include "proto/tls_openssl.h"
-#include "rendezvous/server/relay_shell_uv.h"
+#include "rendezvous/relay/relay_node.h"
 #include "rendezvous/server/server_impl_uv.h"
 #include "rendezvous/session/session_message.h"
 #include "rendezvous/store/metrics_text.h"
 
-enum { LARGE_BYTES = 1 << 20 };
+enum {
+    LARGE_BYTES = 1 << 20,
+    NODES_MAX = 16384, /* of a store */
+    BUCKETS = 256,
+    FRESH_UNITS = 512,
+    KEEP_MS = 60000,
+    SWEEP_MS = 10000, /* a connection without a hello is closed by the second sweep */
+};
+
+static_assert(BUCKETS > UINT8_MAX, "each first byte of a nonce has a bucket");
+
+struct job_stores {
+    struct server *server;
+    struct list stores, active;
+    struct list conns;  /* before they name their keys */
+    struct list unsent; /* nodes with output after releases */
+    uint64_t bytes;     /* of all stores */
+    uv_timer_t timer;
+    struct buf plain, out; /* empty between two calls; the memory is kept */
+};
 
 struct job_store {
     struct job_stores *owner;
-    struct list link;   /* in job_stores.stores; unlinked: the store ends */
+    struct list link;   /* in job_stores.stores */
     struct list active; /* in job_stores.active, while there is work */
     char job[SESSION_JOB_SIZE];
     uint64_t instance;
@@ -26,18 +60,324 @@ struct job_store {
     struct store store;
     uint64_t bytes; /* counted in job_stores.bytes */
     bool is_orphan;
-    struct relay_shell *nodes;
+    struct list nodes, conns;
+    struct list busy;             /* nodes with requests for another turn */
+    struct list buckets[BUCKETS]; /* nodes by the first byte of their random nonces */
+    unsigned n_nodes;
 };
 
-struct job_stores {
-    struct server *server;
-    struct relay_shell *lobby; /* connections before they name their keys */
-    struct list stores, active;
-    size_t n_stores; /* number of stores not freed yet */
-    uint64_t bytes;  /* of all stores */
+/* A run of a node's store. */
+struct served_node {
+    struct list link, bucket, busy, unsent;
+    uint8_t nonce[RELAY_NONCE_SIZE];
+    struct relay_node node;
+    struct job_store *store;
+    struct relay_conn *conn; /* NULL: the node is away */
+    uint64_t away_ms;        /* since when */
+    bool is_reported;        /* a fault of a connection */
 };
 
-/* ---- accounts ---- */
+struct relay_conn {
+    uv_poll_t poll;
+    struct job_stores *owner;
+    struct list link;
+    struct job_store *store;    /* NULL: before the space */
+    struct served_node *served; /* NULL: before the hello */
+    struct tls_link *tls;
+    struct buf hello; /* an incomplete hello, or the space ahead of the hello */
+    uint64_t since_ms;
+    struct buf wire; /* records not yet taken by the socket */
+    int fd;
+    uint8_t events;
+    bool closing;
+};
+
+static void on_relay_poll(uv_poll_t *poll, int status, int events);
+
+/* ---- ends of connections and nodes ---- */
+
+static void relay_conn_close(struct relay_conn *c)
+{
+    struct server *s = c->owner->server;
+
+    if (c->closing)
+        return;
+    c->closing = true;
+    if (c->served) {
+        c->served->conn = NULL;
+        c->served->away_ms = uv_now(s->loop);
+        relay_link_down(&c->served->node.link);
+    }
+    list_unlink(&c->link);
+    tls_link_free(c->tls);
+    buf_finish(&c->hello);
+    buf_finish(&c->wire);
+    server_close_conn(s, &c->poll);
+    (void)close(c->fd); /* released by uv_close() above */
+    server_peer_gone(s, c->fd);
+}
+
+static void close_conns(struct list *conns)
+{
+    while (!list_is_empty(conns))
+        relay_conn_close(list_entry(conns->next, struct relay_conn, link));
+}
+
+static void drop_node(struct served_node *n)
+{
+    if (n->conn)
+        relay_conn_close(n->conn);
+    relay_node_finish(&n->node);
+    list_unlink(&n->link);
+    list_unlink(&n->bucket);
+    list_unlink(&n->busy);
+    list_unlink(&n->unsent);
+    n->store->n_nodes--;
+    free(n);
+}
+
+/* ---- sending ---- */
+
+static void update_relay_polling(struct relay_conn *c)
+{
+    uint8_t events = buf_size(&c->wire) > 0 ? UV_READABLE | UV_WRITABLE : UV_READABLE;
+
+    if (c->closing || events == c->events)
+        return;
+    c->events = events;
+    (void)uv_poll_start(&c->poll, events, on_relay_poll); /* fails only for a closing handle */
+}
+
+/* False: the connection is broken. */
+static bool write_wire(struct relay_conn *c)
+{
+    while (buf_size(&c->wire) > 0) {
+        ssize_t n = write(c->fd, buf_bytes(&c->wire), buf_size(&c->wire));
+
+        if (n < 0 && errno == EAGAIN)
+            return true;
+        if (n < 0 && errno != EINTR)
+            return false;
+        if (n > 0)
+            buf_consume(&c->wire, (size_t)n);
+    }
+    buf_clear(&c->wire, RELAY_KEEP_MAX);
+    return true;
+}
+
+/* Encrypts the link's output into an empty `wire`. */
+static bool fill_wire(struct relay_conn *c)
+{
+    struct buf *out = &c->owner->out;
+    bool ok = relay_link_output(&c->served->node.link, out) == 0 &&
+              (buf_size(out) == 0 || tls_link_send(c->tls, buf_bytes(out), buf_size(out), &c->wire) == 0);
+
+    buf_clear(out, RELAY_KEEP_MAX);
+    return ok;
+}
+
+/* Sends the link's output as far as the socket takes bytes. False: c may not be used any more. */
+static bool relay_conn_flush(struct relay_conn *c)
+{
+    bool ok = true, more = true;
+
+    while (ok && more) {
+        if (c->served && buf_size(&c->wire) == 0)
+            ok = fill_wire(c);
+        more = ok && buf_size(&c->wire) > 0;
+        ok = ok && write_wire(c);
+        more = more && ok && buf_size(&c->wire) == 0;
+    }
+    if (!ok) {
+        relay_conn_close(c);
+        return false;
+    }
+    update_relay_polling(c);
+    return true;
+}
+
+/* ---- requests ---- */
+
+static void run_node(struct served_node *n, uint64_t units)
+{
+    struct server *s = n->store->owner->server;
+    struct store_budget budget = {.units = units, .turn = STORE_TURN_UNITS};
+    uint64_t n_changes = n->node.n_changes;
+    int r = relay_node_run(&n->node, &budget);
+
+    s->n_changes += n->node.n_changes - n_changes;
+    list_unlink(&n->busy);
+    if (r < 0) {
+        server_log(s, -1, "forgot a node's store: %s", strerror(-r));
+        drop_node(n);
+        return;
+    }
+    if (r == RELAY_NODE_TURN)
+        list_append(&n->store->busy, &n->busy);
+    if (n->conn)
+        (void)relay_conn_flush(n->conn);
+}
+
+static struct served_node *find_node(struct job_store *st, const uint8_t *nonce)
+{
+    list_for_each(i, &st->buckets[nonce[0]])
+    {
+        struct served_node *n = list_entry(i, struct served_node, bucket);
+
+        if (memcmp(n->nonce, nonce, RELAY_NONCE_SIZE) == 0)
+            return n;
+    }
+    return NULL;
+}
+
+static struct served_node *create_node(struct job_store *st, const uint8_t *nonce)
+{
+    struct served_node *n = st->n_nodes < NODES_MAX ? calloc(1, sizeof(*n)) : NULL;
+    struct server *s = st->owner->server;
+
+    if (!n)
+        return NULL;
+    memcpy(n->nonce, nonce, RELAY_NONCE_SIZE);
+    n->store = st;
+    list_init(&n->busy);
+    list_init(&n->unsent);
+    relay_node_init(&n->node, &st->store, &s->limits.wire);
+    n->node.stats = s->stats;
+    list_append(&st->nodes, &n->link);
+    list_append(&st->buckets[nonce[0]], &n->bucket);
+    st->n_nodes++;
+    return n;
+}
+
+static bool answer_hello(struct relay_conn *c, const struct relay_hello *hello, uint64_t arrived)
+{
+    struct relay_hello answer = *hello;
+    struct buf out = {0};
+
+    answer.arrived = arrived;
+    bool ok = relay_hello_put(&out, &answer) == 0 &&
+              tls_link_send(c->tls, buf_bytes(&out), buf_size(&out), &c->wire) == 0;
+    buf_finish(&out);
+    return ok;
+}
+
+/* Answers that the node cannot go on, if the socket takes the answer; the connection is closed. */
+static bool refuse_node(struct relay_conn *c, const struct relay_hello *hello)
+{
+    if (answer_hello(c, hello, RELAY_FORGOTTEN))
+        (void)write_wire(c);
+    return false;
+}
+
+static bool take_hello(struct relay_conn *c, const uint8_t *bytes)
+{
+    struct relay_hello hello;
+
+    if (!relay_hello_decode(bytes, &hello))
+        return false;
+    struct served_node *n = find_node(c->store, hello.nonce);
+    if (!n && hello.is_known)
+        return refuse_node(c, &hello);
+    if (!n)
+        n = create_node(c->store, hello.nonce);
+    if (!n)
+        return false;
+    if (n->conn)
+        relay_conn_close(n->conn);
+    if (relay_link_resume(&n->node.link, hello.arrived) < 0) {
+        drop_node(n);
+        return refuse_node(c, &hello);
+    }
+    n->conn = c;
+    c->served = n;
+    return answer_hello(c, &hello, n->node.link.arrived);
+}
+
+static struct job_store *find_store(struct job_stores *j, const char *job, uint64_t instance,
+                                    uint32_t key_space)
+{
+    list_for_each(i, &j->stores)
+    {
+        struct job_store *st = list_entry(i, struct job_store, link);
+
+        if (st->instance == instance && st->key_space == key_space && strcmp(st->job, job) == 0)
+            return st;
+    }
+    return NULL;
+}
+
+/* The node names its keys. False: the connection has to be closed. */
+static bool take_space(struct relay_conn *c)
+{
+    struct relay_space space;
+    int n = relay_space_decode(buf_bytes(&c->hello), buf_size(&c->hello), &space);
+
+    if (n <= 0)
+        return n == 0;
+    if (tls_link_is_certified(c->tls) || strcmp(tls_link_job(c->tls), space.job) == 0)
+        c->store = find_store(c->owner, space.job, space.instance, space.key_space);
+    if (!c->store) /* also a node with keys lost with another process: the node's store ends */
+        return refuse_node(c, &(struct relay_hello){0});
+    buf_consume(&c->hello, (size_t)n);
+    list_unlink(&c->link);
+    list_append(&c->store->conns, &c->link);
+    return true;
+}
+
+/* False: the connection has to be closed. */
+static bool take_bytes(struct relay_conn *c, const uint8_t *bytes, size_t n)
+{
+    if (!c->served) {
+        if (buf_append(&c->hello, bytes, n) < 0 || (!c->store && !take_space(c)))
+            return false;
+        if (!c->store || buf_size(&c->hello) < RELAY_HELLO_SIZE)
+            return true;
+        if (!take_hello(c, buf_bytes(&c->hello)))
+            return false;
+        buf_consume(&c->hello, RELAY_HELLO_SIZE);
+        bytes = buf_bytes(&c->hello);
+        n = buf_size(&c->hello);
+    }
+    int r = n > 0 ? relay_link_receive(&c->served->node.link, bytes, n) : 0;
+    buf_reset(&c->hello);
+    if (r < 0)
+        drop_node(c->served); /* closes c, too */
+    else
+        run_node(c->served, FRESH_UNITS);
+    return true;
+}
+
+/* Once for each node: a process between the hosts might cause a fault at each new connection. */
+static void report_fault(struct relay_conn *c)
+{
+    const char *why = tls_link_error(c->tls);
+
+    if (!why[0] || !c->served || c->served->is_reported)
+        return;
+    c->served->is_reported = true;
+    server_log(c->owner->server, -1, "the connection of a node's store has ended: %s", why);
+}
+
+static bool read_records(struct relay_conn *c)
+{
+    struct server *s = c->owner->server;
+    struct buf *plain = &c->owner->plain;
+    ssize_t n = read(c->fd, s->scratch, SCRATCH_SIZE);
+
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return true;
+    if (n <= 0)
+        return false;
+    bool ok = tls_link_receive(c->tls, s->scratch, (size_t)n, plain, &c->wire) == 0 &&
+              !tls_link_is_finished(c->tls);
+    report_fault(c);
+    if (ok && buf_size(plain) > 0)
+        ok = take_bytes(c, buf_bytes(plain), buf_size(plain));
+    buf_clear(plain, RELAY_KEEP_MAX);
+    return ok;
+}
+
+/* ---- turns ---- */
 
 /* A job may use the rest of the server's limit, up to the job's own limit. */
 static void account(struct job_store *st)
@@ -54,23 +394,31 @@ static void account(struct job_store *st)
         st->store.limits.bytes_max = now + free_bytes;
 }
 
-/* ---- turns ---- */
-
 static bool is_work_left(struct job_store *st)
 {
-    return !list_is_empty(&st->store.released) || relay_shell_is_busy(st->nodes) ||
-           store_clean(&st->store, 0);
+    return !list_is_empty(&st->store.released) || !list_is_empty(&st->busy) || store_clean(&st->store, 0);
 }
 
 static void release_clients(struct job_store *st, unsigned max)
 {
+    struct list *unsent = &st->owner->unsent;
+
     while (!list_is_empty(&st->store.released) && max-- > 0) {
         struct list *entry = st->store.released.next;
 
         list_unlink(entry);
-        relay_shell_release(st->nodes, list_entry(entry, struct store_client, released));
+        struct relay_node *node = relay_node_release(list_entry(entry, struct store_client, released));
+        struct served_node *n = list_entry(node, struct served_node, node);
+        if (list_is_empty(&n->unsent))
+            list_append(unsent, &n->unsent);
     }
-    relay_shell_flush(st->nodes);
+    while (!list_is_empty(unsent)) {
+        struct served_node *n = list_entry(unsent->next, struct served_node, unsent);
+
+        list_unlink(&n->unsent);
+        if (n->conn)
+            (void)relay_conn_flush(n->conn);
+    }
 }
 
 /* Releases a bounded part of the store's clients now and the rest in the next turns. */
@@ -91,7 +439,7 @@ static bool job_stores_are_busy(void *self)
     return !list_is_empty(&j->active);
 }
 
-/* A turn of the store that has waited longest. */
+/* A turn of the store that has waited longest, and there of the node that has. */
 static void job_stores_run_turn(void *self)
 {
     struct job_stores *j = self;
@@ -103,7 +451,8 @@ static void job_stores_run_turn(void *self)
     list_unlink(&st->active);
     list_append(&j->active, &st->active);
     (void)store_clean(&st->store, STORE_TURN_UNITS); /* is_work_left() asks again */
-    relay_shell_run_turn(st->nodes);
+    if (!list_is_empty(&st->busy))
+        run_node(list_entry(st->busy.next, struct served_node, busy), STORE_TURN_UNITS);
     list_for_each_safe(i, &j->active) work_off(list_entry(i, struct job_store, active));
 }
 
@@ -121,53 +470,34 @@ static void free_job_store(void *data)
 #endif
 }
 
-/* The last connection is closed. */
-static void on_nodes_closed(void *data)
-{
-    struct job_store *st = data;
-
-    bool is_large = st->bytes > LARGE_BYTES;
-
-    st->owner->bytes -= st->bytes;
-    st->owner->n_stores--;
-    server_free_beside_the_loop(free_job_store, st, is_large ? UINT64_MAX : st->store.names.used);
-}
-
 static void end_store(struct job_store *st)
 {
     list_unlink(&st->link);
     list_unlink(&st->active);
-    relay_shell_stop(st->nodes);
+    close_conns(&st->conns);
+    while (!list_is_empty(&st->nodes))
+        drop_node(list_entry(st->nodes.next, struct served_node, link));
+    st->owner->bytes -= st->bytes;
+    server_free_beside_the_loop(free_job_store, st,
+                                st->bytes > LARGE_BYTES ? UINT64_MAX : st->store.names.used);
 }
 
-/* Also called after each sweep of the nodes, so an orphan ends some time after its last node. */
-static void on_nodes_worked(void *data)
+static bool is_used(const struct job_store *st)
 {
-    struct job_store *st = data;
+    return !st->is_orphan || !list_is_empty(&st->nodes) || !list_is_empty(&st->conns);
+}
 
-    if (list_is_empty(&st->link))
-        return; /* the store ends */
+/* After requests were executed or clients have left: the store of an orphan may end. */
+static void note_work(struct job_store *st)
+{
     account(st);
-    if (st->is_orphan && !relay_shell_has_nodes(st->nodes)) {
+    if (!is_used(st)) {
         end_store(st);
         return;
     }
     if (list_is_empty(&st->active))
         list_append(&st->owner->active, &st->active);
     work_off(st);
-}
-
-static struct job_store *find_store(struct job_stores *j, const char *job, uint64_t instance,
-                                    uint32_t key_space)
-{
-    list_for_each(i, &j->stores)
-    {
-        struct job_store *st = list_entry(i, struct job_store, link);
-
-        if (st->instance == instance && st->key_space == key_space && strcmp(st->job, job) == 0)
-            return st;
-    }
-    return NULL;
 }
 
 static void drop_others(struct job_stores *j, const char *job, uint64_t instance, uint32_t key_space)
@@ -193,23 +523,16 @@ static int create_store(struct job_stores *j, const char *job, uint64_t instance
         free(st);
         return r;
     }
-    const struct relay_shell_config config = {.server = j->server,
-                                              .store = &st->store,
-                                              .worked = on_nodes_worked,
-                                              .closed = on_nodes_closed,
-                                              .data = st};
-    r = relay_shell_create(&st->nodes, &config);
-    if (r < 0) {
-        free_job_store(st);
-        return r;
-    }
-    relay_shell_start(st->nodes);
     st->owner = j;
-    j->n_stores++;
     st->instance = instance;
     st->key_space = key_space;
     text_copy(st->job, sizeof(st->job), job);
     list_init(&st->active);
+    list_init(&st->nodes);
+    list_init(&st->conns);
+    list_init(&st->busy);
+    for (size_t i = 0; i < BUCKETS; i++)
+        list_init(&st->buckets[i]);
     list_append(&j->stores, &st->link);
     account(st);
     return 0;
@@ -245,101 +568,153 @@ void job_stores_orphan(void *stores)
         struct job_store *st = list_entry(i, struct job_store, link);
 
         st->is_orphan = true;
-        if (!relay_shell_has_nodes(st->nodes))
+        if (!is_used(st))
             end_store(st);
     }
 }
 
-size_t job_stores_n_stores(const struct job_stores *j)
-{
-    return j->n_stores;
-}
-
-static void write_store_metrics(const void *self, struct metrics_text *m)
-{
-    const struct job_stores *j = self;
-
-    metrics_one(m, "crun_job_stores", METRIC_GAUGE, "Stores with the keys of the workers of a job.",
-                (double)j->n_stores);
-    metrics_one(m, "crun_job_store_bytes", METRIC_GAUGE, "Their names, values and waits.", (double)j->bytes);
-}
-
 /* ---- connections ---- */
 
-static struct relay_shell *find_nodes(void *data, const struct tls_link *tls, const struct relay_space *space)
+static void on_relay_poll(uv_poll_t *poll, int status, int events)
 {
-    struct job_stores *j = data;
-    bool may = tls_link_is_certified(tls) || strcmp(tls_link_job(tls), space->job) == 0;
-    struct job_store *st = may ? find_store(j, space->job, space->instance, space->key_space) : NULL;
+    struct relay_conn *c = poll->data;
 
-    return st ? st->nodes : NULL;
+    if (c->closing)
+        return;
+    if (status < 0 || ((events & UV_READABLE) && !read_records(c)))
+        relay_conn_close(c); /* no effect on a closed connection */
+    else if (!c->closing)
+        (void)relay_conn_flush(c);
+    if (c->store) /* c is freed in a later turn of the loop */
+        note_work(c->store);
 }
 
 void job_stores_adopt(void *stores, int fd, struct tls_link *tls, const struct buf *plain)
 {
     struct job_stores *j = stores;
-    int r = relay_conn_adopt(j->lobby, fd, tls, plain);
+    struct server *s = j->server;
+    struct relay_conn *c = server_open_conn(s, fd, sizeof(*c));
 
-    if (r < 0)
-        server_log(j->server, -1, "refused a node's store: %s", strerror(-r));
-}
-
-/* ---- life ---- */
-
-int job_stores_create(struct job_stores **ret, struct server *s)
-{
-    struct job_stores *j = calloc(1, sizeof(*j));
-    const struct relay_shell_config config = {.server = s, .find = find_nodes, .data = j};
-
-    if (!j || relay_shell_create(&j->lobby, &config) < 0) {
-        free(j);
-        return -ENOMEM;
+    if (!c) {
+        server_log(s, -1, "refused a node's store: %s", strerror(errno));
+        tls_link_free(tls); /* the node comes again */
+        return;
     }
-    j->server = s;
-    list_init(&j->stores);
-    list_init(&j->active);
-    *ret = j;
-    return 0;
+    c->owner = j;
+    c->tls = tls;
+    c->fd = fd;
+    c->since_ms = uv_now(s->loop);
+    list_append(&j->conns, &c->link);
+    s->n_peers++;
+    update_relay_polling(c);
+    if (buf_size(plain) > 0 && !take_bytes(c, buf_bytes(plain), buf_size(plain)))
+        relay_conn_close(c);
+    else if (!c->closing)
+        (void)relay_conn_flush(c);
+    if (c->store)
+        note_work(c->store);
 }
 
-void job_stores_start(void *self)
+static void sweep_conns(struct list *conns, uint64_t now_ms)
+{
+    list_for_each_safe(i, conns)
+    {
+        struct relay_conn *c = list_entry(i, struct relay_conn, link);
+
+        if (!c->served && now_ms - c->since_ms >= SWEEP_MS)
+            relay_conn_close(c);
+    }
+}
+
+static void sweep_nodes(struct job_store *st, uint64_t now_ms)
+{
+    list_for_each_safe(i, &st->nodes)
+    {
+        struct served_node *n = list_entry(i, struct served_node, link);
+
+        if (!n->conn && now_ms - n->away_ms >= KEEP_MS) {
+            server_log(st->owner->server, -1,
+                       "a node's store has not come again for %d s: its waits are ended", KEEP_MS / 1000);
+            drop_node(n);
+        }
+    }
+}
+
+static void on_sweep(uv_timer_t *timer)
+{
+    struct job_stores *j = timer->data;
+    uint64_t now_ms = uv_now(timer->loop);
+
+    sweep_conns(&j->conns, now_ms);
+    list_for_each_safe(i, &j->stores)
+    {
+        struct job_store *st = list_entry(i, struct job_store, link);
+
+        sweep_nodes(st, now_ms);
+        sweep_conns(&st->conns, now_ms);
+        note_work(st);
+    }
+}
+
+/* ---- the service ---- */
+
+static void write_store_metrics(const void *self, struct metrics_text *m)
+{
+    const struct job_stores *j = self;
+    unsigned n = 0;
+
+    list_for_each(i, &j->stores) n++;
+    metrics_one(m, "crun_job_stores", METRIC_GAUGE, "Stores with the keys of the workers of a job.", n);
+    metrics_one(m, "crun_job_store_bytes", METRIC_GAUGE, "Their names, values and waits.", (double)j->bytes);
+}
+
+static void job_stores_start(void *self)
 {
     struct job_stores *j = self;
 
-    relay_shell_start(j->lobby);
+    server_open_timer(j->server, &j->timer, j);
+    (void)uv_timer_start(&j->timer, on_sweep, SWEEP_MS, SWEEP_MS); /* cannot fail: has a callback */
 }
 
-void job_stores_stop(void *self)
+static void job_stores_stop(void *self)
 {
     struct job_stores *j = self;
 
     while (!list_is_empty(&j->stores))
         end_store(list_entry(j->stores.next, struct job_store, link));
-    relay_shell_stop(j->lobby);
-    j->lobby = NULL;
+    close_conns(&j->conns);
+    server_close_handle(j->server, &j->timer);
 }
 
-void job_stores_destroy(void *self)
+static void job_stores_destroy(void *self)
 {
     struct job_stores *j = self;
 
-    free(j->lobby); /* not started */
+    buf_finish(&j->plain);
+    buf_finish(&j->out);
     free(j);
 }
 
 int job_stores_add(struct job_stores **ret, struct server *s)
 {
-    int r = job_stores_create(ret, s);
+    struct job_stores *j = calloc(1, sizeof(*j));
 
-    if (r == 0)
-        server_add_service(s, &(struct server_service){
-                                  .self = *ret,
-                                  .start = job_stores_start,
-                                  .run_turn = job_stores_run_turn,
-                                  .is_busy = job_stores_are_busy,
-                                  .write_metrics = write_store_metrics,
-                                  .stop = job_stores_stop,
-                                  .destroy = job_stores_destroy,
-                              });
-    return r;
+    if (!j)
+        return -ENOMEM;
+    j->server = s;
+    list_init(&j->stores);
+    list_init(&j->active);
+    list_init(&j->conns);
+    list_init(&j->unsent);
+    server_add_service(s, &(struct server_service){
+                              .self = j,
+                              .start = job_stores_start,
+                              .run_turn = job_stores_run_turn,
+                              .is_busy = job_stores_are_busy,
+                              .write_metrics = write_store_metrics,
+                              .stop = job_stores_stop,
+                              .destroy = job_stores_destroy,
+                          });
+    *ret = j;
+    return 0;
 }

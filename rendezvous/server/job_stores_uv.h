@@ -33,9 +33,6 @@ struct tls_link;
 /* Adds the service to a server with rounds. 0 or -ENOMEM. */
 int job_stores_add(struct job_stores **ret, struct server *s);
 
-/* Without a place among the services. 0 or -ENOMEM. */
-int job_stores_create(struct job_stores **ret, struct server *s);
-
 /* The present generation of the job has the keys of key_space. Other keys of the job are dropped. Without memory the nodes of
  * the job are refused. */
 void job_stores_begin(void *stores, const char *job, uint64_t instance, uint32_t key_space);
@@ -44,17 +41,9 @@ void job_stores_begin(void *stores, const char *job, uint64_t instance, uint32_t
 void job_stores_end(void *stores, const char *job, uint64_t instance);
 
 /* The crund leads no more, and learns nothing of the ends of jobs. Connected nodes keep their keys. A store without nodes ends
- * at once, any other store when all of its nodes are connected elsewhere (relay_shell_uv.c forgets a node a minute after its
+ * at once, any other store when all of its nodes are connected elsewhere (a node is forgotten a minute after its
  * connection). */
 void job_stores_orphan(void *stores);
 
 /* Takes the socket and the link of a node with a proved key, and the decrypted bytes already received. */
 void job_stores_adopt(void *stores, int fd, struct tls_link *tls, const struct buf *plain);
-
-/* Number of stores with memory not freed yet. */
-size_t job_stores_n_stores(const struct job_stores *j);
-
-/* The verbs of the service: open the handle, close all connections, free the service when no handle of the server is open. */
-void job_stores_start(void *j);
-void job_stores_stop(void *j);
-void job_stores_destroy(void *j);

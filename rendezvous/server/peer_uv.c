@@ -730,15 +730,10 @@ void peer_take_reply(struct peer *p, struct buf *reply, int failure, enum wire_o
 int peer_create(void *shell, int fd, const struct conn_owner *owner, bool for_agent)
 {
     struct store_shell *s = shell;
-    struct peer *p = calloc(1, sizeof(*p));
-    int r = p ? uv_poll_init(s->server->loop, &p->poll, fd) : -ENOMEM;
+    struct peer *p = server_open_conn(s->server, fd, sizeof(*p));
 
-    if (r < 0) {
-        free(p);
-        (void)close(fd); /* nothing was sent */
-        return r;
-    }
-    p->poll.data = p;
+    if (!p)
+        return -errno;
     p->shell = s;
     p->fd = fd;
     p->owner = *owner;
@@ -748,7 +743,6 @@ int peer_create(void *shell, int fd, const struct conn_owner *owner, bool for_ag
     list_init(&p->busy_link);
     list_init(&p->unused_link);
     s->backend.join(s->backend.self, p);
-    server_handle_opened(s->server);
     list_append(&s->peers, &p->link);
     s->server->n_peers++;
     store_shell_set_deadline(s, p, &s->greeting, s->server->limits.handshake_ms);

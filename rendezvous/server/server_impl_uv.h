@@ -116,7 +116,10 @@ void server_handle_closed(struct server *s);
 void server_open_timer(struct server *s, uv_timer_t *timer, void *data);
 void server_close_handle(struct server *s, void *handle);
 
-/* For a connection that begins with its handle: closes it, and frees the connection when the loop has turned. */
+/* A connection of that size, zeroed, which begins with its handle. NULL, and errno: fd is closed then. */
+void *server_open_conn(struct server *s, int fd, size_t size);
+
+/* Closes its handle, and frees the connection when the loop has turned. */
 void server_close_conn(struct server *s, uv_poll_t *poll);
 
 /* Work was left for the next turn of the loop. */

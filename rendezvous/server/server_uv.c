@@ -167,6 +167,22 @@ void server_close_handle(struct server *s, void *handle)
     uv_close(handle, on_server_handle_closed);
 }
 
+void *server_open_conn(struct server *s, int fd, size_t size)
+{
+    uv_poll_t *poll = calloc(1, size);
+    int r = poll ? uv_poll_init(s->loop, poll, fd) : -ENOMEM;
+
+    if (r < 0) {
+        free(poll);
+        (void)close(fd); /* nothing was sent */
+        errno = -r;
+        return NULL;
+    }
+    poll->data = poll;
+    server_handle_opened(s);
+    return poll;
+}
+
 static void on_conn_closed(uv_handle_t *handle)
 {
     struct server *s = handle->data;
@@ -412,6 +428,12 @@ uint64_t server_n_changes(const struct server *s)
     return s->n_changes;
 }
 
+/* From the loop: the connection that went away last may still be in use. */
+static void on_drained(uv_timer_t *timer)
+{
+    close_all(timer->data);
+}
+
 void server_peer_gone(struct server *s, int fd)
 {
     address_quota_release(&s->quota, fd);
@@ -419,7 +441,7 @@ void server_peer_gone(struct server *s, int fd)
     if (s->stopping)
         return;
     if (s->draining && s->n_peers == 0 && uv_is_active((uv_handle_t *)&s->drain_timer))
-        close_all(s);
+        (void)uv_timer_start(&s->drain_timer, on_drained, 0, 0); /* cannot fail: has a callback */
     else if (s->accept_paused)
         listeners_resume(s);
     if (!s->stopping && is_work_left(s))

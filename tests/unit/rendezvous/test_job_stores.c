@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rendezvous/daemon/compose_uv.h"
 #include "rendezvous/server/job_stores_uv.h"
 #include "rendezvous/server/server_impl_uv.h"
+#include "rendezvous/store/metrics_text.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 
@@ -25,34 +25,36 @@ static void note_stopped(void *data)
 
 static int set_up(void **state)
 {
-    struct server_rounds rounds = {0};
-    struct server_config config = {.rounds = &rounds};
+    const struct server_config config = {0};
 
     stopped = false;
-    if (uv_loop_init(&loop) < 0 || server_create(&server, &loop, &config) < 0 ||
-        job_stores_create(&stores, server) < 0)
+    if (uv_loop_init(&loop) < 0 || server_open(&server, &loop, &config) < 0 ||
+        job_stores_add(&stores, server) < 0)
         return -1;
-    job_stores_start(stores);
+    server_start(server);
     return 0;
 }
 
 static int tear_down(void **state)
 {
-    job_stores_stop(stores);
     server_stop(server, note_stopped, NULL);
     assert_int_equal(uv_run(&loop, UV_RUN_DEFAULT), 0);
     assert_true(stopped);
-    assert_int_equal(job_stores_n_stores(stores), 0);
-    job_stores_destroy(stores);
     return uv_loop_close(&loop);
 }
 
-/* Handles that are being closed are closed. */
-static size_t count_stores(void)
+static int count_stores(void)
 {
-    for (unsigned i = 0; i < 8; i++)
-        (void)uv_run(&loop, UV_RUN_NOWAIT);
-    return job_stores_n_stores(stores);
+    struct metrics_text m = {0};
+    int n = -1;
+
+    server_write_metrics(server, &m);
+    assert_int_equal(buf_append_u8(&m.bytes, 0), 0);
+    const char *line = strstr((const char *)buf_bytes(&m.bytes), "\ncrun_job_stores ");
+    if (line)
+        n = atoi(line + strlen("\ncrun_job_stores "));
+    buf_finish(&m.bytes);
+    return n;
 }
 
 static void test_a_store_for_each_instance_and_key_space(void **state)
