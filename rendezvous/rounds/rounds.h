@@ -138,7 +138,6 @@ struct rounds_node {
     unsigned n_excuses;               /* since it was heard: times that the daemon was late itself */
     bool wants_view, wants_alive;
     bool verdict_sent; /* that the job is over */
-    char *unknown;     /* what a newer release has saved beside this, as a JSON object; NULL: nothing */
 };
 
 struct rounds_job {
@@ -205,7 +204,6 @@ struct rounds_job {
     bool replaced; /* CLOSED, and its id is another job's now: a tombstone for its late members */
     bool wants_save;
     unsigned log_kinds; /* enum rounds_log_kind */
-    char *unknown;      /* as rounds_node.unknown */
 };
 
 /* What happened to a job, for the log; bits. */

@@ -56,76 +56,9 @@ static const struct field node_fields[] = {
     {"role_world_size", FIELD_U32_AT(struct rounds_node, role_world_size, 0, INT32_MAX)},
 };
 
-/* What version 1 named otherwise. Read where they are present. */
-static const struct field old_job_fields[] = {
-    {"finished_gone", FIELD_U32_AT(struct rounds_job, n_done_left, 0, SESSION_NODES_MAX), .required = true},
-};
-static const struct field old_node_fields[] = {
-    {"veteran", FIELD_BOOL, offsetof(struct rounds_node, previous_member), .required = true},
-};
-
-/* ---- what a newer release has saved ---- */
-
-/* Moves what is missing in `to`. */
-static void merge(cJSON *to, cJSON *unknown)
-{
-    for (cJSON *item = unknown->child, *next; item; item = next) {
-        cJSON *there = cJSON_GetObjectItemCaseSensitive(to, item->string);
-
-        next = item->next;
-        if (there)
-            merge(there, item);
-        else
-            (void)cJSON_AddItemToObject(to, item->string, cJSON_DetachItemViaPointer(unknown, item));
-    }
-}
-
-static int put_unknown(cJSON *to, const char *text)
-{
-    _cleanup_json_ cJSON *unknown = text ? cJSON_Parse(text) : NULL;
-
-    if (unknown)
-        merge(to, unknown);
-    return text && !unknown ? -ENOMEM : 0;
-}
-
-static void drop_fields(cJSON *json, const struct field *fields, size_t n_fields)
-{
-    for (size_t i = 0; i < n_fields; i++)
-        cJSON_DeleteItemFromObjectCaseSensitive(json, fields[i].name);
-}
-
-static char *print_rest(const cJSON *json)
-{
-    return json->child ? cJSON_PrintUnformatted(json) : NULL;
-}
-
-/* Leaves of the job's object what is not known; parameters are in an object of their own. */
-static void keep_unknown_of_job(struct rounds_job *job, cJSON *json)
-{
-    static const char *const others[] = {"crun_rounds", "cause", "nodes"};
-    cJSON *params = cJSON_GetObjectItemCaseSensitive(json, "params");
-
-    drop_fields(json, job_fields, ARRAY_SIZE(job_fields));
-    drop_fields(json, old_job_fields, ARRAY_SIZE(old_job_fields));
-    for (size_t i = 0; i < ARRAY_SIZE(others); i++)
-        cJSON_DeleteItemFromObjectCaseSensitive(json, others[i]);
-    session_json_drop_params(params);
-    if (params && !params->child)
-        cJSON_DeleteItemFromObjectCaseSensitive(json, "params");
-    job->unknown = print_rest(json);
-}
-
-static void keep_unknown_of_node(struct rounds_node *n, cJSON *json)
-{
-    drop_fields(json, node_fields, ARRAY_SIZE(node_fields));
-    drop_fields(json, old_node_fields, ARRAY_SIZE(old_node_fields));
-    n->unknown = print_rest(json);
-}
-
 /* ---- saving ---- */
 
-/* The object without its last brace or with it, printed into one line. */
+/* The object printed into one line; open_end: without the last brace. */
 static int put_line(struct buf *out, cJSON *object, bool open_end)
 {
     char line[LINE_MAX_SIZE];
@@ -149,8 +82,6 @@ static int put_head(struct buf *out, const struct rounds_job *job)
         r = session_json_add_params(json, &job->params);
     if (r == 0)
         r = session_json_add_cause(json, &job->cause);
-    if (r == 0)
-        r = put_unknown(json, job->unknown);
     return r < 0 ? r : put_line(out, json, true);
 }
 
@@ -159,8 +90,6 @@ static int put_node(struct buf *out, const struct rounds_node *n)
     _cleanup_json_ cJSON *json = cJSON_CreateObject();
     int r = json ? fields_write(json, node_fields, ARRAY_SIZE(node_fields), n) : -ENOMEM;
 
-    if (r == 0)
-        r = put_unknown(json, n->unknown);
     return r < 0 ? r : put_line(out, json, false);
 }
 
@@ -191,17 +120,7 @@ static bool load_error(char error[ROUNDS_JSON_ERROR_SIZE], const char *what, con
     return false;
 }
 
-/* Reads those of the fields that are present and leaves the others as they are. */
-static bool read_old_fields(const cJSON *json, const struct field *fields, size_t n_fields, void *to,
-                            char error[FIELDS_ERROR_SIZE])
-{
-    for (size_t i = 0; i < n_fields; i++)
-        if (cJSON_HasObjectItem(json, fields[i].name) && !fields_read(json, &fields[i], 1, to, error))
-            return false;
-    return true;
-}
-
-/* The rank assignment that will be sent to it has to be consistent. */
+/* The rank assignment for the node has to be consistent. */
 static bool has_place(const struct rounds_job *job, const struct rounds_node *n)
 {
     return n->group_rank >= 0 && (uint32_t)n->group_rank < job->n_members &&
@@ -210,13 +129,12 @@ static bool has_place(const struct rounds_job *job, const struct rounds_node *n)
            n->role_world_size <= job->world_size;
 }
 
-static bool load_node(struct rounds_job *job, cJSON *json, int version, char error[ROUNDS_JSON_ERROR_SIZE])
+static bool load_node(struct rounds_job *job, const cJSON *json, char error[ROUNDS_JSON_ERROR_SIZE])
 {
     struct rounds_node saved = {0}, *n;
     char part[FIELDS_ERROR_SIZE];
 
-    if (!fields_read(json, node_fields, ARRAY_SIZE(node_fields), &saved, part) ||
-        (version == 1 && !read_old_fields(json, old_node_fields, ARRAY_SIZE(old_node_fields), &saved, part)))
+    if (!fields_read(json, node_fields, ARRAY_SIZE(node_fields), &saved, part))
         return load_error(error, "in a node, ", part);
     if (node_find(job, saved.nonce))
         return load_error(error, "a node is there twice", "");
@@ -227,40 +145,26 @@ static bool load_node(struct rounds_job *job, cJSON *json, int version, char err
     n = node_create(job, saved.nonce);
     if (!n)
         return load_error(error, "memory is out", "");
-    memcpy(n->host, saved.host, sizeof(n->host));
-    memcpy(n->addr, saved.addr, sizeof(n->addr));
-    memcpy(n->peer, saved.peer, sizeof(n->peer));
-    memcpy(n->local, saved.local, sizeof(n->local));
-    memcpy(n->own, saved.own, sizeof(n->own));
-    memcpy(n->role, saved.role, sizeof(n->role));
-    n->n_workers = saved.n_workers;
-    n->node_rank = saved.node_rank;
+    (void)fields_read(json, node_fields, ARRAY_SIZE(node_fields), n, part); /* did not fail above */
+    n->member = false;                                                      /* as counted by the job so far */
     node_set_traits(n, saved.member && (job->state == ROUNDS_RUNNING || job->state == ROUNDS_ENDING), false,
                     false);
-    n->previous_member = saved.previous_member;
     n->lost = saved.lost && !n->member && job->lease_ms > 0 && job->state != ROUNDS_CLOSED;
-    n->group_rank = saved.group_rank;
-    n->rank_base = saved.rank_base;
-    n->role_rank_base = saved.role_rank_base;
-    n->role_world_size = saved.role_world_size;
-    n->phase = SESSION_STOPPING; /* until its next hello */
-    keep_unknown_of_node(n, json);
+    n->phase = SESSION_STOPPING; /* until the next hello */
     if (n->member && !has_place(job, n))
         return load_error(error, "a node has no place in the world that it is in", "");
     return true;
 }
 
-static bool load_nodes(struct rounds_job *job, const cJSON *json, int version,
-                       char error[ROUNDS_JSON_ERROR_SIZE])
+static bool load_nodes(struct rounds_job *job, const cJSON *json, char error[ROUNDS_JSON_ERROR_SIZE])
 {
-    cJSON *item;
+    const cJSON *item, *nodes = cJSON_GetObjectItemCaseSensitive(json, "nodes");
 
-    cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(
-                                 json, "nodes")) if (!load_node(job, item, version, error)) return false;
+    cJSON_ArrayForEach(item, nodes) if (!load_node(job, item, error)) return false;
     return true;
 }
 
-/* No two members have one group rank. */
+/* All members have different group ranks. */
 static bool has_distinct_ranks(const struct rounds_job *job)
 {
     uint8_t taken[(SESSION_NODES_MAX + 7) / 8] = {0};
@@ -289,15 +193,7 @@ static uint32_t count_members(const struct rounds_job *job)
     return n;
 }
 
-/* Versions 1 and 2 saved a generation that was ENDING as if it ran. What distinguishes it is that it has lost a member. */
-static void restore_old_ending(struct rounds_job *job)
-{
-    if (job->state == ROUNDS_RUNNING && count_members(job) < job->n_members &&
-        job->cause.kind != SESSION_CAUSE_NONE)
-        job->state = ROUNDS_ENDING;
-}
-
-/* What the rounds take for granted of a job. */
+/* The first broken invariant of a job; NULL: none. */
 static const char *job_fault(const struct rounds_job *job, bool tombstone)
 {
     uint32_t n_members = count_members(job);
@@ -319,72 +215,51 @@ static const char *job_fault(const struct rounds_job *job, bool tombstone)
     return NULL;
 }
 
-/* 0: it is missing or not one that this release reads, and error is set. */
-static int load_version(const cJSON *json, char error[ROUNDS_JSON_ERROR_SIZE])
+static bool check_version(const cJSON *json, char error[ROUNDS_JSON_ERROR_SIZE])
 {
     const cJSON *version = cJSON_GetObjectItemCaseSensitive(json, "crun_rounds");
     char text[80];
 
-    if (!cJSON_IsNumber(version)) {
-        (void)load_error(error, "it has no version", "");
-        return 0;
-    }
-    for (int v = ROUNDS_JSON_OLDEST; v <= ROUNDS_JSON_VERSION; v++)
-        if (version->valuedouble == v)
-            return v;
-    (void)snprintf(text, sizeof(text), "its version is %g, and this release reads %d to %d",
-                   version->valuedouble, ROUNDS_JSON_OLDEST, ROUNDS_JSON_VERSION);
-    (void)load_error(error, text, "");
-    return 0;
+    if (!cJSON_IsNumber(version))
+        return load_error(error, "it has no version", "");
+    (void)snprintf(text, sizeof(text), "its version is %g, and this release reads %d", version->valuedouble,
+                   ROUNDS_JSON_VERSION);
+    return version->valuedouble == ROUNDS_JSON_VERSION || load_error(error, text, "");
 }
 
-/* Everything but nodes; NULL: error is set. */
-static struct rounds_job *load_head(struct rounds *r, const cJSON *json, int version,
-                                    char error[ROUNDS_JSON_ERROR_SIZE])
+/* Everything but nodes; false: error is set. */
+static bool read_head(const struct rounds *r, const cJSON *json, struct rounds_job *saved,
+                      char error[ROUNDS_JSON_ERROR_SIZE])
+{
+    char part[FIELDS_ERROR_SIZE];
+
+    if (!fields_read(json, job_fields, ARRAY_SIZE(job_fields), saved, part) ||
+        !session_json_read_params(json, &saved->params, part) ||
+        !session_json_read_cause(json, &saved->cause, part))
+        return load_error(error, "", part);
+    if (session_params_fault(&saved->params))
+        return load_error(error, session_params_fault(&saved->params), "");
+    if (saved->restarts > saved->params.max_restarts || saved->changes > saved->params.max_changes)
+        return load_error(error, "it has been restarted more often than it may be", "");
+    return saved->replaced || r->n_jobs < r->config.max_jobs ||
+           load_error(error, "there are more jobs than the limit allows", "");
+}
+
+/* NULL: error is set. */
+static struct rounds_job *load_head(struct rounds *r, const cJSON *json, char error[ROUNDS_JSON_ERROR_SIZE])
 {
     struct rounds_job saved = {0}, *job;
     char part[FIELDS_ERROR_SIZE];
 
-    if (!fields_read(json, job_fields, ARRAY_SIZE(job_fields), &saved, part) ||
-        (version == 1 && !read_old_fields(json, old_job_fields, ARRAY_SIZE(old_job_fields), &saved, part)) ||
-        !session_json_read_params(json, &saved.params, part) ||
-        !session_json_read_cause(json, &saved.cause, part)) {
-        (void)load_error(error, "", part);
+    if (!read_head(r, json, &saved, error))
         return NULL;
-    }
-    if (session_params_fault(&saved.params)) {
-        (void)load_error(error, session_params_fault(&saved.params), "");
-        return NULL;
-    }
-    if (saved.restarts > saved.params.max_restarts || saved.changes > saved.params.max_changes) {
-        (void)load_error(error, "it has been restarted more often than it may be", "");
-        return NULL;
-    }
-    if (!saved.replaced && r->n_jobs >= r->config.max_jobs) {
-        (void)load_error(error, "there are more jobs than the limit allows", "");
-        return NULL;
-    }
     job = job_create(r, saved.id, &saved.params);
     if (!job) {
         (void)load_error(error, "memory is out", "");
         return NULL;
     }
-    job->instance = saved.instance;
-    job->sequence = saved.sequence;
-    job->lease_ms = saved.lease_ms;
-    job->state = saved.state;
-    job->generation = saved.generation;
-    job->floor = saved.floor;
-    job->restarts = saved.restarts;
-    job->changes = saved.changes;
-    job->drain = saved.drain;
-    job->n_members = saved.n_members;
-    job->n_done_left = saved.n_done_left;
-    job->world_size = saved.world_size;
-    memcpy(job->master_addr, saved.master_addr, sizeof(job->master_addr));
-    job->master_port = saved.master_port;
-    job->key_space = saved.key_space;
-    job->verdict = saved.verdict;
+    (void)fields_read(json, job_fields, ARRAY_SIZE(job_fields), job, part); /* did not fail above */
+    job->replaced = false; /* job_make_tombstone() sets the flag and counts */
     job->cause = saved.cause;
     return job;
 }
@@ -401,14 +276,14 @@ static struct rounds_job *other_instance(struct rounds *r, const struct rounds_j
     return NULL;
 }
 
-/* Saved as rounds_job.replaced, which only job_make_tombstone() sets. */
+/* Saved as rounds_job.replaced. Only job_make_tombstone() sets the flag. */
 static bool is_tombstone(const cJSON *json)
 {
     return cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "replaced"));
 }
 
-/* A crash between the writes of two instances of one id leaves both as if they had it: the one that was saved later has
- * it. The other one is a tombstone if it has ended, and out of date if not. Returns false when that discards the job. */
+/* After a crash between the writes of two instances of an id, both instances seem to have the id: the later save has the id. The
+ * older instance is a tombstone if ended, and out of date if not. Returns false when the job was discarded. */
 static bool resolve_instances(struct rounds_job *job, struct rounds_job *other)
 {
     struct rounds_job *older = job->sequence <= other->sequence ? job : other;
@@ -429,29 +304,23 @@ bool rounds_json_load(struct rounds *r, const uint8_t *text, size_t n, uint64_t 
     struct rounds_job *job, *other;
     const char *fault;
     bool tombstone = is_tombstone(json);
-    int version;
 
     r->superseded = 0;
     if (!json)
         return load_error(error, "it is not JSON, or memory is out", "");
-    version = load_version(json, error);
-    job = version ? load_head(r, json, version, error) : NULL;
+    job = check_version(json, error) ? load_head(r, json, error) : NULL;
     if (!job)
         return false;
-    if (!load_nodes(job, json, version, error)) {
+    if (!load_nodes(job, json, error)) {
         job_discard(job);
         return false;
     }
-    if (version <= 2)
-        restore_old_ending(job);
     fault = job_fault(job, tombstone);
     if (fault) {
-        (void)load_error(error, fault, "");
         job_discard(job);
-        return false;
+        return load_error(error, fault, "");
     }
     r->n_saving = r->n_saves = job->sequence > r->n_saves ? job->sequence : r->n_saves;
-    keep_unknown_of_job(job, json);
     other = tombstone ? NULL : other_instance(r, job);
     if (tombstone)
         job_make_tombstone(job);

@@ -14,19 +14,13 @@ struct rounds;
 struct rounds_job;
 
 /*
- * Version of the body, its field "crun_rounds".
+ * Version of the body, its field "crun_rounds". No release has written versions 1 and 2.
  *
- * 1  The first. A member that was done and has left was counted in "finished_gone", a member of the generation before
- *    was marked "veteran". Read, but not written any more.
- * 2  "finished_gone" is "done_left", "veteran" is "previous_member". A generation that was ending was saved as "running".
- * 3  It is saved as "ending", perhaps with fewer nodes than "members".
- *
- * A new field that may be missing does not change the version. Renaming, removing or redefining a field does: raise
- * it, add a line here, and either read the older version (old_fields in rounds_json.c) or raise ROUNDS_JSON_OLDEST.
- * A state outside these versions is refused, with both numbers: crund does not start, or does not lead, and leaves the state as it is.
- * Fields that are not known are kept and written again: those of the job, of its parameters and of its nodes.
+ * A new field that may be missing does not change the version. Renaming, removing or redefining a field does: raise it.
+ * A state of another version is refused, with both numbers: crund does not start, or does not lead, and leaves the state as it is.
+ * Fields that are not known are ignored.
  */
-enum { ROUNDS_JSON_OLDEST = 1, ROUNDS_JSON_VERSION = 3 };
+enum { ROUNDS_JSON_VERSION = 3 };
 
 enum { ROUNDS_JSON_ERROR_SIZE = 512 };
 

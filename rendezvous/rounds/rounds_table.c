@@ -204,7 +204,6 @@ void job_destroy(struct rounds_job *job)
         return;
     free(job->by_rank);
     free(job->by_role);
-    free(job->unknown);
     free(job);
 }
 
@@ -296,7 +295,6 @@ void node_destroy(struct rounds_node *n)
     list_unlink(&n->in_job);
     list_unlink(&n->in_silence);
     list_unlink(&n->in_pending);
-    free(n->unknown);
     free(n);
     if (was_unfit)
         job_describe_unfit(job);

@@ -144,12 +144,6 @@ int session_json_add_params(struct cJSON *object, const struct session_params *p
     return add_object(object, "params", params_fields, ARRAY_SIZE(params_fields), params);
 }
 
-void session_json_drop_params(struct cJSON *params)
-{
-    for (size_t i = 0; params && i < ARRAY_SIZE(params_fields); i++)
-        cJSON_DeleteItemFromObjectCaseSensitive(params, params_fields[i].name);
-}
-
 bool session_json_read_cause(const struct cJSON *object, struct session_cause *ret,
                              char error[FIELDS_ERROR_SIZE])
 {

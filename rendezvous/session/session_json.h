@@ -58,7 +58,6 @@ bool session_json_get_view(const uint8_t *body, size_t n, struct session_view *r
 struct cJSON;
 int session_json_add_cause(struct cJSON *object, const struct session_cause *cause);
 int session_json_add_params(struct cJSON *object, const struct session_params *params);
-void session_json_drop_params(struct cJSON *params); /* leaves what is not known */
 bool session_json_read_cause(const struct cJSON *object, struct session_cause *ret,
                              char error[FIELDS_ERROR_SIZE]);
 bool session_json_read_params(const struct cJSON *object, struct session_params *ret,

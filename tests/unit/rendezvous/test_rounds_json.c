@@ -421,24 +421,24 @@ static void what_is_wrong_in_a_file_is_named(void **state)
     char text[1000];
 
     assert_refused(t, "{}", 2, "it has no version");
-    assert_refused(t, "{\"crun_rounds\":0}", 17, "its version is 0, and this release reads 1 to 3");
-    assert_refused(t, "{\"crun_rounds\":4}", 17, "its version is 4, and this release reads 1 to 3");
-    assert_refused(t, "{\"crun_rounds\":1.5}", 19, "its version is 1.5, and this release reads 1 to 3");
-    assert_refused(t, "{\"crun_rounds\":2}", 17, "'job' is missing");
+    assert_refused(t, "{\"crun_rounds\":0}", 17, "its version is 0, and this release reads 3");
+    assert_refused(t, "{\"crun_rounds\":4}", 17, "its version is 4, and this release reads 3");
+    assert_refused(t, "{\"crun_rounds\":1.5}", 19, "its version is 1.5, and this release reads 3");
+    assert_refused(t, "{\"crun_rounds\":3}", 17, "'job' is missing");
     (void)snprintf(text, sizeof(text),
-                   "{\"crun_rounds\":2,\"job\":\"a\",\"instance\":\"0000000000000001\",\"state\":\"running\","
+                   "{\"crun_rounds\":3,\"job\":\"a\",\"instance\":\"0000000000000001\",\"state\":\"running\","
                    "%s,\"nodes\":[{}]}",
                    params);
     assert_refused(t, text, strlen(text), "in a node, 'nonce_high' is missing");
     (void)snprintf(text, sizeof(text),
-                   "{\"crun_rounds\":2,\"job\":\"a\",\"instance\":\"0000000000000001\",\"state\":\"running\","
+                   "{\"crun_rounds\":3,\"job\":\"a\",\"instance\":\"0000000000000001\",\"state\":\"running\","
                    "%s,\"nodes\":["
                    "{\"nonce_high\":\"0000000000000001\",\"nonce_low\":\"0000000000000001\",\"workers\":1},"
                    "{\"nonce_high\":\"0000000000000001\",\"nonce_low\":\"0000000000000001\",\"workers\":1}]}",
                    params);
     assert_refused(t, text, strlen(text), "a node is there twice");
     (void)snprintf(text, sizeof(text),
-                   "{\"crun_rounds\":2,\"job\":\"a\",\"instance\":\"0000000000000001\",\"state\":\"running\","
+                   "{\"crun_rounds\":3,\"job\":\"a\",\"instance\":\"0000000000000001\",\"state\":\"running\","
                    "\"restarts\":1,%s}",
                    params);
     assert_refused(t, text, strlen(text), "restarted more often than it may be");
@@ -448,7 +448,7 @@ static void what_is_wrong_in_a_file_is_named(void **state)
 static void more_nodes_than_all_jobs_may_have_are_refused(void **state)
 {
     static const char text[] =
-        "{\"crun_rounds\":2,\"job\":\"a\",\"instance\":\"0000000000000001\",\"state\":\"running\","
+        "{\"crun_rounds\":3,\"job\":\"a\",\"instance\":\"0000000000000001\",\"state\":\"running\","
         "\"params\":{\"min_nodes\":2,\"max_nodes\":3,\"max_restarts\":0,\"max_changes\":0,"
         "\"join_timeout_ms\":1,\"last_call_ms\":0,\"node_timeout_ms\":1000},\"nodes\":["
         "{\"nonce_high\":\"0000000000000001\",\"nonce_low\":\"0000000000000001\",\"workers\":1},"
@@ -478,7 +478,7 @@ static void a_place_outside_its_world_is_refused(void **state)
             v[bad[i].which] = bad[i].value;
         (void)snprintf(
             text, sizeof(text),
-            "{\"crun_rounds\":2,\"job\":\"a\",\"instance\":\"0000000000000001\",\"state\":\"running\","
+            "{\"crun_rounds\":3,\"job\":\"a\",\"instance\":\"0000000000000001\",\"state\":\"running\","
             "\"generation\":0,\"members\":%s,\"world_size\":%s,"
             "\"params\":{\"min_nodes\":1,\"max_nodes\":3,\"max_restarts\":0,\"max_changes\":0,"
             "\"join_timeout_ms\":1,\"last_call_ms\":0,\"node_timeout_ms\":1000},\"nodes\":["
@@ -502,7 +502,7 @@ static bool load_instance(struct table *t, unsigned instance, unsigned sequence,
     char text[1000], error[ROUNDS_JSON_ERROR_SIZE] = "";
 
     (void)snprintf(text, sizeof(text),
-                   "{\"crun_rounds\":2,\"job\":\"a\",\"instance\":\"%016x\",\"state\":\"gathering\","
+                   "{\"crun_rounds\":3,\"job\":\"a\",\"instance\":\"%016x\",\"state\":\"gathering\","
                    "\"sequence\":%u,\"restarts\":%u,"
                    "\"params\":{\"min_nodes\":1,\"max_nodes\":3,\"max_restarts\":9,\"max_changes\":0,"
                    "\"join_timeout_ms\":1000,\"last_call_ms\":0,\"node_timeout_ms\":1000}}",
@@ -642,7 +642,7 @@ static void what_decides_the_next_generation_is_saved(void **state)
 {
     struct table *t = *state;
     const char *text =
-        "{\"crun_rounds\":2,\"job\":\"a\",\"instance\":\"0000000000000007\",\"state\":\"gathering\","
+        "{\"crun_rounds\":3,\"job\":\"a\",\"instance\":\"0000000000000007\",\"state\":\"gathering\","
         "\"generation\":3,\"floor\":11,\"restarts\":2,\"changes\":1,\"drain\":true,\"params\":"
         "{\"min_nodes\":1,\"max_nodes\":3,\"max_restarts\":9,\"max_changes\":9,"
         "\"join_timeout_ms\":1000,\"last_call_ms\":0,\"node_timeout_ms\":1000},\"nodes\":["
@@ -677,47 +677,6 @@ static void what_decides_the_next_generation_is_saved(void **state)
     buf_finish(&again);
 }
 
-/* Version 1 named two fields otherwise; without them one member of three would be missing, and a previous member would
- * count as one that joins. */
-static void the_state_of_version_1_is_read(void **state)
-{
-    static const char text[] =
-        "{\"crun_rounds\":1,\"job\":\"a\",\"instance\":\"0000000000000007\",\"state\":\"running\","
-        "\"generation\":3,\"members\":2,\"finished_gone\":1,\"world_size\":4,\"params\":"
-        "{\"min_nodes\":1,\"max_nodes\":3,\"max_restarts\":9,\"max_changes\":9,"
-        "\"join_timeout_ms\":1000,\"last_call_ms\":0,\"node_timeout_ms\":1000},\"nodes\":["
-        "{\"nonce_high\":\"0000000000000001\",\"nonce_low\":\"0000000000000001\",\"workers\":2,"
-        "\"member\":true,\"veteran\":true,\"group_rank\":1,\"role_world_size\":2}]}";
-    struct table *t = *state;
-    char error[ROUNDS_JSON_ERROR_SIZE] = "";
-    const struct rounds_job *job;
-    struct buf again = {0};
-
-    if (!rounds_json_load(&t->rounds, (const uint8_t *)text, strlen(text), t->now_ns, error))
-        fail_msg("%s", error);
-    job = list_entry(t->rounds.jobs.next, struct rounds_job, in_rounds);
-    assert_int_equal(job->n_done_left, 1);
-    assert_true(list_entry(job->nodes.next, struct rounds_node, in_job)->previous_member);
-    assert_int_equal(rounds_json_save(&again, job), 0);
-    assert_int_equal(buf_append(&again, "", 1), 0);
-    assert_non_null(strstr((const char *)buf_bytes(&again), "{\"crun_rounds\":3,"));
-    assert_non_null(strstr((const char *)buf_bytes(&again), "\"done_left\":1,"));
-    assert_null(strstr((const char *)buf_bytes(&again), "veteran"));
-    buf_finish(&again);
-}
-
-/* The old names belong to version 1 alone. */
-static void the_names_of_version_1_are_unknown_in_version_2(void **state)
-{
-    static const char text[] =
-        "{\"crun_rounds\":2,\"job\":\"a\",\"instance\":\"0000000000000007\",\"state\":\"running\","
-        "\"generation\":3,\"members\":1,\"finished_gone\":1,\"params\":"
-        "{\"min_nodes\":1,\"max_nodes\":3,\"max_restarts\":9,\"max_changes\":9,"
-        "\"join_timeout_ms\":1000,\"last_call_ms\":0,\"node_timeout_ms\":1000}}";
-
-    assert_refused(*state, text, strlen(text), "other members");
-}
-
 #define LOST "\"cause\":{\"kind\":\"lost\",\"host\":\"node2\"}"
 
 static void a_state_that_contradicts_itself_is_refused(void **state)
@@ -745,55 +704,6 @@ static void a_state_that_contradicts_itself_is_refused(void **state)
                        "\"join_timeout_ms\":1,\"last_call_ms\":0,\"node_timeout_ms\":1000}}",
                        bad[i].head);
         assert_refused(t, text, strlen(text), bad[i].error);
-    }
-}
-
-/* Puts `text` behind the first `at`. */
-static void put_behind(struct buf *b, const char *at, const char *text)
-{
-    uint8_t *found = memmem(buf_bytes(b), buf_size(b), at, strlen(at));
-    struct buf out = {0};
-    size_t n = found ? (size_t)(found - buf_bytes(b)) + strlen(at) : 0;
-
-    assert_non_null(found);
-    assert_int_equal(buf_append(&out, buf_bytes(b), n), 0);
-    assert_int_equal(buf_append(&out, text, strlen(text)), 0);
-    assert_int_equal(buf_append(&out, buf_bytes(b) + n, buf_size(b) - n), 0);
-    buf_finish(b);
-    *b = out;
-}
-
-static unsigned count_text(const struct buf *b, const char *text)
-{
-    unsigned n = 0;
-    const uint8_t *at = buf_bytes(b), *end = at + buf_size(b);
-
-    for (; (at = memmem(at, (size_t)(end - at), text, strlen(text))); at++)
-        n++;
-    return n;
-}
-
-/* In an upgrade of several daemons in turn, one of the older release may lead again. */
-static void fields_of_a_newer_release_are_kept(void **state)
-{
-    struct table *t = *state;
-
-    run(t);
-    put_behind(&t->disk, "{", "\"newer\":{\"a\":[1,2]},");
-    put_behind(&t->disk, "\"params\":{", "\"newer_param\":7,");
-    put_behind(&t->disk, "\"nodes\":[\n{", "\"newer_of_node\":\"x\",");
-    for (int i = 0; i < 2; i++) { /* the second time from what this release has saved */
-        restart(t);
-        for (int node = 0; node < N_NODES; node++)
-            hello(t, node);
-        report(t, 0, SESSION_FAILED);
-        for (int node = 0; node < N_NODES; node++)
-            report(t, node, SESSION_READY);
-        assert_int_equal(count_text(&t->disk, "\"newer\":{\"a\":[1,2]}"), 1);
-        assert_int_equal(count_text(&t->disk, "\"newer_param\":7"), 1);
-        assert_int_equal(count_text(&t->disk, "\"newer_of_node\":\"x\""), 1);
-        assert_int_equal(count_text(&t->disk, "\"params\""), 1);
-        assert_int_equal(count_text(&t->disk, "\"instance\""), 1);
     }
 }
 
@@ -863,7 +773,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(agents_that_return_go_on),
-        TEST(fields_of_a_newer_release_are_kept),
         TEST(agents_that_do_not_return_are_lost_after_the_grace),
         TEST(leases_count_from_the_restart),
         TEST(an_absence_during_the_grace_is_not_the_agents_fault),
@@ -885,8 +794,6 @@ int main(void)
         TEST(a_tombstone_and_the_job_with_its_id_survive),
         TEST(a_tombstone_without_a_successor_keeps_its_id_free),
         TEST(an_ending_generation_is_saved_as_one),
-        TEST(the_state_of_version_1_is_read),
-        TEST(the_names_of_version_1_are_unknown_in_version_2),
         TEST(the_largest_job_can_be_read_again),
     };
 
