@@ -41,6 +41,17 @@ static inline void list_unlink(struct list *entry)
 
 #define list_entry(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
 
+/* The entry at ptr; NULL: ptr is the head of the list. */
+#define list_entry_or_null(ptr, head, type, member) ((ptr) == (head) ? NULL : list_entry(ptr, type, member))
+
+/* NULL: the list is empty. */
+#define list_first(head, type, member) list_entry_or_null((head)->next, head, type, member)
+
+/* The body unlinks no entry. */
+#define list_for_each_entry(type, pos, head, member)                                                         \
+    for (type *pos = list_first(head, type, member); pos;                                                    \
+         pos = list_entry_or_null(pos->member.next, head, type, member))
+
 #define list_for_each(pos, head) for (struct list *pos = (head)->next; pos != (head); pos = pos->next)
 
 /* The body may unlink pos. */

@@ -39,17 +39,12 @@ unsigned agent_messages_ask_for_stacks(struct rounds_shell *r, const char *id, u
 {
     unsigned n_asked = 0;
 
-    list_for_each(i, &r->core.jobs)
+    rounds_each_job(job, &r->core)
     {
-        const struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
-
         if (job->replaced || job->state != ROUNDS_RUNNING || strcmp(job->id, id) != 0)
             continue;
-        list_for_each(k, &job->nodes)
-        {
-            const struct rounds_node *n = list_entry(k, struct rounds_node, in_job);
-            n_asked += may_get(n) && n->group_rank != (int32_t)to && send_stack_order(n, to);
-        }
+        job_each_node(n, job) n_asked +=
+            may_get(n) && n->group_rank != (int32_t)to && send_stack_order(n, to);
     }
     rounds_shell_flush(r);
     return n_asked;
@@ -64,10 +59,8 @@ void agent_messages_forward(struct agent_conn *a, const struct agent_message *he
     if (!from || !from->member || from->job->state != ROUNDS_RUNNING ||
         head->generation != from->job->generation || frame_put_body(&frame, body, n) != 0)
         return;
-    list_for_each(i, &from->job->nodes)
+    job_each_node(to, from->job)
     {
-        const struct rounds_node *to = list_entry(i, struct rounds_node, in_job);
-
         if (to != from && may_get(to) && (head->to == AGENT_MESSAGE_TO_ALL || head->to == to->group_rank))
             forward_message(list_entry(to->session, struct agent_conn, session), &frame);
     }

@@ -90,13 +90,14 @@ static void on_hello_timeout(uv_timer_t *timer);
 /* All connections in the list have the same time to live, so the first expires first. */
 static void arm_hello_timer(struct rounds_shell *r)
 {
-    uint64_t now_ms = uv_now(r->server->loop), at_ms;
+    const struct agent_conn *a = list_first(&r->pending_hello, struct agent_conn, pending_hello_link);
+    uint64_t now_ms = uv_now(r->server->loop);
 
-    if (list_is_empty(&r->pending_hello) || uv_is_active((uv_handle_t *)&r->hello_timer))
+    if (!a || uv_is_active((uv_handle_t *)&r->hello_timer))
         return;
-    at_ms = list_entry(r->pending_hello.next, struct agent_conn, pending_hello_link)->deadline_ms;
     /* Cannot fail: has a callback. */
-    (void)uv_timer_start(&r->hello_timer, on_hello_timeout, at_ms > now_ms ? at_ms - now_ms : 0, 0);
+    (void)uv_timer_start(&r->hello_timer, on_hello_timeout,
+                         a->deadline_ms > now_ms ? a->deadline_ms - now_ms : 0, 0);
 }
 
 static void start_hello_timeout(struct agent_conn *a)
@@ -112,10 +113,9 @@ static void start_hello_timeout(struct agent_conn *a)
 static void on_hello_timeout(uv_timer_t *timer)
 {
     struct rounds_shell *r = timer->data;
+    struct agent_conn *a;
 
-    while (!list_is_empty(&r->pending_hello)) {
-        struct agent_conn *a = list_entry(r->pending_hello.next, struct agent_conn, pending_hello_link);
-
+    while ((a = list_first(&r->pending_hello, struct agent_conn, pending_hello_link))) {
         if (a->deadline_ms > uv_now(r->server->loop))
             break;
         if (!a->shutting_down && a->session.node)
@@ -132,15 +132,11 @@ static void on_hello_timeout(uv_timer_t *timer)
 bool agents_make_room(void *shell, enum admission_place place)
 {
     struct rounds_shell *r = shell;
-    struct agent_conn *a;
-    uint64_t began_ms;
+    struct agent_conn *a = list_first(&r->pending_hello, struct agent_conn, pending_hello_link);
+    uint64_t age_ms = a ? uv_now(r->server->loop) + r->server->limits.handshake_ms - a->deadline_ms : 0;
 
-    if (list_is_empty(&r->pending_hello))
-        return false;
-    a = list_entry(r->pending_hello.next, struct agent_conn, pending_hello_link);
-    began_ms = a->deadline_ms - r->server->limits.handshake_ms;
-    if (a->session.node || !admission_may_close(&r->server->admission, ADMISSION_UNJOINED,
-                                                uv_now(r->server->loop) - began_ms, place))
+    if (!a || a->session.node ||
+        !admission_may_close(&r->server->admission, ADMISSION_UNJOINED, age_ms, place))
         return false;
     agent_conn_log(a, "has sent no hello while connections are used up: closed");
     agent_conn_close(a);

@@ -113,15 +113,10 @@ static void on_work(uv_work_t *work)
     struct rounds_disk *d = work->data;
     int error;
 
-    list_for_each(i, &d->writing)
-    {
-        struct change *c = list_entry(i, struct change, link);
-
-        c->error = make_change(d->dir, c);
-    }
+    list_for_each_entry(struct change, c, &d->writing, link) c->error = make_change(d->dir, c);
     error = fsync(d->dir) < 0 ? -errno : 0;
     if (error < 0)
-        list_for_each(i, &d->writing) list_entry(i, struct change, link)->error = error;
+        list_for_each_entry(struct change, c, &d->writing, link) c->error = error;
 }
 
 /* ---- batches ---- */
@@ -232,10 +227,8 @@ static void start_write_batch(struct rounds_disk *d)
 
 static struct change *find_change(const struct list *list, uint64_t instance)
 {
-    list_for_each(i, list)
+    list_for_each_entry(struct change, c, list, link)
     {
-        struct change *c = list_entry(i, struct change, link);
-
         if (c->instance == instance)
             return c;
     }

@@ -100,9 +100,8 @@ static void watch_agent(struct agent_conn *a)
 /* One agent collects those of all nodes. */
 static void ask_for_stacks(struct server *s, const struct rounds_job *job)
 {
-    list_for_each(i, &job->nodes)
+    job_each_node(n, job)
     {
-        const struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
         struct agent_conn *a = n->session ? list_entry(n->session, struct agent_conn, session) : NULL;
 
         if (!a || !n->member || !a->can_report || job->state != ROUNDS_RUNNING)
@@ -170,7 +169,7 @@ static int put_whole_job(struct server *s, const struct rounds_job *job, uint32_
 
     if (list_is_empty(&job->nodes) && *at >= from)
         return put_job_facts(job, out);
-    list_for_each(i, &job->nodes)
+    job_each_node(n, job)
     {
         if (++*at <= from)
             continue;
@@ -181,7 +180,7 @@ static int put_whole_job(struct server *s, const struct rounds_job *job, uint32_
         r = has_facts ? 0 : put_job_facts(job, out);
         has_facts = true;
         if (r == 0)
-            r = put_whole_node(s, list_entry(i, struct rounds_node, in_job), out);
+            r = put_whole_node(s, n, out);
         if (r)
             return r;
     }
@@ -193,10 +192,8 @@ int rounds_look(struct rounds_shell *shell, const struct look_request *request, 
     uint32_t at = 0;
     int r = 0;
 
-    list_for_each(i, &shell->core.jobs)
+    rounds_each_job(job, &shell->core)
     {
-        const struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
-
         if (r || job->replaced || (request->job[0] && strcmp(job->id, request->job) != 0))
             continue;
         if (request->stacks && request->job[0] && request->from == 0)

@@ -14,12 +14,7 @@ static void write_job_states(const struct rounds *r, struct metrics_text *m)
 {
     size_t n_jobs[ROUNDS_JOB_STATE_COUNT] = {0};
 
-    list_for_each(i, &r->jobs)
-    {
-        const struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
-
-        n_jobs[job->state] += !job->replaced;
-    }
+    rounds_each_job(job, r) n_jobs[job->state] += !job->replaced;
     metrics_family(m, "crun_jobs", METRIC_GAUGE, "Jobs of the rendezvous by state.");
     for (unsigned s = 0; s < ROUNDS_JOB_STATE_COUNT; s++)
         metrics_sample(m, "crun_jobs", "",
@@ -32,10 +27,8 @@ static double silence_of_job(const struct rounds_job *job, uint64_t now_ns)
 {
     uint64_t silent_ns = 0;
 
-    list_for_each(i, &job->nodes)
+    job_each_node(n, job)
     {
-        const struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
-
         if (n->heard_ns < now_ns && now_ns - n->heard_ns > silent_ns)
             silent_ns = now_ns - n->heard_ns;
     }
@@ -74,9 +67,8 @@ static void write_jobs(const struct rounds *r, struct metrics_text *m)
 
     for (enum job_metric f = 0; f < JOB_METRIC_COUNT; f++) {
         metrics_family(m, families[f].name, METRIC_GAUGE, families[f].help);
-        list_for_each(i, &r->jobs)
+        rounds_each_job(job, r)
         {
-            const struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
             const struct metric_label labels[] = {{"job_id", job->id}, {NULL, NULL}};
 
             if (!job->replaced)
@@ -120,10 +112,8 @@ static void write_job_workers(const struct rounds_job *job, struct metrics_text 
         const struct metric_label labels[] = {{"job_id", job->id}, {"state", states[i]}, {NULL, NULL}};
         uint64_t n_workers = 0;
 
-        list_for_each(at, &job->nodes)
+        job_each_node(n, job)
         {
-            const struct rounds_node *n = list_entry(at, struct rounds_node, in_job);
-
             if (strcmp(worker_state_of(n->state), states[i]) == 0)
                 n_workers += n->n_workers;
         }
@@ -185,10 +175,8 @@ void rounds_shell_write_job_metrics(const struct rounds_shell *r, struct metrics
 
     for (size_t f = 0; f < ARRAY_SIZE(families); f++) {
         metrics_family(m, families[f].name, families[f].kind, families[f].help);
-        list_for_each(i, &r->core.jobs)
+        rounds_each_job(job, &r->core)
         {
-            const struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
-
             if (!job->replaced)
                 families[f].write(job, m);
         }

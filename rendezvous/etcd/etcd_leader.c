@@ -91,11 +91,10 @@ static struct etcd_job *want_job(struct etcd_leader *l, uint64_t instance)
 {
     struct etcd_job *job;
 
-    list_for_each(i, &l->jobs)
+    list_for_each_entry(struct etcd_job, known, &l->jobs, link)
     {
-        job = list_entry(i, struct etcd_job, link);
-        if (job->instance == instance)
-            return job;
+        if (known->instance == instance)
+            return known;
     }
     job = calloc(1, sizeof(*job));
     if (!job)
@@ -515,10 +514,8 @@ static void begin_batch(struct etcd_leader *l, uint64_t now_ns)
     l->batch_ns = now_ns;
     l->wants_check = false;
     l->mark++;
-    list_for_each(i, &l->jobs)
+    list_for_each_entry(struct etcd_job, job, &l->jobs, link)
     {
-        struct etcd_job *job = list_entry(i, struct etcd_job, link);
-
         if (job->is_waiting)
             begin_writing(l, job);
     }
@@ -591,10 +588,8 @@ static void compose_save(struct etcd_leader *l, struct etcd_request *ret)
 
     *ret = (struct etcd_request){.kind = ETCD_TXN, .revision = l->term};
     leader_key(l, ret->key);
-    list_for_each(i, &l->jobs)
+    list_for_each_entry(struct etcd_job, job, &l->jobs, link)
     {
-        struct etcd_job *job = list_entry(i, struct etcd_job, link);
-
         job->n_put_before = job->n_put;
         if (!job->is_writing || !has_room)
             continue;
@@ -607,7 +602,7 @@ static void compose_save(struct etcd_leader *l, struct etcd_request *ret)
 
 static bool is_writing(const struct etcd_leader *l)
 {
-    list_for_each(i, &l->jobs) if (list_entry(i, struct etcd_job, link)->is_writing) return true;
+    list_for_each_entry(struct etcd_job, job, &l->jobs, link) if (job->is_writing) return true;
     return false;
 }
 
@@ -634,10 +629,8 @@ static void complete_job(struct etcd_job *job)
 /* The transaction was not carried out: the same is composed again. */
 static void take_back(struct etcd_leader *l)
 {
-    list_for_each(i, &l->jobs)
+    list_for_each_entry(struct etcd_job, job, &l->jobs, link)
     {
-        struct etcd_job *job = list_entry(i, struct etcd_job, link);
-
         job->n_put = job->is_writing ? job->n_put_before : 0;
         job->is_complete = false;
     }
@@ -699,7 +692,7 @@ static bool has_work(const struct etcd_leader *l, uint64_t now_ns)
         return true;
     if (l->role != ETCD_LEADING || l->is_batch)
         return false;
-    list_for_each(i, &l->jobs) if (list_entry(i, struct etcd_job, link)->is_waiting) return true;
+    list_for_each_entry(struct etcd_job, job, &l->jobs, link) if (job->is_waiting) return true;
     return l->wants_check;
 }
 

@@ -391,12 +391,7 @@ static size_t count_jobs_of(const struct rounds *r, uint64_t owner)
 {
     size_t n = 0;
 
-    list_for_each(i, &r->jobs)
-    {
-        const struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
-
-        n += !job->replaced && job->owner == owner;
-    }
+    rounds_each_job(job, r) n += !job->replaced && job->owner == owner;
     return n;
 }
 
@@ -627,9 +622,9 @@ static void step_rounds_timer(struct rounds *r, uint64_t now_ns)
 
     list_for_each_safe(i, &r->jobs) job_tick(list_entry(i, struct rounds_job, in_rounds), now_ns, late_ns);
     r->deadline_ns = UINT64_MAX;
-    list_for_each(i, &r->jobs)
+    rounds_each_job(job, r)
     {
-        uint64_t deadline_ns = job_deadline(list_entry(i, struct rounds_job, in_rounds));
+        uint64_t deadline_ns = job_deadline(job);
 
         if (deadline_ns < r->deadline_ns)
             r->deadline_ns = deadline_ns;
@@ -711,10 +706,8 @@ void rounds_postpone(struct rounds *r, uint64_t unsaved_ns, uint64_t now_ns)
     }
     if (now_ns < unsaved_ns + UNSAVED_MAX_NS)
         return;
-    list_for_each(i, &r->jobs)
+    rounds_each_job(job, r)
     {
-        struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
-
         if (job->sequence > r->n_saved)
             job_postpone(job, now_ns - from_ns);
     }
@@ -725,8 +718,7 @@ size_t rounds_overdue(const struct rounds *r, uint64_t now_ns, struct rounds_con
 {
     size_t n = 0;
 
-    list_for_each(i, &r->jobs) n +=
-        job_overdue(list_entry(i, struct rounds_job, in_rounds), now_ns, ret + n, max - n);
+    rounds_each_job(job, r) n += job_overdue(job, now_ns, ret + n, max - n);
     return n;
 }
 
@@ -813,43 +805,34 @@ void rounds_view(const struct rounds_node *n, struct session_view *ret)
 
 /* ---- actions ---- */
 
-static struct list *first_of_list(const struct list *head)
-{
-    return list_is_empty(head) ? NULL : head->next;
-}
-
 static bool next_of_job(struct rounds *r, struct rounds_action *ret)
 {
-    struct list *at = first_of_list(&r->pending_jobs);
-    struct rounds_job *job;
+    struct rounds_job *job = list_first(&r->pending_jobs, struct rounds_job, in_pending);
 
-    if (!at)
+    if (!job)
         return false;
-    job = list_entry(at, struct rounds_job, in_pending);
     ret->job = job;
     if (job->wants_save) {
         job->wants_save = false;
         job->sequence = ++r->n_saves;
         ret->kind = ROUNDS_DO_SAVE;
         if (job->log_kinds == 0)
-            list_unlink(at);
+            list_unlink(&job->in_pending);
         return true;
     }
     ret->kind = ROUNDS_DO_REPORT;
     ret->log_kinds = job->log_kinds;
     job->log_kinds = 0;
-    list_unlink(at);
+    list_unlink(&job->in_pending);
     return true;
 }
 
 static struct rounds_node *next_pending(struct rounds *r)
 {
-    struct list *at;
+    struct rounds_node *n;
 
-    while ((at = first_of_list(&r->pending))) {
-        struct rounds_node *n = list_entry(at, struct rounds_node, in_pending);
-
-        list_unlink(at);
+    while ((n = list_first(&r->pending, struct rounds_node, in_pending))) {
+        list_unlink(&n->in_pending);
         if (n->session)
             return n;
         n->wants_view = false; /* the answer to the next hello has a view anyway */
@@ -890,43 +873,39 @@ static bool next_of_node(struct rounds *r, struct rounds_action *ret)
 
 static bool next_of_session(struct rounds *r, struct rounds_action *ret)
 {
-    struct list *at = first_of_list(&r->refused);
-
-    if (at) {
+    ret->session = list_first(&r->refused, struct rounds_conn, ending);
+    if (ret->session) {
         ret->kind = ROUNDS_DO_SEND;
-        ret->session = list_entry(at, struct rounds_conn, ending);
         ret->view = session_view_refused(r->refusal);
         ret->job = r->refusing;
-        list_unlink(at);
-        list_append(&r->closing, at);
+        list_unlink(&ret->session->ending);
+        list_append(&r->closing, &ret->session->ending);
         return true;
     }
-    at = first_of_list(&r->closing);
-    if (!at)
+    ret->session = list_first(&r->closing, struct rounds_conn, ending);
+    if (!ret->session)
         return false;
     ret->kind = ROUNDS_DO_CLOSE;
-    ret->session = list_entry(at, struct rounds_conn, ending);
-    list_unlink(at);
+    list_unlink(&ret->session->ending);
     return true;
 }
 
 static bool next_forgotten(struct rounds *r, struct rounds_action *ret)
 {
-    struct list *at = first_of_list(&r->forgotten);
+    struct rounds_job *job = list_first(&r->forgotten, struct rounds_job, in_pending);
 
-    if (!at)
+    if (!job)
         return false;
-    ret->job = list_entry(at, struct rounds_job, in_pending);
-    ret->log_kinds = ret->job->log_kinds;
-    if (ret->log_kinds != 0) { /* of the step that forgot the job */
-        list_entry(at, struct rounds_job, in_pending)->log_kinds = 0;
+    ret->job = job;
+    ret->log_kinds = job->log_kinds;
+    if (job->log_kinds != 0) { /* of the step that forgot the job */
+        job->log_kinds = 0;
         ret->kind = ROUNDS_DO_REPORT;
         return true;
     }
-    r->shown = list_entry(at, struct rounds_job, in_pending);
-    list_unlink(at);
+    r->shown = job;
+    list_unlink(&job->in_pending);
     ret->kind = ROUNDS_DO_FORGET;
-    ret->job = r->shown;
     return true;
 }
 

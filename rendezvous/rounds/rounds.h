@@ -206,6 +206,8 @@ struct rounds_job {
     unsigned log_kinds; /* enum rounds_log_kind */
 };
 
+#define job_each_node(n, job) list_for_each_entry(struct rounds_node, n, &(job)->nodes, in_job)
+
 /* What happened to a job, for the log; bits. */
 enum rounds_log_kind {
     ROUNDS_LOG_PROGRESS = 1, /* GATHERING: a second has passed */
@@ -309,6 +311,8 @@ struct rounds {
     char refusal[SESSION_TEXT_SIZE]; /* of the last refused hello */
     const struct rounds_job *refusing; /* the job whose state it depends on; NULL: none */
 };
+
+#define rounds_each_job(job, r) list_for_each_entry(struct rounds_job, job, &(r)->jobs, in_rounds)
 
 void rounds_conn_init(struct rounds_conn *s);
 

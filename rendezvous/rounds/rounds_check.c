@@ -37,10 +37,8 @@ static uint32_t check_silence_list(const struct rounds_job *job)
     uint64_t last_ns = 0;
     uint32_t n = 0;
 
-    list_for_each(i, &job->silence)
+    list_for_each_entry(const struct rounds_node, node, &job->silence, in_silence)
     {
-        const struct rounds_node *node = list_entry(i, struct rounds_node, in_silence);
-
         assert(node->job == job);
         assert(node->deadline_ns >= last_ns);
         last_ns = node->deadline_ns;
@@ -54,10 +52,8 @@ static void check_nodes(const struct rounds_job *job)
     uint32_t counts[ROUNDS_NODE_STATE_COUNT] = {0}, n = 0, n_members = 0, n_disconnected = 0, n_busy = 0,
              n_mute = 0;
 
-    list_for_each(i, &job->nodes)
+    job_each_node(node, job)
     {
-        const struct rounds_node *node = list_entry(i, struct rounds_node, in_job);
-
         assert(node->job == job);
         check_node(node);
         counts[node->state]++;
@@ -95,9 +91,8 @@ void rounds_check(struct rounds *r)
     assert(r->n_jobs + r->n_replaced > 0 || r->n_nodes == 0);
     assert(r->n_replaced <= r->config.max_jobs);
     r->n_steps++;
-    list_for_each(i, &r->jobs)
+    rounds_each_job(job, r)
     {
-        const struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
         uint32_t n = rounds_job_n_nodes(job);
 
         if (n_walked++ == JOBS_WALKED_MAX)

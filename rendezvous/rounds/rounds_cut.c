@@ -54,10 +54,8 @@ static struct rounds_node *other_side(struct rounds_node *n)
 {
     if (!has_reported(n))
         return NULL;
-    list_for_each(i, &n->job->nodes)
+    job_each_node(other, n->job)
     {
-        struct rounds_node *other = list_entry(i, struct rounds_node, in_job);
-
         if (is_other_side(n, other))
             return other;
     }
@@ -79,16 +77,14 @@ static struct rounds_node *choose_node(struct rounds_job *job)
     struct rounds_node *chosen = NULL;
     unsigned n_reports = 0;
 
-    list_for_each(i, &job->nodes)
+    job_each_node(n, job)
     {
-        struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
-
         n->n_cuts_before += n->n_cuts;
         n->n_cuts = 0;
     }
-    list_for_each(i, &job->nodes)
+    job_each_node(n, job)
     {
-        struct rounds_node *n = list_entry(i, struct rounds_node, in_job), *other;
+        struct rounds_node *other;
 
         if (!has_reported(n) || n_reports++ >= CUTS_MAX)
             continue;
@@ -97,10 +93,8 @@ static struct rounds_node *choose_node(struct rounds_job *job)
         if (other)
             other->n_cuts++;
     }
-    list_for_each(i, &job->nodes)
+    job_each_node(n, job)
     {
-        struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
-
         if (n->n_cuts > 0 && comes_before(n, chosen))
             chosen = n;
     }
@@ -113,10 +107,8 @@ static struct rounds_node *find_partner(struct rounds_job *job, struct rounds_no
 
     if (other)
         return other;
-    list_for_each(i, &job->nodes)
+    job_each_node(n, job)
     {
-        struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
-
         if (has_reported(n) && is_other_side(n, chosen))
             return n;
     }
@@ -136,12 +128,7 @@ static bool has_enough_others(const struct rounds_node *without)
     uint32_t n = job->n_nodes[ROUNDS_NODE_READY] + job->n_nodes[ROUNDS_NODE_STOPPING] +
                  job->n_nodes[ROUNDS_NODE_RUNNING] + job->n_nodes[ROUNDS_NODE_DONE];
 
-    list_for_each(i, &job->nodes)
-    {
-        const struct rounds_node *node = list_entry(i, struct rounds_node, in_job);
-
-        n += node->state == ROUNDS_NODE_UNFIT && was_cut_from(node, without);
-    }
+    job_each_node(node, job) n += node->state == ROUNDS_NODE_UNFIT && was_cut_from(node, without);
     return n > job->params.min_nodes;
 }
 
@@ -191,10 +178,8 @@ static void readmit(struct rounds_node *n)
 void job_readmit_cut(struct rounds_job *job)
 {
     job->cut_until_ns = 0;
-    list_for_each(i, &job->nodes)
+    job_each_node(n, job)
     {
-        struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
-
         if (n->is_cut_off)
             readmit(n);
     }
@@ -203,10 +188,8 @@ void job_readmit_cut(struct rounds_job *job)
 /* The other side may be a member of the next generation. */
 static bool has_other_side(const struct rounds_node *n)
 {
-    list_for_each(i, &n->job->nodes)
+    job_each_node(other, n->job)
     {
-        const struct rounds_node *other = list_entry(i, struct rounds_node, in_job);
-
         if (other->serial == n->cut_serial)
             return !other->lost && !other->is_cut_off;
     }
@@ -217,10 +200,8 @@ void job_readmit_single(struct rounds_job *job)
 {
     if (job->cut_until_ns == 0)
         return;
-    list_for_each(i, &job->nodes)
+    job_each_node(n, job)
     {
-        struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
-
         if (n->is_cut_off && !has_other_side(n))
             readmit(n);
     }

@@ -24,7 +24,7 @@ enum {
 
 static void for_each_node(struct rounds_job *job, void (*what)(struct rounds_node *n))
 {
-    list_for_each(i, &job->nodes) what(list_entry(i, struct rounds_node, in_job));
+    job_each_node(n, job) what(n);
 }
 
 /* ---- the end of a generation ---- */
@@ -218,7 +218,7 @@ static void choose_keys(struct rounds_job *job)
 {
     bool kept = false;
 
-    list_for_each(i, &job->nodes) kept = kept || are_keys_kept(list_entry(i, struct rounds_node, in_job));
+    job_each_node(n, job) kept = kept || are_keys_kept(n);
     if (!job->rounds->config.keeps_keys || !job->params.local_store)
         job->key_space = 0;
     else if (!kept || job->key_space == 0 || job->keys_lost)
@@ -233,10 +233,8 @@ static int64_t next_generation(const struct rounds_job *job)
     const int64_t most = SESSION_GENERATION_MAX + SESSION_GENERATION_MAX / 2;
     int64_t last = job->generation > job->floor ? job->generation : job->floor;
 
-    list_for_each(i, &job->nodes)
+    job_each_node(n, job)
     {
-        const struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
-
         if (n->state == ROUNDS_NODE_READY && n->generation > last && n->generation < most)
             last = n->generation;
     }
@@ -274,10 +272,8 @@ uint64_t job_fence_end(const struct rounds_job *job)
 {
     uint64_t end_ns = job->fence_until_ns;
 
-    list_for_each(i, &job->nodes)
+    job_each_node(n, job)
     {
-        const struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
-
         if (n->lost && n->deadline_ns > end_ns)
             end_ns = n->deadline_ns;
     }
@@ -375,10 +371,8 @@ static void admit_newcomer(struct rounds_job *job, uint64_t now_ns)
 {
     struct session_cause cause = session_cause_empty(SESSION_CAUSE_JOINED);
 
-    list_for_each(i, &job->nodes)
+    job_each_node(n, job)
     {
-        const struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
-
         if (n->state == ROUNDS_NODE_READY) {
             text_copy(cause.host, sizeof(cause.host), n->host);
             break;
@@ -497,10 +491,8 @@ void job_resume(struct rounds_job *job, uint64_t now_ns)
     open_round(job, now_ns);
     job->forget_ns = linger_until_ns;
     job->tombstone_until_ns = linger_until_ns; /* some agents may not have received the result */
-    list_for_each(i, &job->nodes)
+    job_each_node(n, job)
     {
-        struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
-
         node_update_state(n);
         node_heard(n, now_ns);
         n->leased_ns = now_ns; /* the earlier crund has ended, or its lease has */
@@ -586,8 +578,7 @@ static bool needs_ticks(const struct rounds_job *job)
 
 static struct rounds_node *next_silent_node(const struct rounds_job *job)
 {
-    return list_is_empty(&job->silence) ? NULL
-                                        : list_entry(job->silence.next, struct rounds_node, in_silence);
+    return list_first(&job->silence, struct rounds_node, in_silence);
 }
 
 static void expire_silent_nodes(struct rounds_job *job, uint64_t now_ns)
@@ -611,10 +602,8 @@ size_t job_overdue(const struct rounds_job *job, uint64_t now_ns, struct rounds_
 {
     size_t n = 0;
 
-    list_for_each(i, &job->silence)
+    list_for_each_entry(const struct rounds_node, node, &job->silence, in_silence)
     {
-        const struct rounds_node *node = list_entry(i, struct rounds_node, in_silence);
-
         if (n == max || now_ns < node->deadline_ns)
             break;
         if (node->session)
@@ -633,10 +622,8 @@ static void find_missing(struct rounds_job *job)
     if (job->params.min_nodes != max || max > job->n_slots)
         return; /* no particular rank is missing; or far fewer nodes are there than could be named */
     memset(by_rank, 0, max * sizeof(struct rounds_node *));
-    list_for_each(i, &job->nodes)
+    job_each_node(n, job)
     {
-        struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
-
         if (n->node_rank < 0 || (uint32_t)n->node_rank >= max)
             return;
         by_rank[n->node_rank] = n;

@@ -98,12 +98,12 @@ int rounds_json_save(struct buf *out, const struct rounds_job *job)
     const char *separator = ",\"nodes\":[\n";
     int r = put_head(out, job);
 
-    list_for_each(i, &job->nodes)
+    job_each_node(n, job)
     {
         if (r == 0)
             r = buf_append(out, separator, strlen(separator));
         if (r == 0)
-            r = put_node(out, list_entry(i, struct rounds_node, in_job));
+            r = put_node(out, n);
         separator = ",\n";
     }
     if (r == 0 && !list_is_empty(&job->nodes))
@@ -169,9 +169,8 @@ static bool has_distinct_ranks(const struct rounds_job *job)
 {
     uint8_t taken[(SESSION_NODES_MAX + 7) / 8] = {0};
 
-    list_for_each(i, &job->nodes)
+    job_each_node(n, job)
     {
-        const struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
         uint32_t rank = (uint32_t)n->group_rank; /* of a member: below n_members, see has_place() */
         uint8_t bit = (uint8_t)(1u << rank % 8);
 
@@ -189,7 +188,7 @@ static uint32_t count_members(const struct rounds_job *job)
 {
     uint32_t n = job->n_done_left;
 
-    list_for_each(i, &job->nodes) n += list_entry(i, struct rounds_node, in_job)->member;
+    job_each_node(node, job) n += node->member;
     return n;
 }
 
@@ -266,10 +265,8 @@ static struct rounds_job *load_head(struct rounds *r, const cJSON *json, char er
 
 static struct rounds_job *other_instance(struct rounds *r, const struct rounds_job *job)
 {
-    list_for_each(i, &r->jobs)
+    rounds_each_job(other, r)
     {
-        struct rounds_job *other = list_entry(i, struct rounds_job, in_rounds);
-
         if (other != job && !other->replaced && strcmp(other->id, job->id) == 0)
             return other;
     }

@@ -113,10 +113,8 @@ static size_t choose_members(struct rounds_job *job)
     struct rounds_node **candidates = job->by_role;
     size_t n = 0;
 
-    list_for_each(i, &job->nodes)
+    job_each_node(node, job)
     {
-        struct rounds_node *node = list_entry(i, struct rounds_node, in_job);
-
         if (node->state == ROUNDS_NODE_READY)
             candidates[n++] = node;
     }

@@ -55,11 +55,9 @@ static bool buckets_grow(struct rounds *r)
     free(r->buckets);
     r->buckets = buckets;
     r->n_buckets = n_buckets;
-    list_for_each(i, &r->jobs)
+    rounds_each_job(job, r)
     {
-        struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
-
-        list_for_each(j, &job->nodes) bucket_add(r, list_entry(j, struct rounds_node, in_job));
+        job_each_node(n, job) bucket_add(r, n);
     }
     return true;
 }
@@ -76,10 +74,8 @@ struct rounds_node *node_find(struct rounds_job *job, struct session_nonce nonce
 
 bool rounds_has_node(const struct rounds *r, const char *job_id, struct session_nonce nonce)
 {
-    list_for_each(i, &r->jobs)
+    rounds_each_job(job, r)
     {
-        struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
-
         if (strcmp(job->id, job_id) == 0 && node_find(job, nonce))
             return true;
     }
@@ -90,10 +86,8 @@ bool rounds_has_node(const struct rounds *r, const char *job_id, struct session_
 
 struct rounds_job *job_find(struct rounds *r, const char *id)
 {
-    list_for_each(i, &r->jobs)
+    rounds_each_job(job, r)
     {
-        struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
-
         if (!job->replaced && strcmp(job->id, id) == 0)
             return job;
     }
@@ -104,10 +98,8 @@ struct rounds_job *job_find_of_agent(struct rounds *r, const struct session_hell
 {
     const struct session_report *report = &hello->report;
 
-    list_for_each(i, &r->jobs)
+    rounds_each_job(job, r)
     {
-        struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
-
         if (job->replaced && strcmp(job->id, hello->job) == 0 &&
             ((report->generation >= 0 && report->instance == job->instance) || node_find(job, hello->nonce)))
             return job;
@@ -165,10 +157,8 @@ void job_forget(struct rounds_job *job)
 
 static void forget_oldest_tombstone(struct rounds *r)
 {
-    list_for_each(i, &r->jobs)
+    rounds_each_job(job, r)
     {
-        struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
-
         if (!job->replaced)
             continue;
         job_forget(job);

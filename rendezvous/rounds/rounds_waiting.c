@@ -35,10 +35,8 @@ static void list_present(struct rounds_job *job)
     unsigned n_walked = 0;
 
     list[0] = 0;
-    list_for_each(i, &job->nodes)
+    job_each_node(n, job)
     {
-        const struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
-
         if (n->state == ROUNDS_NODE_READY && !append_name(list, "", n->host[0] ? n->host : "?"))
             return;
         if (++n_walked == NODES_WALKED_MAX) {
@@ -55,9 +53,8 @@ static void list_other_jobs(struct rounds_job *job)
     unsigned n_walked = 0;
 
     list[0] = 0;
-    list_for_each(i, &job->rounds->jobs)
+    rounds_each_job(other, job->rounds)
     {
-        const struct rounds_job *other = list_entry(i, struct rounds_job, in_rounds);
         bool waits = other->state == ROUNDS_GATHERING && other->n_nodes[ROUNDS_NODE_READY] > 0;
 
         if (other != job && waits && !append_name(list, "'", other->id))
@@ -87,9 +84,8 @@ void job_describe_unfit(struct rounds_job *job)
     char *text = job->unfit;
 
     text[0] = 0;
-    list_for_each(i, &job->nodes)
+    job_each_node(n, job)
     {
-        const struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
         size_t size = strlen(text);
         char reason[SESSION_UNFIT_SIZE + SESSION_HOST_SIZE];
 
