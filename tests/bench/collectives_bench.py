@@ -3,7 +3,7 @@
 
     collectives_bench.py [BUILD] [ROUNDS]
 
-Each round runs crw-perf under crun and a gloo job, one after the other. Every figure is that of its fastest
+Each round runs `collectives` (collectives.c) under crun and a gloo job, one after the other. Every figure is that of its fastest
 round, ours and gloo's alike: what a neighbour takes away comes in bursts. all_reduce has goals: 20 times gloo at 4
 and 900,904 bytes, 12 times at 26 MB, and there at least 85 % of what two ranks copy at the same time. Prints
 whether they are met; never fails a build.
@@ -41,7 +41,7 @@ def sizes_of(name):
 # ------------------------------------------------------------------ a rank of the gloo job
 
 def gloo_calls(torch, dist, n_bytes):
-    """By crw-perf's name, a function that makes one call for tensors of this size."""
+    """By the name in collectives.c, a function that makes one call for tensors of this size."""
     rank = dist.get_rank()
     whole = torch.zeros(max(1, n_bytes // 4))
     received = torch.zeros_like(whole)
@@ -109,8 +109,7 @@ def run_gloo():
 
 def run_crw(build, name, memory):
     p = subprocess.run([f"{build}/launcher/crun", "--standalone", f"--nproc-per-node={RANKS}",
-                        f"{build}/worker-runtime/crw-perf", name, "--json", "--memory", memory,
-                        "--bytes", ",".join(map(str, SIZES))],
+                        f"{build}/tests/bench/collectives", name, memory, ",".join(map(str, sizes_of(name)))],
                        stdout=subprocess.PIPE, text=True, check=True, timeout=300,
                        env={**os.environ, "OMP_NUM_THREADS": "1"})
     lines = [json.loads(line) for line in p.stdout.splitlines()]
@@ -123,7 +122,7 @@ def run_hosts(build, name):
     os.environ["CRUN_BUILD"] = build
     from span_job import SpanJob
 
-    command = [f"{build}/worker-runtime/crw-perf", name, "--json", "--bytes", ",".join(map(str, SIZES))]
+    command = [f"{build}/tests/bench/collectives", name, "shared", ",".join(map(str, sizes_of(name)))]
     with SpanJob((1,) * RANKS, command) as job:
         if any(job.wait(300)):
             sys.exit(f"collectives_bench.py: {name} over two hosts failed: {job.err}")

@@ -19,7 +19,6 @@ import jobs
 import nodes as lib
 
 SIZES = "4,32768,900904,26000000"
-PERF = jobs.build_folder() / "worker-runtime" / "crw-perf"
 
 
 def arguments():
@@ -37,7 +36,7 @@ def run_round(args, folder, number, encrypts):
         for _ in range(2):
             nodes.crun("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}",
                        f"--rdzv-id=bench{number}", "--seal", f"--secret-file={folder / 'secret'}", f"--nproc-per-node={args.ranks}",
-                       PERF, "allreduce", "--json", "--bytes", args.sizes, env={"CRW_ENCRYPT": str(int(encrypts))})
+                       jobs.collectives(), "allreduce", "shared", args.sizes, env={"CRW_ENCRYPT": str(int(encrypts))})
         codes, text = nodes.codes(), "".join(nodes.texts())
     lines = [json.loads(line) for line in re.findall(r'\{"collective.*\}', text)]
     if codes != [0, 0] or not lines:

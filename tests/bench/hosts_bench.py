@@ -54,12 +54,10 @@ def parse(text):
 def run_crw(ranks, hosts, network, sizes, names=NAMES):
     lines = []
     for name in names:
-        least = 4 * ranks if name in ("reducescatter", "allgather") else 4  # a number for each rank
-        command = [jobs.build_folder() / "worker-runtime" / "crw-perf", name, "--json", "--bytes",
-                   ",".join(str(max(size, least)) for size in sizes)]
+        command = [jobs.collectives(), name, "shared", ",".join(map(str, sizes))]
         if hosts == 1:
             out = subprocess.run([jobs.build_folder() / "launcher" / "crun", "--standalone", f"--nproc-per-node={ranks}",
-                                  *command, "--memory", "shared"], stdout=subprocess.PIPE, text=True, check=True,
+                                  *command], stdout=subprocess.PIPE, text=True, check=True,
                                  timeout=TIMEOUT_S).stdout
         else:
             with SpanJob(sizes_of(ranks, hosts), command, network=network) as job:
@@ -70,7 +68,7 @@ def run_crw(ranks, hosts, network, sizes, names=NAMES):
     if any(line["checked"] for line in lines):
         sys.exit("hosts_bench.py: wrong results")
     for line, size in zip(lines, sizes * len(names)):
-        line["bytes"] = size  # what was asked for; crw-perf rounds down to whole parts
+        line["bytes"] = size  # what was asked for; collectives.c rounds up to whole parts
     return lines
 
 

@@ -1,10 +1,10 @@
 /*
- * The collectives of crw-perf made with MPI, for hosts_bench.py, which compiles it with mpicc.
+ * The collectives of collectives.c made with MPI, for hosts_bench.py, which compiles it with mpicc.
  *
  *     mpi_collectives SIZES CALLS-PER-SIZE      (two lists with commas between)
  *
  * One JSON object a line: the median of five batches, on the slowest rank. Sizes are those of the larger of two buffers, as
- * in crw-perf.
+ * in collectives.c.
  */
 
 #include <mpi.h>

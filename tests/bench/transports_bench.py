@@ -3,7 +3,7 @@
 
     transports_bench.py [ROUNDS]
 
-Half a round trip of 4 bytes, and 26 MB in one direction again and again: with libcrw (crw-perf pingpong, and broadcast between
+Half a round trip of 4 bytes, and 26 MB in one direction again and again: with libcrw (collectives pingpong, and broadcast between
 two hosts, which streams over the same sockets and ends with an agreement), UCX (ucx_perftest, tag matching, UCX_TLS=tcp) and
 libfabric (fi_pingpong, provider tcp). Medians of the rounds that gave a result. Never fails a build. Needs root; installs
 Debian's ucx-utils and libfabric-bin when they are missing."""
@@ -25,7 +25,7 @@ LARGE = 26000000
 
 
 def run_crw(network, name, size):
-    command = [jobs.build_folder() / "worker-runtime" / "crw-perf", name, "--json", "--bytes", size]
+    command = [jobs.collectives(), name, "shared", size]
     with SpanJob((1, 1), command, network=network) as job:
         if any(job.wait(300)):
             sys.exit(f"transports_bench.py: {name} failed: {job.err}")

@@ -13,7 +13,6 @@ from job_secret import write_secret
 from strict import skip_if
 
 SECRET = b"a secret of the tests, long enough"
-PERF = jobs.build_folder() / "worker-runtime" / "crw-perf"
 SHOW = """
 import errno, os
 fd = os.environ.get("CRUN_KEY_FD")
@@ -117,8 +116,8 @@ def test_a_rank_that_does_not_prove_the_key_is_refused(fabric, tmp_path, secret,
     between = tmp_path / "between.py"
     between.write_text(BETWEEN)
     with lib.Nodes(tmp_path) as nodes:
-        start(nodes, f"{fabric.address(0)}:29400", [mode, f"--secret-file={secret}"], between, how, PERF, "allreduce", "--json",
-              "--bytes", "4,300K", "--iters", "3", "--warmup", "1", prefixes=(fabric.prefix(0), fabric.prefix(1)))
+        start(nodes, f"{fabric.address(0)}:29400", [mode, f"--secret-file={secret}"], between, how, jobs.collectives(),
+              "allreduce", "shared", "4,307200", "3", prefixes=(fabric.prefix(0), fabric.prefix(1)))
         codes = nodes.codes()
         text = "".join(nodes.texts())
         lines = [json.loads(line) for line in re.findall(r'\{"collective.*\}', text)]

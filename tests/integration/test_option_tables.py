@@ -1,4 +1,4 @@
-"""The five programs with options: one table each, which --help, the completions and the parser read, and which the manual page has."""
+"""The four programs with options: one table each, which --help, the completions and the parser read, and which the manual page has."""
 
 import re
 import shutil
@@ -14,7 +14,6 @@ PROGRAMS = {
     "crund": (BUILD / "rendezvous" / "crund", "crund.8"),
     "crunctl": (BUILD / "launcher" / "crunctl", "crunctl.1"),
     "train": (jobs.train(), "train.1"),
-    "crw-perf": (BUILD / "worker-runtime" / "crw-perf", "crw-perf.1"),
 }
 OWN_PARSER = [name for name in PROGRAMS if name != "crun"]  # crun reads its words as argparse does
 SCRIPTS = {"bash": "{}", "zsh": "_{}", "fish": "{}.fish"}
@@ -75,8 +74,6 @@ def test_bash_offers_options_between_other_words():
     assert bash_offers("crund", "--sandbox", "=", "re") == ["require"]
     assert bash_offers("train", "--shape", "") == ["10x2", "20x1"]
     assert bash_offers("train", "toy", "--lr", "0.1", "--snapshot-e") == ["--snapshot-every"]
-    assert bash_offers("crw-perf", "--memory", "p") == ["private"]
-    assert bash_offers("crw-perf", "red") == ["reduce", "reducescatter"]
 
 
 @pytest.mark.skipif(not shutil.which("fish"), reason="fish is not installed")

@@ -13,8 +13,6 @@ import jobs
 from span_job import SpanJob
 from strict import skip_if
 
-PERF = str(jobs.build_folder() / "worker-runtime" / "crw-perf")
-
 
 @pytest.fixture(scope="module")
 def network():
@@ -46,9 +44,8 @@ def test_three_hosts_that_share_no_address(small_data, network):
 
 
 @pytest.mark.parametrize("collective", ("allreduce", "allgather", "scatter", "sendrecv"))
-def test_crw_perf_over_hosts(network, collective):
-    with SpanJob((1, 2), [PERF, collective, "--json", "--bytes", "4,300K", "--iters", "3", "--warmup", "1"],
-                 network=network) as job:
+def test_collectives_over_hosts(network, collective):
+    with SpanJob((1, 2), [jobs.collectives(), collective, "shared", "4,307200", "3"], network=network) as job:
         assert job.wait() == [0, 0, 0], job.err
         lines = list(map(json.loads, job.out[0].splitlines()))
     assert [(line["ranks"], line["checked"]) for line in lines] == [(3, 0)] * 2

@@ -16,8 +16,7 @@ SHAPES = ((1, 150), (64, 64, 64))
 
 
 def start_once(sizes):
-    command = [jobs.build_folder() / "worker-runtime" / "crw-perf", "allreduce", "--bytes", "4096", "--iters", "1",
-               "--warmup", "0"]
+    command = [jobs.collectives(), "allreduce", "shared", "4096", "1"]
     with SpanJob(sizes, command) as job:
         failed = [rank for rank, code in enumerate(job.wait(600)) if code != 0]
         if failed:

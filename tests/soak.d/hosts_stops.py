@@ -19,8 +19,7 @@ SIZES = (2, 2)
 
 def main():
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 15
-    command = [jobs.build_folder() / "worker-runtime" / "crw-perf", "allreduce", "--bytes", "26000000", "--iters",
-               "200", "--memory", "private"]
+    command = [jobs.collectives(), "allreduce", "private", "26000000", "200"]
     began = time.monotonic()
     with SpanJob(SIZES, command) as job:
         for rank, p in enumerate(job.processes):

@@ -18,8 +18,7 @@ SIZES = (4, 900904)
 
 def measure(network, n_hosts, calls):
     """By size, the mean time of an all_reduce in seconds."""
-    command = [jobs.build_folder() / "worker-runtime" / "crw-perf", "allreduce", "--json", "--warmup", "0",
-               "--iters", calls, "--bytes", ",".join(map(str, SIZES))]
+    command = [jobs.collectives(), "allreduce", "shared", ",".join(map(str, SIZES)), calls]
     with SpanJob((1,) * n_hosts, command, network=network) as job:
         if any(job.wait(1200)):
             sys.exit(f"lossy_steps.py: a rank failed: {job.err}")

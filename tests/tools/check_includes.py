@@ -27,10 +27,10 @@ ORDER = """
     worker-runtime worker-runtime/base worker-runtime/shm worker-runtime/net worker-runtime/kernels/cpu
     worker-runtime/model worker-runtime/data worker-runtime/group worker-runtime/checkpoint
     worker-runtime/kernels/cuda worker-runtime/cuda
-    worker-runtime/programs worker-runtime/perf worker-runtime/example
+    worker-runtime/programs worker-runtime/example
 """.split()
 APART = [("worker-runtime", "rendezvous"), ("worker-runtime", "launcher"),
-         ("worker-runtime/programs", "worker-runtime/"), ("worker-runtime/perf", "worker-runtime/")]
+         ("worker-runtime/programs", "worker-runtime/")]
 
 SUFFIXED = re.compile(r"_(?:os|uv|sock|json|nccl|openssl)\.(?:c|h|cu|cuh)$")
 IO_HEADERS = set("""
@@ -47,7 +47,6 @@ CORELESS = {
     "worker-runtime/cuda": "the backend drives the device and NCCL; its decisions have tests on the emulated host",
     "worker-runtime/kernels/cuda": "kernels",
     "worker-runtime/programs": "parts of the program train, which prints, waits and writes files",
-    "worker-runtime/perf": "parts of the program crw-perf",
     "worker-runtime/example": "a program",
 }
 EXCEPTIONS = {

@@ -46,6 +46,10 @@ def train():
     return str(build_folder() / "worker-runtime" / "train")
 
 
+def collectives():
+    return str(build_folder() / "tests" / "bench" / "collectives")
+
+
 def train_job(n_workers, *train_args, program="mnist", crun_args=()):
     return [crun(), "--standalone", f"--nproc-per-node={n_workers}", *crun_args, train(), program,
             *map(str, train_args)]
