@@ -186,6 +186,14 @@ def wait_for(condition, timeout=60, interval=0.002):
     raise AssertionError(f"waited for {timeout} s")
 
 
+def name(pid):
+    """The name of a process; "" when it has ended."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
 def kill(pid, sig=signal.SIGKILL):
     try:
         os.kill(pid, sig)
