@@ -21,8 +21,9 @@ bool address_is_loopback(const char *host)
 
     if (inet_pton(AF_INET, host, &v4) == 1)
         return ntohl(v4.s_addr) >> 24 == IN_LOOPBACKNET;
-    return strcmp(host, "localhost") == 0 ||
-           (inet_pton(AF_INET6, host, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6));
+    if (inet_pton(AF_INET6, host, &v6) != 1)
+        return strcmp(host, "localhost") == 0;
+    return IN6_IS_ADDR_LOOPBACK(&v6) || (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == IN_LOOPBACKNET);
 }
 
 /* The bytes of the address and their family; AF_UNSPEC for a unix socket. */

@@ -2,6 +2,7 @@
 
 #include "proto/key_openssl.h"
 #include "proto/openssl_os.h"
+#include "proto/wire.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -118,15 +119,9 @@ static bool finish_record(const struct record_seal *s)
     return s->o->EVP_CipherFinal_ex(s->ctx, none, &size) == 1 && size == 0;
 }
 
-static void put_size(uint8_t head[SEAL_HEAD], size_t n)
-{
-    for (int i = 0; i < SEAL_HEAD; i++)
-        head[i] = (uint8_t)(n >> (8 * i));
-}
-
 size_t record_seal_size(const uint8_t head[SEAL_HEAD])
 {
-    size_t n = head[0] | (size_t)head[1] << 8 | (size_t)head[2] << 16 | (size_t)head[3] << 24;
+    size_t n = wire_load_u32(head);
 
     return n <= SEAL_DATA_MAX ? n : 0;
 }
@@ -137,7 +132,7 @@ int record_seal_close(struct record_seal *s, const struct iovec *parts, size_t n
     bool ok;
 
     assert(s->encrypts && n > 0 && n <= SEAL_DATA_MAX);
-    put_size(record, n);
+    wire_store_u32(record, (uint32_t)n);
     ok = begin_record(s, record);
     for (; ok && at < end; parts++) {
         size_t left = (size_t)(end - at), part = parts->iov_len < left ? parts->iov_len : left;

@@ -145,6 +145,12 @@ static inline uint32_t wire_load_u32(const uint8_t *p)
     return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
+static inline void wire_store_u32(uint8_t *to, uint32_t v)
+{
+    for (int i = 0; i < 4; i++)
+        to[i] = (uint8_t)(v >> (8 * i));
+}
+
 static inline uint64_t wire_load_u64(const uint8_t *p)
 {
     return (uint64_t)wire_load_u32(p) | (uint64_t)wire_load_u32(p + 4) << 32;

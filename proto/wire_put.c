@@ -16,8 +16,7 @@ enum { LENGTH_SIZE = 8, AMOUNT_SIZE = 8, WORD_SIZE = 4 };
 
 static uint8_t *store_u32(uint8_t *to, uint32_t v)
 {
-    for (int i = 0; i < 4; i++)
-        to[i] = (uint8_t)(v >> (8 * i));
+    wire_store_u32(to, v);
     return to + 4;
 }
 

@@ -3,81 +3,33 @@
 #include <assert.h>
 #include <string.h>
 
-/* Byte positions of a hello; see the header. */
-enum {
-    AT_VERSION = 8,
-    AT_ORDER = 12,
-    AT_PURPOSE = 16,
-    AT_GROUP = 20,
-    AT_FROM = 24,
-    AT_TO = 28,
-    AT_LINK = 32,
-    AT_TOKEN = 36,
-    AT_KEYED = 52,
-    AT_GENERATION = 56,
-    AT_NONCE = 60,
-    AT_CIPHER = 76,
-};
+/* Before the fields. */
+static const struct {
+    char magic[8];
+    uint32_t version, order;
+} head = {"crw-net\n", NET_VERSION, 0x01020304};
 
-static_assert(AT_TOKEN + NET_TOKEN_HALF == AT_KEYED && AT_NONCE + NET_NONCE == AT_CIPHER &&
-                  AT_CIPHER + 4 == NET_HELLO_SIZE,
-              "as in the table");
-
-static const uint8_t magic[AT_VERSION] = {'c', 'r', 'w', '-', 'n', 'e', 't', '\n'};
-static const uint32_t order_mark = 0x01020304;
-
-static void put_u32(uint8_t *p, uint32_t v)
-{
-    for (int i = 0; i < 4; i++)
-        p[i] = (uint8_t)(v >> (8 * i));
-}
-
-static uint32_t get_u32(const uint8_t *p)
-{
-    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-}
+static_assert(sizeof(head) + sizeof(struct net_hello) == NET_HELLO_SIZE, "as in the table");
+static_assert(sizeof(struct net_record) == NET_RECORD_SIZE, "no padding");
 
 void net_hello_encode(const struct net_hello *hello, uint8_t out[NET_HELLO_SIZE])
 {
-    memset(out, 0, NET_HELLO_SIZE);
-    memcpy(out, magic, sizeof(magic));
-    put_u32(out + AT_VERSION, NET_VERSION);
-    memcpy(out + AT_ORDER, &order_mark, sizeof(order_mark));
-    put_u32(out + AT_PURPOSE, hello->purpose);
-    put_u32(out + AT_GROUP, hello->group);
-    put_u32(out + AT_FROM, hello->from);
-    put_u32(out + AT_TO, hello->to);
-    put_u32(out + AT_LINK, hello->link);
-    memcpy(out + AT_TOKEN, hello->token, NET_TOKEN_HALF);
-    put_u32(out + AT_KEYED, hello->keyed);
-    put_u32(out + AT_GENERATION, hello->generation);
-    memcpy(out + AT_NONCE, hello->nonce, NET_NONCE);
-    put_u32(out + AT_CIPHER, hello->cipher);
+    memcpy(out, &head, sizeof(head));
+    memcpy(out + sizeof(head), hello, sizeof(*hello));
 }
 
 bool net_hello_decode(const uint8_t in[NET_HELLO_SIZE], uint32_t world_size, struct net_hello *ret)
 {
-    uint32_t purpose = get_u32(in + AT_PURPOSE), from = get_u32(in + AT_FROM), to = get_u32(in + AT_TO);
+    struct net_hello h;
 
-    if (memcmp(in, magic, sizeof(magic)) != 0 || get_u32(in + AT_VERSION) != NET_VERSION ||
-        memcmp(in + AT_ORDER, &order_mark, sizeof(order_mark)) != 0 || get_u32(in + AT_KEYED) > 1 ||
-        get_u32(in + AT_CIPHER) >= (get_u32(in + AT_KEYED) ? SEAL_CIPHER_COUNT : SEAL_CIPHER_NONE + 1))
+    memcpy(&h, in + sizeof(head), sizeof(h));
+    if (memcmp(in, &head, sizeof(head)) != 0 || h.keyed > 1 ||
+        h.cipher >= (h.keyed ? SEAL_CIPHER_COUNT : SEAL_CIPHER_NONE + 1))
         return false;
-    if (purpose < NET_CONTROL || purpose >= NET_PURPOSE_COUNT || from >= world_size || to >= world_size ||
-        from == to)
+    if (h.purpose < NET_CONTROL || h.purpose >= NET_PURPOSE_COUNT || h.from >= world_size ||
+        h.to >= world_size || h.from == h.to)
         return false;
-    *ret = (struct net_hello){
-        .purpose = (enum net_purpose)purpose,
-        .group = get_u32(in + AT_GROUP),
-        .from = from,
-        .to = to,
-        .link = get_u32(in + AT_LINK),
-        .keyed = get_u32(in + AT_KEYED),
-        .generation = get_u32(in + AT_GENERATION),
-        .cipher = (enum seal_cipher)get_u32(in + AT_CIPHER),
-    };
-    memcpy(ret->token, in + AT_TOKEN, NET_TOKEN_HALF);
-    memcpy(ret->nonce, in + AT_NONCE, NET_NONCE);
+    *ret = h;
     return true;
 }
 
@@ -103,9 +55,11 @@ bool net_mac_equal(const uint8_t a[NET_MAC], const uint8_t b[NET_MAC])
 void net_proved_encode(const uint8_t hello[NET_HELLO_SIZE], const uint8_t answer[NET_ANSWER_HEAD],
                        enum net_role role, uint8_t out[NET_PROVED_SIZE])
 {
+    const uint32_t number = role;
+
     memcpy(out, hello, NET_HELLO_SIZE);
     memcpy(out + NET_HELLO_SIZE, answer, NET_ANSWER_HEAD);
-    put_u32(out + NET_HELLO_SIZE + NET_ANSWER_HEAD, role);
+    memcpy(out + NET_HELLO_SIZE + NET_ANSWER_HEAD, &number, sizeof(number));
 }
 
 void net_answer_encode(const uint8_t token[NET_TOKEN], enum net_answer answer, uint8_t out[NET_TOKEN_HALF])
@@ -134,17 +88,16 @@ bool net_answer_decode(const uint8_t in[NET_TOKEN_HALF], const uint8_t token[NET
 
 void net_record_encode(const struct net_record *record, uint8_t out[NET_RECORD_SIZE])
 {
-    put_u32(out, record->kind);
-    put_u32(out + 4, (uint32_t)record->rank);
-    put_u32(out + 8, (uint32_t)record->detail);
+    memcpy(out, record, NET_RECORD_SIZE);
 }
 
 bool net_record_decode(const uint8_t in[NET_RECORD_SIZE], uint32_t world_size, struct net_record *ret)
 {
-    uint32_t kind = get_u32(in), rank = get_u32(in + 4);
+    struct net_record r;
 
-    if (kind < NET_RECORD_ENDED || kind >= NET_RECORD_KIND_COUNT || rank >= world_size)
+    memcpy(&r, in, sizeof(r));
+    if (r.kind < NET_RECORD_ENDED || r.kind >= NET_RECORD_KIND_COUNT || (uint32_t)r.rank >= world_size)
         return false;
-    *ret = (struct net_record){(enum net_record_kind)kind, (int32_t)rank, (int32_t)get_u32(in + 8)};
+    *ret = r;
     return true;
 }

@@ -38,8 +38,8 @@
  *   60..75 nonce of the connecting rank; zeroes without a key
  *   76..79 cipher of what follows the proof (proto/seal_cipher.h); 0: it is in the clear. Not 0 only with a key
  *
- * All fixed in size. Numbers are little-endian, except for the mark, which is in the sender's own order: data
- * goes over the network as it lies in memory, so ranks of different orders are refused. Ranks of one job run the
+ * All fixed in size. Numbers are in the sender's own order, which the mark shows: data goes over the network as it lies in
+ * memory, and so do struct net_hello and struct net_record. Ranks of different orders are refused. Ranks of one job run the
  * same build; to change anything here, change NET_VERSION, and a rank that is left over from another build
  * is refused instead of misunderstood.
  */
@@ -78,6 +78,7 @@ enum net_purpose {
     NET_PURPOSE_COUNT
 };
 
+/* The fields from byte 16 on. */
 struct net_hello {
     enum net_purpose purpose;
     uint32_t group;    /* 0: the world */

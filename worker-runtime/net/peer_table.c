@@ -16,6 +16,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/address.h"
+#include "proto/wire.h"
+
 enum { HEAD = 4 + NET_TOKEN, ENTRY = 4 + 2 + NET_ADDRESS_SIZE };
 
 static const uint8_t magic[4] = {'c', 'r', 'w', '1'};
@@ -43,21 +46,6 @@ void peer_table_finish(struct peer_table *t)
     *t = (struct peer_table){0};
 }
 
-static void put_number(uint8_t *p, uint32_t v, int n)
-{
-    for (int i = 0; i < n; i++)
-        p[i] = (uint8_t)(v >> (8 * i));
-}
-
-static uint32_t get_number(const uint8_t *p, int n)
-{
-    uint32_t v = 0;
-
-    for (int i = 0; i < n; i++)
-        v |= (uint32_t)p[i] << (8 * i);
-    return v;
-}
-
 uint8_t *peer_table_encode(const struct peer_table_entry *entries, int n, const uint8_t token[NET_TOKEN],
                            size_t *ret_size)
 {
@@ -69,8 +57,9 @@ uint8_t *peer_table_encode(const struct peer_table_entry *entries, int n, const 
     memcpy(data, magic, sizeof(magic));
     memcpy(data + sizeof(magic), token, NET_TOKEN);
     for (int i = 0; i < n; i++, at += ENTRY) {
-        put_number(at, (uint32_t)entries[i].rank, 4);
-        put_number(at + 4, entries[i].peer.port, 2);
+        wire_store_u32(at, (uint32_t)entries[i].rank);
+        at[4] = (uint8_t)entries[i].peer.port;
+        at[5] = (uint8_t)(entries[i].peer.port >> 8);
         memcpy(at + 6, entries[i].peer.address, strnlen(entries[i].peer.address, NET_ADDRESS_SIZE - 1));
     }
     *ret_size = size;
@@ -79,13 +68,14 @@ uint8_t *peer_table_encode(const struct peer_table_entry *entries, int n, const 
 
 static bool add_entry(struct peer_table *t, int host, const uint8_t *at)
 {
-    uint32_t rank = get_number(at, 4);
+    uint32_t rank = wire_load_u32(at);
+    uint16_t port = (uint16_t)(at[4] | at[5] << 8);
 
     if (rank >= (uint32_t)t->world_size || t->keys[rank] >= 0 || at[ENTRY - 1] != 0 || at[6] == 0 ||
-        get_number(at + 4, 2) == 0)
+        port == 0)
         return false;
     t->keys[rank] = host;
-    t->peers[rank].port = (uint16_t)get_number(at + 4, 2);
+    t->peers[rank].port = port;
     memcpy(t->peers[rank].address, at + 6, NET_ADDRESS_SIZE);
     return true;
 }
@@ -110,21 +100,10 @@ bool peer_table_is_complete(const struct peer_table *t)
     return true;
 }
 
-/* The addresses are those of getnameinfo() with NI_NUMERICHOST, or the user's. */
-static bool is_loopback(const char *address)
-{
-    static const char *const beginnings[] = {"127.", "::ffff:127."};
-
-    for (size_t i = 0; i < sizeof(beginnings) / sizeof(beginnings[0]); i++)
-        if (strncmp(address, beginnings[i], strlen(beginnings[i])) == 0)
-            return true;
-    return strcmp(address, "::1") == 0;
-}
-
 /* The first rank behind `from` that other hosts can reach and that is not on host `except`; world_size: none. */
 static int find_routable(const struct peer_table *t, int from, int except)
 {
-    while (from < t->world_size && (is_loopback(t->peers[from].address) || t->keys[from] == except))
+    while (from < t->world_size && (address_is_loopback(t->peers[from].address) || t->keys[from] == except))
         from++;
     return from;
 }
@@ -136,7 +115,8 @@ int peer_table_find_unreachable(const struct peer_table *t)
     if (first < t->world_size) /* else they are all on one machine */
         second = find_routable(t, first, t->keys[first]);
     for (int i = 0; first < t->world_size && i < t->world_size; i++)
-        if (is_loopback(t->peers[i].address) && (t->keys[i] != t->keys[first] || second < t->world_size))
+        if (address_is_loopback(t->peers[i].address) &&
+            (t->keys[i] != t->keys[first] || second < t->world_size))
             return i;
     return -1;
 }
