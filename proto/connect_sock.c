@@ -84,15 +84,14 @@ static int await_connection(int fd, struct sock_interrupt *interrupt, int64_t de
     return -error;
 }
 
-static int connect_address(const struct addrinfo *address, struct sock_interrupt *interrupt,
-                           int64_t deadline_ns, int *ret_fd)
+int sock_connect_address(const struct addrinfo *address, struct sock_interrupt *interrupt,
+                         int64_t deadline_ns, int *ret_fd)
 {
     _cleanup_close_ int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     int r = 0;
 
     if (fd < 0)
         return -errno;
-    set_socket_options(fd);
     if (connect(fd, address->ai_addr, address->ai_addrlen) < 0)
         r = errno == EINPROGRESS ? await_connection(fd, interrupt, deadline_ns) : -errno;
     if (r)
@@ -104,7 +103,7 @@ static int connect_address(const struct addrinfo *address, struct sock_interrupt
 /* These are about us, not about the address, and do not pass by waiting for the peer. */
 static bool is_ours(int r)
 {
-    return r == -ENOMEM || r == -EMFILE || r == -ENFILE || r == -ENOBUFS || r == -EFAULT;
+    return err_is_shortage(r) || r == -EFAULT;
 }
 
 int sock_connect(const char *host, uint16_t port, struct sock_interrupt *interrupt, int64_t deadline_ns,
@@ -120,7 +119,9 @@ int sock_connect(const char *host, uint16_t port, struct sock_interrupt *interru
 
         if (address_deadline_ns > deadline_ns)
             address_deadline_ns = deadline_ns;
-        r = connect_address(a, interrupt, address_deadline_ns, ret_fd);
+        r = sock_connect_address(a, interrupt, address_deadline_ns, ret_fd);
+        if (r == 0)
+            set_socket_options(*ret_fd);
         if (r == 0 || r == CLIENT_E_INTERRUPTED || is_ours(r))
             return r;
         (void)snprintf(why, why_size, "%s", strerror(r == CLIENT_E_TIMEOUT ? ETIMEDOUT : -r));

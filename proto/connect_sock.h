@@ -19,3 +19,8 @@
  */
 int sock_connect(const char *host, uint16_t port, struct sock_interrupt *interrupt, int64_t deadline_ns,
                  int *ret_fd, char *why, size_t why_size);
+
+/* The same with one address, and without the options. 0, CLIENT_E_TIMEOUT, CLIENT_E_INTERRUPTED, -errno. */
+struct addrinfo;
+int sock_connect_address(const struct addrinfo *address, struct sock_interrupt *interrupt,
+                         int64_t deadline_ns, int *ret_fd);

@@ -42,7 +42,7 @@ struct net_wait {
 /* address: numeric; a port is chosen. 0, -EINVAL (no address), -errno. */
 int net_listen(const char *address, int *ret_fd, uint16_t *ret_port);
 
-/* One attempt to connect to a numeric address. 0, NET_E_INTERRUPTED, NET_E_TIMEOUT, -errno (of the attempt, too: -ECONNREFUSED). */
+/* One attempt to connect to a numeric address. 0, NET_E_INTERRUPTED, -errno (of the attempt, too: -ECONNREFUSED, -ETIMEDOUT). */
 int net_dial(const char *address, uint16_t port, const struct net_wait *wait, int *ret_fd);
 
 /* The options that every socket of ours has. */
