@@ -1,9 +1,9 @@
-/* Connections to other ranks: those that this rank makes, and those that others made and that wait
- * until a thread claims them. */
+/* Connections to other ranks: made by this rank, and made by other ranks for a thread to claim. */
 
 #include "worker-runtime/net/net_impl_sock.h"
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/cond_os.h"
 #include "base/random_os.h"
 #include "proto/wait_sock.h"
@@ -14,7 +14,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static int peer_result(int r, int rank, const char *what)
 {
@@ -46,7 +45,7 @@ static int peer_result(int r, int rank, const char *what)
 
 enum {
     ATTEMPT_MS = 5000,    /* for the network to answer */
-    RETRY_MS = 60 * 1000, /* after which a network that does not let a rank through is taken as it is */
+    RETRY_MS = 60 * 1000, /* a network that lets no connection through until then is taken for cut */
     RETRY_FIRST_MS = 20,
     RETRY_LAST_MS = 1000,
 };
@@ -95,18 +94,14 @@ static int greet(const struct net *n, const struct net_wait *wait, const struct 
     return n->key->is_set ? prove_to(n, wait, ret, fd) : 0;
 }
 
-/* The connection is the link's, also when this fails. */
+/* The connection is the link's, and closed by a failure. */
 static int make_link(const struct net *n, enum seal_cipher cipher, const struct greeting *g, int fd,
                      struct net_link **ret)
 {
     struct net_link *link = net_link_new(fd);
-    int r = 0;
+    int r = link ? 0 : -ENOMEM;
 
-    if (!link) {
-        (void)close(fd); /* unused */
-        return -ENOMEM;
-    }
-    if (cipher != SEAL_CIPHER_NONE)
+    if (link && cipher != SEAL_CIPHER_NONE)
         r = net_encrypt(n, link, cipher, g->hello, g->answer, NET_ROLE_CONNECTS);
     if (r)
         net_link_close(link);
@@ -120,7 +115,7 @@ static int min_ms(int a, int b)
     return a < b ? a : b;
 }
 
-/* The network has ATTEMPT_MS, the process at the other end all the time: it may be stopped. */
+/* The network has ATTEMPT_MS, the process at the other end all the time: the process may be stopped. */
 int net_connect_once(struct net *n, const struct net_wait *wait, struct net_hello hello, int to,
                      struct net_link **ret)
 {
@@ -129,8 +124,6 @@ int net_connect_once(struct net *n, const struct net_wait *wait, struct net_hell
     struct greeting greeting;
     int r = net_dial(n->peers[to].address, n->peers[to].port, &attempt, &fd);
 
-    if (r == NET_E_TIMEOUT)
-        return -ETIMEDOUT;
     if (r)
         return r;
     net_tune(fd);
@@ -151,25 +144,13 @@ int net_connect_once(struct net *n, const struct net_wait *wait, struct net_hell
     return make_link(n, hello.cipher, &greeting, steal_fd(&fd), ret);
 }
 
-/* Ranks listen before others learn their addresses, so a refused connection means that the rank has ended (or that the
- * address is wrong). A closed one may have lost its slot in a burst. The rest is the network: a route, an ARP entry or an
- * overlay that is not there yet. */
+/* Ranks listen before other ranks learn the addresses, so a refused connection means the end of the rank (or a wrong
+ * address). A closed connection may have lost the slot in a burst. The rest is the network: a route, an ARP entry or an
+ * overlay is not there yet. */
 static bool may_pass(int r)
 {
-    switch (r) {
-    case NET_E_LOST:
-    case -ECONNRESET:
-    case -ETIMEDOUT:
-    case -EHOSTUNREACH:
-    case -EHOSTDOWN:
-    case -ENETUNREACH:
-    case -ENETDOWN:
-    case -EADDRNOTAVAIL:
-    case -EAGAIN:
-        return true;
-    default:
-        return false;
-    }
+    return r == NET_E_LOST || r == -ECONNRESET || r == -EADDRNOTAVAIL || r == -EAGAIN ||
+           net_is_unreachable(r);
 }
 
 static bool is_known_absent(struct net *n, int rank)
@@ -182,7 +163,7 @@ static bool is_known_absent(struct net *n, int rank)
     return absent;
 }
 
-/* The rank that noticed the difference first has ended: this is why. */
+/* The rank at the other end noticed the difference first and has ended: the difference is the reason. */
 static int result_of_difference(struct net *n, int r, int *rank)
 {
     pthread_mutex_lock(&n->lock);
@@ -199,7 +180,7 @@ static int connect_result(struct net *n, int r, int to)
     r = result_of_difference(n, r, &to);
     if (r >= 0)
         return peer_result(r, to, "connected to");
-    if (r == -ENOMEM || r == -EMFILE || r == -ENFILE || r == -ENOBUFS || r == -EINVAL)
+    if (err_is_shortage(r) || r == -EINVAL)
         return crw_fail_errno(r, "this rank cannot connect to rank %d", to);
     return crw_fail(
         CRW_E_PEER,
@@ -215,8 +196,8 @@ static bool is_answer(int r)
            r == -ECONNRESET;
 }
 
-/* A rank that does not answer is noted with the first attempt: the generation may end while others are made, as another rank
- * has given up, and the report of its end has to name this side of the cut, too. */
+/* A silent rank is noted with the first attempt: the generation may end during the others, when another rank gives up, and
+ * the report of the end has to name this side of the cut, too. */
 static int try_to_connect(struct net *n, const struct net_wait *wait, struct net_hello hello, int to,
                           struct net_link **ret)
 {
@@ -245,92 +226,49 @@ int net_connect(struct net *n, const struct net_wait *wait, struct net_hello hel
     return connect_result(n, r, to);
 }
 
-/* ---- connections that other ranks made ---- */
+/* ---- connections made by other ranks ---- */
 
-static struct net_link *take_net_waiting(struct net *n, const struct net_hello *hello, int from)
-{
-    for (struct net_waiting **at = &n->waiting; *at; at = &(*at)->next) {
-        struct net_waiting *w = *at;
-        struct net_link *link = w->link;
-
-        if (w->hello.purpose != hello->purpose || w->hello.group != hello->group ||
-            w->hello.link != hello->link || (int)w->hello.from != from)
-            continue;
-        *at = w->next;
-        free(w);
-        return link;
-    }
-    return NULL;
-}
-
-bool net_keep_waiting(struct net *n, const struct net_hello *hello, struct net_link *link)
-{
-    struct net_waiting *w = calloc(1, sizeof(*w));
-
-    if (!w)
-        return false;
-    *w = (struct net_waiting){.hello = *hello, .link = link, .next = n->waiting};
-    n->waiting = w;
-    return true;
-}
-
-bool net_is_interrupted(const struct net_wait *wait)
-{
-    struct pollfd polled = {.fd = wait->interrupt_fd, .events = POLLIN};
-
-    return poll(&polled, 1, 0) > 0;
-}
-
-/* The interrupt is a descriptor, the rest a condition: a thread that makes the first readable also
- * calls net_wake(); the pause is for those that cannot. */
+/* The interrupt is a descriptor, the rest a condition: a thread that makes the descriptor readable also
+ * calls net_wake(); the pause is for threads without net_wake(). */
 enum { PAUSE_MS = 50 };
 
-void net_wait_for_change(struct net *n, int64_t deadline_ns)
+int net_await_change(struct net *n, const struct net_wait *wait, int64_t deadline_ns)
 {
+    struct pollfd polled = {.fd = wait->interrupt_fd, .events = POLLIN};
     int64_t pause_ns = sock_deadline_ns(PAUSE_MS);
 
-    if (pause_ns > deadline_ns)
-        pause_ns = deadline_ns;
+    if (poll(&polled, 1, 0) > 0)
+        return NET_E_INTERRUPTED;
+    if (sock_now_ns() >= deadline_ns)
+        return NET_E_TIMEOUT;
     /* The caller looks again, whatever ended the wait. */
-    (void)cond_wait_until(&n->changed, &n->lock, (uint64_t)pause_ns);
+    (void)cond_wait_until(&n->changed, &n->lock, (uint64_t)(pause_ns < deadline_ns ? pause_ns : deadline_ns));
+    return 0;
 }
 
 int net_claim(struct net *n, const struct net_wait *wait, struct net_hello hello, int from,
               struct net_link **ret)
 {
     int64_t deadline_ns = sock_deadline_ns(wait->timeout_ms);
-    struct net_link *link = NULL;
+    const struct net_conn wanted = {
+        .purpose = hello.purpose, .group = hello.group, .number = hello.link, .rank = from};
+    struct net_conn *found;
     int r = 0;
 
     pthread_mutex_lock(&n->lock);
-    while (r == 0 && !(link = take_net_waiting(n, &hello, from))) {
-        if (net_is_interrupted(wait))
-            r = NET_E_INTERRUPTED;
-        else if (n->ended[from] || n->left[from])
+    while (!(found = net_find(n, &wanted)) && r == 0) {
+        bool is_gone = n->ended[from] || n->left[from];
+
+        r = net_await_change(n, wait, is_gone ? 0 : deadline_ns);
+        if (r == NET_E_TIMEOUT && is_gone)
             r = NET_E_LOST;
-        else if (sock_now_ns() >= deadline_ns)
-            r = NET_E_TIMEOUT;
-        else
-            net_wait_for_change(n, deadline_ns);
+    }
+    if (found) {
+        *ret = steal_ptr(found->link);
+        found->ended = true;
+        r = 0;
     }
     pthread_mutex_unlock(&n->lock);
-    if (r == 0)
-        *ret = link;
     r = result_of_difference(n, r, &from);
     return peer_result(r, from, "waited for");
-}
-
-void net_forget_waiting(struct net *n, uint32_t group)
-{
-    for (struct net_waiting **at = &n->waiting; *at;) {
-        struct net_waiting *w = *at;
-
-        if (w->hello.group != group) {
-            at = &w->next;
-            continue;
-        }
-        *at = w->next;
-        net_link_close(w->link); /* no thread will claim it */
-        free(w);
-    }
 }

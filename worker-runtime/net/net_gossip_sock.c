@@ -12,20 +12,15 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static void send_record(const struct net_control *c, const struct net_record *record)
+void net_notify_all(struct net *n, const struct net_record *record)
 {
     uint8_t bytes[NET_RECORD_SIZE];
 
     net_record_encode(record, bytes);
-    if (!c->ended)
-        (void)net_link_send(c->link, bytes,
-                            sizeof(bytes)); /* a connection without room is dead, and will end */
-}
-
-void net_notify_all(struct net *n, const struct net_record *record)
-{
-    for (struct net_control *c = n->controls; c; c = c->next)
-        send_record(c, record);
+    for (struct net_conn *c = n->conns; c; c = c->next)
+        if (c->purpose == NET_CONTROL && !c->ended)
+            (void)net_link_send(c->link, bytes,
+                                sizeof(bytes)); /* a connection without room is dead, and will end */
 }
 
 /* Caller holds the lock. False: known before. */
@@ -64,7 +59,7 @@ void net_notify_end(void *data, int rank)
     pthread_mutex_unlock(&n->lock);
 }
 
-static void take_leave_record(struct net *n, struct net_control *c)
+static void take_leave_record(struct net *n, struct net_conn *c)
 {
     pthread_mutex_lock(&n->lock);
     c->left = true;
@@ -73,12 +68,12 @@ static void take_leave_record(struct net *n, struct net_control *c)
     pthread_mutex_unlock(&n->lock);
 }
 
-static void take_record(struct net *n, struct net_control *c)
+static void take_record(struct net *n, struct net_conn *c)
 {
     struct net_record record;
 
-    c->n = 0;
-    if (!net_record_decode(c->bytes, (uint32_t)n->world_size, &record))
+    c->n_record = 0;
+    if (!net_record_decode(c->record, (uint32_t)n->world_size, &record))
         return; /* of an unknown kind: ignored */
     if (record.kind == NET_RECORD_LEAVES)
         take_leave_record(n, c);
@@ -93,19 +88,19 @@ static int end_detail(ssize_t negative_errno)
     return net_is_unreachable(negative_errno) ? SHM_DETAIL_UNREACHABLE : 0;
 }
 
-void net_read_control(struct net *n, struct net_control *c)
+void net_read_control(struct net *n, struct net_conn *c)
 {
     ssize_t got;
 
     for (;;) {
-        got = net_link_receive(c->link, c->bytes + c->n, sizeof(c->bytes) - c->n);
+        got = net_link_receive(c->link, c->record + c->n_record, sizeof(c->record) - c->n_record);
 
         if (got == 0)
             return;
         if (got < 0)
             break;
-        c->n += (size_t)got;
-        if (c->n == sizeof(c->bytes))
+        c->n_record += (size_t)got;
+        if (c->n_record == sizeof(c->record))
             take_record(n, c);
     }
     pthread_mutex_lock(&n->lock);
@@ -117,24 +112,12 @@ void net_read_control(struct net *n, struct net_control *c)
         take_end_record(n, c->rank, end_detail(got));
 }
 
-bool net_keep_control(struct net *n, int rank, struct net_link *link, bool ours)
-{
-    struct net_control *c = calloc(1, sizeof(*c));
-
-    if (!c)
-        return false;
-    *c = (struct net_control){.link = link, .rank = rank, .next = n->controls};
-    n->controls = c;
-    n->n_came += !ours;
-    return true;
-}
-
 int net_add_control(struct net *n, int rank, struct net_link *link)
 {
     bool kept;
 
     pthread_mutex_lock(&n->lock);
-    kept = net_keep_control(n, rank, link, true);
+    kept = net_keep(n, (struct net_conn){.purpose = NET_CONTROL, .rank = rank, .link = link, .ours = true});
     pthread_mutex_unlock(&n->lock);
     if (!kept) {
         net_link_close(link); /* unused */
@@ -150,14 +133,8 @@ int net_await_controls(struct net *n, const struct net_wait *wait, int n_control
     int r = 0;
 
     pthread_mutex_lock(&n->lock);
-    while (r == 0 && n->n_came < n_controls) {
-        if (net_is_interrupted(wait))
-            r = NET_E_INTERRUPTED;
-        else if (sock_now_ns() >= deadline_ns)
-            r = NET_E_TIMEOUT;
-        else
-            net_wait_for_change(n, deadline_ns);
-    }
+    while (r == 0 && n->n_came < n_controls)
+        r = net_await_change(n, wait, deadline_ns);
     pthread_mutex_unlock(&n->lock);
     if (r == NET_E_INTERRUPTED)
         return crw_fail(CRW_E_PEER, "a peer failed while this rank waited for ranks of other hosts");

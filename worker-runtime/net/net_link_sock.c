@@ -18,6 +18,8 @@ struct net_link *net_link_new(int fd)
 
     if (l)
         *l = (struct net_link){.fd = fd};
+    else
+        (void)close(fd); /* unused */
     return l;
 }
 

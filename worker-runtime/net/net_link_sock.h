@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * A connection between ranks of different hosts, from its handshake on: a socket, and what encrypts the data on it where the
- * ranks have agreed on that (net_seal_openssl.h). One thread at a time sends on it, one receives, and these may be two.
+ * A connection between ranks of different hosts, from its handshake on: a socket, and the encryption of the data where the
+ * ranks have agreed on a cipher. One thread at a time sends on a link, one receives, and the two may differ.
  */
 
 #include "worker-runtime/net/tcp_sock.h"
@@ -18,7 +18,7 @@ struct net_link {
         sealing; /* NULL: data is in the clear, and goes straight between the socket and the caller's memory */
 };
 
-/* Takes over the socket. NULL: no memory; then it does not. */
+/* Takes over the socket. NULL: no memory, and it is closed. */
 struct net_link *net_link_new(int fd);
 /* From now on with that cipher. 0, -ENOMEM, -ENOSYS. */
 int net_link_encrypt(struct net_link *l, enum seal_cipher cipher, const struct secret_key *of_sent,

@@ -15,15 +15,15 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { BORROW_MIN = 128 * 1024 }; /* bytes that are worth the thread's waking up twice */
+enum { BORROW_MIN = 128 * 1024 }; /* bytes worth two wake-ups of the thread */
 
-/* Of the presence of a sender that has not connected so far (net_presence_sock.c). */
+/* Of the presence of a sender without a connection so far (net_presence_sock.c). */
 enum {
-    PRESENCE_FIRST_MS = 100, /* senders that are on their way come within it */
+    PRESENCE_FIRST_MS = 100, /* the time in which a sender on the way connects */
     PRESENCE_LAST_MS = 10 * 1000,
     PRESENCE_ATTEMPT_MS = 1000,
     REASON_MS =
-        500, /* a refused connection means the end of a process or of its group; the gossip knows which */
+        500, /* a refused connection means the end of a process or of a group; the gossip has the reason */
 };
 
 static size_t inbox_stretch(uint64_t position, size_t n)
@@ -33,8 +33,8 @@ static size_t inbox_stretch(uint64_t position, size_t n)
     return n < to_end ? n : to_end;
 }
 
-/* Bytes that the thread may read now; then `reading` is set until end_reading(). */
-static size_t begin_reading(struct net *n, struct net_inbox *in)
+/* Bytes to be read by the thread now; then `reading` is set until end_reading(). */
+static size_t begin_reading(struct net *n, struct net_conn *in)
 {
     size_t room;
 
@@ -45,14 +45,14 @@ static size_t begin_reading(struct net *n, struct net_inbox *in)
     return room;
 }
 
-static void end_reading(struct net *n, struct net_inbox *in, ssize_t got)
+static void end_reading(struct net *n, struct net_conn *in, ssize_t got)
 {
     pthread_mutex_lock(&n->lock);
     in->reading = false;
     if (got > 0) {
         in->came += (uint64_t)got;
     } else if (got < 0) {
-        net_link_close(in->link); /* read to its end */
+        net_link_close(in->link); /* read to the end */
         in->link = NULL;
         in->error = got == -EBADMSG ? -EBADMSG : 0;
     }
@@ -61,8 +61,8 @@ static void end_reading(struct net *n, struct net_inbox *in, ssize_t got)
     pthread_mutex_unlock(&n->lock);
 }
 
-/* Only the thread writes to the room, so that needs no lock. */
-void net_read_inbox(struct net *n, struct net_inbox *in)
+/* Only the thread writes to the room, so writing needs no lock. */
+void net_read_inbox(struct net *n, struct net_conn *in)
 {
     ssize_t got = 1;
 
@@ -77,35 +77,9 @@ void net_read_inbox(struct net *n, struct net_inbox *in)
     }
 }
 
-void net_free_inbox(struct net_inbox *in)
+static struct net_conn *find_inbox(struct net *n, uint32_t group, int from)
 {
-    net_link_close(in->link); /* further bytes have no receiver */
-    free(in->room);
-    free(in);
-}
-
-bool net_keep_inbox(struct net *n, const struct net_hello *hello, struct net_link *link)
-{
-    struct net_inbox *in = calloc(1, sizeof(*in));
-    uint8_t *room = malloc(NET_MESSAGE_ROOM);
-
-    if (!in || !room) {
-        free(in);
-        free(room);
-        return false;
-    }
-    *in = (struct net_inbox){
-        .group = hello->group, .from = (int)hello->from, .link = link, .room = room, .next = n->inboxes};
-    n->inboxes = in;
-    return true;
-}
-
-static struct net_inbox *find_inbox(struct net *n, uint32_t group, int from)
-{
-    for (struct net_inbox *in = n->inboxes; in; in = in->next)
-        if (in->group == group && in->from == from && !in->forgotten)
-            return in;
-    return NULL;
+    return net_find(n, &(struct net_conn){.purpose = NET_MESSAGES, .group = group, .rank = from});
 }
 
 struct message_taking {
@@ -119,13 +93,20 @@ struct message_taking {
     void *over_data;
 };
 
-/* When to look after a sender that has not connected. */
+/* When to look after a sender without a connection. */
 struct absence {
-    int64_t ask_ns, absent_ns; /* absent_ns: its listener is closed, and no reason came until then */
+    int64_t ask_ns,
+        absent_ns; /* absent_ns: the sender's listener is closed; the end of the wait for a reason */
     int pause_ms;
 };
 
-/* Caller holds the lock, which is released meanwhile: a live sender answers after a round trip. */
+static struct net_conn watch_of(const struct message_taking *t, struct net_link *link)
+{
+    return (struct net_conn){
+        .purpose = NET_PRESENCE, .group = t->group, .rank = t->from, .link = link, .ours = true};
+}
+
+/* Caller holds the lock; the call releases the lock meanwhile: a live sender answers after a round trip. */
 static void ask_for_presence(const struct message_taking *t, struct absence *a)
 {
     const struct net_wait wait = {.interrupt_fd = t->wait->interrupt_fd, .timeout_ms = PRESENCE_ATTEMPT_MS};
@@ -137,7 +118,7 @@ static void ask_for_presence(const struct message_taking *t, struct absence *a)
     pthread_mutex_unlock(&n->lock);
     r = net_connect_once(n, &wait, hello, t->from, &link);
     pthread_mutex_lock(&n->lock);
-    if (r == 0 && net_keep_presence(n, t->group, t->from, link, true))
+    if (r == 0 && net_keep(n, watch_of(t, link)))
         net_signal(n->wake_fd);
     else if (r == 0)
         net_link_close(link); /* no memory: asked again later */
@@ -154,17 +135,18 @@ static int64_t min_ns(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Caller holds the lock. What a rank sent before it left is in an inbox by now, since it waited for the answer to its
+/* Caller holds the lock. Bytes sent by a rank before leaving are in an inbox by now, since the rank waited for the answer to the
  * hello. */
-static int await_bytes(const struct message_taking *t, struct net_inbox **ret_inbox)
+static int await_bytes(const struct message_taking *t, struct net_conn **ret_inbox)
 {
     struct net *n = t->n;
     int64_t deadline_ns = sock_deadline_ns(t->wait->timeout_ms);
+    const struct net_conn watched = watch_of(t, NULL);
     struct absence absence = {sock_deadline_ns(PRESENCE_FIRST_MS), INT64_MAX, PRESENCE_FIRST_MS};
 
     for (;;) {
-        struct net_inbox *in = find_inbox(n, t->group, t->from);
-        bool asks = !in && !net_watches_presence(n, t->group, t->from);
+        struct net_conn *in = find_inbox(n, t->group, t->from);
+        bool asks = !in && !net_find(n, &watched);
         int64_t now_ns = sock_now_ns();
 
         if (in && in->came > in->taken) {
@@ -183,12 +165,13 @@ static int await_bytes(const struct message_taking *t, struct net_inbox **ret_in
         }
         int64_t until_ns =
             asks ? min_ns(deadline_ns, min_ns(absence.ask_ns, absence.absent_ns)) : deadline_ns;
-        (void)cond_wait_until(&n->changed, &n->lock, (uint64_t)until_ns); /* looks again, whatever it was */
+        (void)cond_wait_until(&n->changed, &n->lock,
+                              (uint64_t)until_ns); /* looks again, whatever the reason */
     }
 }
 
-/* What was full is polled again. */
-static void give_room(struct net *n, struct net_inbox *in, size_t taken)
+/* A full inbox is polled again. */
+static void give_room(struct net *n, struct net_conn *in, size_t taken)
 {
     bool was_full = in->came - in->taken == NET_MESSAGE_ROOM;
 
@@ -201,7 +184,7 @@ static void give_room(struct net *n, struct net_inbox *in, size_t taken)
 static int take_stored(struct message_taking *t, size_t end)
 {
     while (t->done < end) {
-        struct net_inbox *in;
+        struct net_conn *in;
         int r = await_bytes(t, &in);
         size_t there, piece;
 
@@ -220,19 +203,19 @@ static int take_stored(struct message_taking *t, size_t end)
 }
 
 /* With the lock. From now on the inbox gets nothing more; NULL: there is no connection to borrow. */
-static struct net_inbox *borrow_inbox(const struct message_taking *t)
+static struct net_conn *borrow_inbox(const struct message_taking *t)
 {
-    struct net_inbox *in = find_inbox(t->n, t->group, t->from);
+    struct net_conn *in = find_inbox(t->n, t->group, t->from);
 
     if (!in || !in->link)
         return NULL;
     in->lent = true;
-    while (in->reading) /* it does not wait for anything there */
+    while (in->reading) /* the thread waits for nothing meanwhile */
         (void)pthread_cond_wait(&t->n->changed, &t->n->lock);
     return in;
 }
 
-/* What is there comes before what ends the waiting. */
+/* Bytes that have come are taken before the end of the wait is reported. */
 static int receive_borrowed(struct message_taking *t, struct net_link *link, size_t end)
 {
     struct pollfd polled = {.fd = link->fd, .events = POLLIN};
@@ -251,8 +234,8 @@ static int receive_borrowed(struct message_taking *t, struct net_link *link, siz
     return 0;
 }
 
-/* With the lock: what is stored, and the rest from the connection. */
-static int take_borrowed(struct message_taking *t, struct net_inbox *in, size_t end)
+/* With the lock: the stored bytes, and the rest from the connection. */
+static int take_borrowed(struct message_taking *t, struct net_conn *in, size_t end)
 {
     size_t stored = (size_t)(in->came - in->taken);
     int r = take_stored(t, stored < end ? stored : end);
@@ -262,7 +245,7 @@ static int take_borrowed(struct message_taking *t, struct net_inbox *in, size_t 
         r = receive_borrowed(t, in->link, end);
         pthread_mutex_lock(&t->n->lock);
     }
-    in->lent = false; /* its end is for the thread to find */
+    in->lent = false; /* the end is for the thread to find */
     net_signal(t->n->wake_fd);
     return r;
 }
@@ -277,7 +260,7 @@ int net_take(struct net *n, const struct net_wait *wait, uint32_t group, int fro
                                .data = data,
                                .is_over = is_over,
                                .over_data = over_data};
-    struct net_inbox *in;
+    struct net_conn *in;
     int r = 0;
 
     pthread_mutex_lock(&n->lock);
@@ -288,16 +271,4 @@ int net_take(struct net *n, const struct net_wait *wait, uint32_t group, int fro
         r = take_stored(&t, n_bytes);
     pthread_mutex_unlock(&n->lock);
     return r;
-}
-
-void net_forget_group(struct net *n, uint32_t group)
-{
-    pthread_mutex_lock(&n->lock);
-    for (struct net_inbox *in = n->inboxes; in; in = in->next)
-        in->forgotten = in->forgotten || in->group == group;
-    net_forget_waiting(n, group);
-    net_end_presences(n, group);
-    net_remove_group(n, group);
-    pthread_mutex_unlock(&n->lock);
-    net_signal(n->wake_fd);
 }

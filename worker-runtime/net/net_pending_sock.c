@@ -13,6 +13,7 @@
 
 #include "worker-runtime/net/net_impl_sock.h"
 
+#include "base/cleanup.h"
 #include "base/random_os.h"
 #include "proto/wait_sock.h"
 
@@ -50,20 +51,6 @@ void net_pending_finish(struct net *n)
     for (int i = 0; n->pending && i < n->n_pending; i++)
         pending_drop(&n->pending[i]);
     free(n->pending);
-}
-
-static bool keep_connection(struct net *n, const struct net_hello *hello, struct net_link *link)
-{
-    switch (hello->purpose) {
-    case NET_CONTROL:
-        return net_keep_control(n, (int)hello->from, link, false);
-    case NET_MESSAGES:
-        return net_keep_inbox(n, hello, link);
-    case NET_PRESENCE:
-        return net_keep_presence(n, hello->group, (int)hello->from, link, false);
-    default:
-        return net_keep_waiting(n, hello, link);
-    }
 }
 
 /* Links of a group are made while it is formed, so its number may be unknown here yet. All else comes when every member has
@@ -127,12 +114,15 @@ static bool has_cipher(const struct net *n, const struct net_pending *p, struct 
 /* Takes over the connection, unless it is of no use. A rank may leave a group between its answer and the proof. */
 static bool keep_pending(struct net *n, struct net_pending *p)
 {
-    struct net_link *link = has_left_group(n, &p->hello) ? NULL : net_link_new(p->fd);
+    const struct net_hello *h = &p->hello;
+    struct net_link *link = has_left_group(n, h) ? NULL : net_link_new(steal_fd(&p->fd));
 
-    if (!link)
-        return false;
-    p->fd = -1; /* it is the link's */
-    if (has_cipher(n, p, link) && keep_connection(n, &p->hello, link))
+    if (link && has_cipher(n, p, link) &&
+        net_keep(n, (struct net_conn){.purpose = h->purpose,
+                                      .group = h->group,
+                                      .number = h->link,
+                                      .rank = (int)h->from,
+                                      .link = link}))
         return true;
     net_link_close(link);
     return false;

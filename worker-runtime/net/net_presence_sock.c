@@ -80,65 +80,33 @@ void net_mark_left(struct net *n, uint32_t id, int rank)
 
 /* ---- connections ---- */
 
-bool net_keep_presence(struct net *n, uint32_t group, int rank, struct net_link *link, bool ours)
-{
-    struct net_presence *p = malloc(sizeof(*p));
-
-    if (!p)
-        return false;
-    *p =
-        (struct net_presence){.link = link, .group = group, .rank = rank, .ours = ours, .next = n->presences};
-    n->presences = p;
-    return true;
-}
-
-bool net_watches_presence(const struct net *n, uint32_t group, int rank)
-{
-    const struct net_presence *p = n->presences;
-
-    while (p && !(p->ours && !p->ended && p->group == group && p->rank == rank))
-        p = p->next;
-    return p;
-}
-
-void net_read_presence(struct net *n, struct net_presence *p)
+void net_read_presence(struct net *n, struct net_conn *c)
 {
     uint8_t byte;
-    ssize_t got = net_link_receive(p->link, &byte, sizeof(byte));
+    ssize_t got = net_link_receive(c->link, &byte, sizeof(byte));
 
     if (got == 0)
         return;
     pthread_mutex_lock(&n->lock);
-    p->ended = true;
-    if (got > 0 && p->ours && byte == left_record)
-        net_mark_left(n, p->group, p->rank);
+    c->ended = true;
+    if (got > 0 && c->ours && byte == left_record)
+        net_mark_left(n, c->group, c->rank);
     pthread_cond_broadcast(&n->changed);
     pthread_mutex_unlock(&n->lock);
 }
 
-void net_end_presences(struct net *n, uint32_t group)
+void net_forget_group(struct net *n, uint32_t group)
 {
-    for (struct net_presence *p = n->presences; p; p = p->next) {
-        if (p->group != group || p->ended)
+    pthread_mutex_lock(&n->lock);
+    for (struct net_conn *c = n->conns; c; c = c->next) {
+        if (c->group != group || c->purpose == NET_CONTROL || c->ended)
             continue;
-        if (!p->ours)
-            (void)net_link_send(p->link, &left_record,
+        if (c->purpose == NET_PRESENCE && !c->ours)
+            (void)net_link_send(c->link, &left_record,
                                 sizeof(left_record)); /* the first byte on it: there is room */
-        p->ended = true;
+        c->ended = true;
     }
-}
-
-void net_free_ended_presences(struct net *n)
-{
-    for (struct net_presence **at = &n->presences; *at;) {
-        struct net_presence *p = *at;
-
-        if (!p->ended) {
-            at = &p->next;
-            continue;
-        }
-        *at = p->next;
-        net_link_close(p->link); /* at its end */
-        free(p);
-    }
+    net_remove_group(n, group);
+    pthread_mutex_unlock(&n->lock);
+    net_signal(n->wake_fd);
 }

@@ -13,23 +13,56 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+bool net_keep(struct net *n, struct net_conn conn)
+{
+    struct net_conn *c = malloc(sizeof(*c));
+
+    if (c && conn.purpose == NET_MESSAGES)
+        conn.room = malloc(NET_MESSAGE_ROOM);
+    if (!c || (conn.purpose == NET_MESSAGES && !conn.room)) {
+        free(c);
+        return false;
+    }
+    *c = conn;
+    c->next = n->conns;
+    n->conns = c;
+    n->n_conns++;
+    n->n_came += c->purpose == NET_CONTROL && !c->ours;
+    return true;
+}
+
+struct net_conn *net_find(const struct net *n, const struct net_conn *like)
+{
+    struct net_conn *c = n->conns;
+
+    while (c && (c->ended || c->purpose != like->purpose || c->group != like->group ||
+                 c->number != like->number || c->rank != like->rank || c->ours != like->ours))
+        c = c->next;
+    return c;
+}
+
+void net_free_ended(struct net *n)
+{
+    for (struct net_conn **at = &n->conns; *at;) {
+        struct net_conn *c = *at;
+
+        if (!c->ended) {
+            at = &c->next;
+            continue;
+        }
+        *at = c->next;
+        n->n_conns--;
+        net_link_close(c->link); /* at its end, or without a use */
+        free(c->room);
+        free(c);
+    }
+}
+
 static void net_free(struct net *n)
 {
-    for (struct net_control *c = n->controls; c; c = c->next)
+    for (struct net_conn *c = n->conns; c; c = c->next)
         c->ended = true;
-    for (struct net_inbox *in = n->inboxes; in; in = in->next)
-        in->forgotten = true;
     net_free_ended(n);
-    while (n->waiting) {
-        struct net_waiting *w = n->waiting;
-
-        n->waiting = w->next;
-        net_link_close(w->link); /* it was not claimed */
-        free(w);
-    }
-    for (struct net_presence *p = n->presences; p; p = p->next)
-        p->ended = true;
-    net_free_ended_presences(n);
     while (n->groups)
         net_remove_group(n, n->groups->id);
     net_pending_finish(n);

@@ -21,7 +21,6 @@
 enum { NET_MESSAGE_ROOM = 512 * 1024 }; /* bytes of messages that wait for a receiver */
 
 struct net;
-struct net_inbox;
 struct job_key;
 
 /* Listens on that address. The failure detector gets the ends that the net learns of, and reports

@@ -1,7 +1,7 @@
 /*
  * The thread polls all descriptors of the net without a time-out, except for those of pending
- * connections. An eventfd wakes it for changes. Nothing here blocks it: a record is a dozen bytes, and a
- * control connection that has no room for it is dead.
+ * connections. An eventfd wakes the thread for changes. Nothing here blocks the thread: a record is a dozen
+ * bytes, and a control connection without room for a record is dead.
  */
 
 #include "worker-runtime/net/net_impl_sock.h"
@@ -16,56 +16,22 @@ void net_signal(int wake_fd)
 {
     const uint64_t one = 1;
 
-    (void)!write(wake_fd, &one, sizeof(one)); /* an eventfd far from its maximum takes it */
+    (void)!write(wake_fd, &one, sizeof(one)); /* an eventfd far from the maximum takes the number */
 }
 
-/* The poll list is matched with the lists by walking them in the same order: only the thread removes
- * from the lists, and new entries are added in front. `first` is where the walk began. */
+/* The poll list is matched with the connections by walking them in the same order: only the thread removes connections,
+ * and new connections are added in front. `first` is where the walk began. */
 struct poll_turn {
-    struct net_control *first_control;
-    struct net_inbox *first_inbox;
-    struct net_presence *first_presence;
+    struct net_conn *first;
     size_t n;
     int timeout_ms;
 };
 
-void net_free_ended(struct net *n)
-{
-    for (struct net_control **at = &n->controls; *at;) {
-        struct net_control *c = *at;
-
-        if (!c->ended) {
-            at = &c->next;
-            continue;
-        }
-        *at = c->next;
-        net_link_close(c->link); /* at its end */
-        free(c);
-    }
-    for (struct net_inbox **at = &n->inboxes; *at;) {
-        struct net_inbox *in = *at;
-
-        if (!in->forgotten) {
-            at = &in->next;
-            continue;
-        }
-        *at = in->next;
-        net_free_inbox(in);
-    }
-    net_free_ended_presences(n);
-}
-
 static bool grow_polled(struct net *n)
 {
-    size_t wanted = 2 + (size_t)n->n_pending;
+    size_t wanted = 2 + (size_t)n->n_pending + n->n_conns;
     struct pollfd *larger;
 
-    for (struct net_control *c = n->controls; c; c = c->next)
-        wanted++;
-    for (struct net_inbox *in = n->inboxes; in; in = in->next)
-        wanted++;
-    for (struct net_presence *p = n->presences; p; p = p->next)
-        wanted++;
     if (wanted <= n->n_polled_max)
         return true;
     larger = reallocarray(n->polled, 2 * wanted, sizeof(*larger));
@@ -118,13 +84,21 @@ static void poll_listener(struct net *n, struct poll_turn *t)
         wake_at(t, accepts_ns);
 }
 
-/* An inbox that was full, or lent, may have left decrypted bytes in the link, which poll() does not report. */
-static void poll_inbox(struct net *n, struct poll_turn *t, const struct net_inbox *in)
+/* The thread is to receive on the connection. Caller holds the lock. */
+static bool thread_receives(const struct net_conn *c)
 {
-    bool has_room = in->link && !in->lent && in->came - in->taken < NET_MESSAGE_ROOM;
+    if (c->purpose == NET_MESSAGES)
+        return c->link && !c->lent && c->came - c->taken < NET_MESSAGE_ROOM;
+    return c->purpose != NET_DATA;
+}
 
-    add_poll(n, t, has_room ? in->link->fd : -1);
-    if (has_room && net_link_holds(in->link))
+/* An inbox that was full, or lent, may have left decrypted bytes in the link: poll() does not report them. */
+static void poll_conn(struct net *n, struct poll_turn *t, const struct net_conn *c)
+{
+    bool receives = thread_receives(c);
+
+    add_poll(n, t, receives ? c->link->fd : -1);
+    if (receives && c->purpose == NET_MESSAGES && net_link_holds(c->link))
         t->timeout_ms = 0;
 }
 
@@ -137,35 +111,28 @@ static bool net_collect_polled(struct net *n, struct poll_turn *t)
     pthread_mutex_lock(&n->lock);
     net_free_ended(n);
     goes_on = !n->closing;
-    if (grow_polled(n)) { /* without memory the newest are not polled until there is some */
-        t->first_control = n->controls;
-        t->first_inbox = n->inboxes;
-        t->first_presence = n->presences;
-    } else {
+    if (grow_polled(n)) /* without memory the newest are not polled until there is some */
+        t->first = n->conns;
+    else
         t->timeout_ms = ACCEPT_PAUSE_MS;
-    }
     add_poll(n, t, n->wake_fd);
     poll_listener(n, t);
     poll_pending(n, t);
-    for (struct net_control *c = t->first_control; c; c = c->next)
-        add_poll(n, t, c->link->fd);
-    for (struct net_inbox *in = t->first_inbox; in; in = in->next)
-        poll_inbox(n, t, in);
-    for (struct net_presence *p = t->first_presence; p; p = p->next)
-        add_poll(n, t, p->link->fd);
+    for (struct net_conn *c = t->first; c; c = c->next)
+        poll_conn(n, t, c);
     pthread_mutex_unlock(&n->lock);
     return goes_on;
 }
 
 /* A borrower may use the link meanwhile. */
-static bool inbox_link_holds(struct net *n, const struct net_inbox *in)
+static bool inbox_link_holds(struct net *n, const struct net_conn *c)
 {
     bool holds;
 
-    if (!in->link || !in->link->sealing)
+    if (c->purpose != NET_MESSAGES || !c->link || !c->link->sealing)
         return false;
     pthread_mutex_lock(&n->lock);
-    holds = !in->lent && net_link_holds(in->link);
+    holds = !c->lent && net_link_holds(c->link);
     pthread_mutex_unlock(&n->lock);
     return holds;
 }
@@ -177,6 +144,12 @@ static void handle_pending(struct net *n, const struct pollfd *fds)
             net_read_pending(n, &n->pending[i]);
 }
 
+static void (*const read_of[NET_PURPOSE_COUNT])(struct net *n, struct net_conn *c) = {
+    [NET_CONTROL] = net_read_control,
+    [NET_MESSAGES] = net_read_inbox,
+    [NET_PRESENCE] = net_read_presence,
+};
+
 static void net_handle_polled(struct net *n, const struct poll_turn *t)
 {
     const struct pollfd *fds = n->polled;
@@ -185,19 +158,13 @@ static void net_handle_polled(struct net *n, const struct poll_turn *t)
     if (fds[0].revents) {
         uint64_t count;
 
-        (void)!read(n->wake_fd, &count, sizeof(count)); /* only to empty it */
+        (void)!read(n->wake_fd, &count, sizeof(count)); /* only to empty the eventfd */
     }
     handle_pending(n, fds + 2);
-    for (struct net_control *c = t->first_control; c; c = c->next)
-        if (fds[at++].revents)
-            net_read_control(n, c);
-    for (struct net_inbox *in = t->first_inbox; in; in = in->next, at++)
-        if (fds[at].revents || inbox_link_holds(n, in))
-            net_read_inbox(n, in);
-    for (struct net_presence *p = t->first_presence; p; p = p->next)
-        if (fds[at++].revents)
-            net_read_presence(n, p);
-    if (fds[1].revents) /* last: it may take slots from those that were polled */
+    for (struct net_conn *c = t->first; c; c = c->next, at++)
+        if (fds[at].revents || inbox_link_holds(n, c))
+            read_of[c->purpose](n, c);
+    if (fds[1].revents) /* last: a new connection may take the slot of a polled one */
         net_accept_all(n);
 }
 
