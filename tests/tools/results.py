@@ -127,9 +127,9 @@ def meson_names(folder):
     return sorted({t["name"] for t in json.loads(out)}) if code == 0 else []
 
 
-def meson_tests(folder, suites=(), env=None, without=(), names=()):
+def meson_tests(folder, suites=(), env=None, names=()):
     started = time.monotonic()
-    options = list(names) + [a for suite in suites for a in ("--suite", suite)] + [a for suite in without for a in ("--no-suite", suite)]
+    options = list(names) + [a for suite in suites for a in ("--suite", suite)]
     results = meson_results(folder, options, env)
     if results is None:
         return

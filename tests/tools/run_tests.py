@@ -56,8 +56,8 @@ BUILDS = {
     "build": (["-Dgpu_generations=90"], {}, []),  # nvcc takes a minute for each
     "build-asan": (["-Db_sanitize=address,undefined", "-Db_lundef=false", "-Ddebug=true", "-Doptimization=1",
                     "-Dcuda=disabled"], CLANG, []),
-    "build-tsan": (["-Db_sanitize=thread", "-Ddebug=true", "-Doptimization=1", "-Dcuda=disabled"], {}, ["suite:threads"]),
-    "build-ndebug": (["-Db_ndebug=true", "-Dcuda=disabled"], {}, ["suite:unit"]),
+    "build-tsan": (["-Db_sanitize=thread", "-Db_ndebug=true", "-Ddebug=true", "-Doptimization=1", "-Dcuda=disabled"], {},
+                   ["suite:threads"]),
     "build-fuzz": (["-Dfuzz=enabled", "-Ddebug=true", "-Doptimization=1", "-Dcuda=disabled", "-Db_lundef=false"], CLANG,
                    ["fuzz-programs"]),
 }
@@ -120,6 +120,7 @@ def release():
     folder = builds.get("build")
     if folder:
         check("portable", "--build", str(folder))
+        check("assertions", "--build", str(folder))
         meson_tests(folder)
         pytest(folder, ["tests/integration"], results.WAITING)
         pytest(folder, ["tests/interop"], results.COMPUTING)
@@ -136,18 +137,10 @@ def sanitize():
 
 @step("build-tsan")
 def threads():
-    """gcc, ThreadSanitizer: the code that has threads or shared memory."""
+    """gcc, ThreadSanitizer, without assertions: the code that has threads or shared memory."""
     folder = builds.get("build-tsan")
     if folder:
         meson_tests(folder, suites=["threads"], env=SANITIZER_ENV)
-
-
-@step("build-ndebug")
-def ndebug():
-    """gcc without assertions: no code may depend on them. Without the emulated GPU and the tests with threads, which take longest."""
-    folder = builds.get("build-ndebug")
-    if folder:
-        meson_tests(folder, suites=["unit"], without=["emulated", "threads"])
 
 
 def fuzz_target(target):
@@ -188,9 +181,10 @@ def check(name, *args, timeout=900):
 
 @step()
 def includes():
-    """Directions between rooms and folders, what a core may include, functions that older glibc lacks."""
+    """Directions between rooms and folders, what a core may include, functions that older glibc lacks, assertions that act."""
     check("includes")
     check("portable")
+    check("assertions")
 
 
 @step()
