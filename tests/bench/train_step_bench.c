@@ -280,7 +280,7 @@ int main(int argc, char **argv)
         seconds_each = strtod(argv[1], NULL);
     if (getenv("CRW_BENCH_BRIEF"))
         return report_brief() ? EXIT_FAILURE : EXIT_SUCCESS;
-    for (const struct cpu_kernels *const *k = cpu_kernels_all() + 1; *k; k++)
+    for (const struct cpu_kernels *const *k = cpu_kernels_all(); *k; k++)
         if ((argc < 3 || strcmp(argv[2], (*k)->name) == 0) && report_table(*k))
             return EXIT_FAILURE;
     return EXIT_SUCCESS;

@@ -67,7 +67,6 @@ EXCEPTIONS = {
     "worker-runtime/base/crc32c.c": {"pthread.h": "pthread_once() around a table"},
     "worker-runtime/kernels/cuda/mma.cuh": {
         "tests/fakes/cuda_host/cuda_mma.h": "the tests compile the kernels for the host, which has no such instruction"},
-    "worker-runtime/kernels/cpu/select.c": {"pthread.h": "pthread_once() around the choice of the instruction set"},
 }
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"\n]+)', re.M)

@@ -1,5 +1,5 @@
 /*
- * Losses: what the output of a model is worth, and the gradient of that, where backward begins.
+ * Losses of the output of a model, and the gradient with which backward begins.
  *
  * Sums over a batch are made in double; what PyTorch computes per element is computed per element in fp32,
  * in its order.
@@ -22,6 +22,33 @@ static int check_forward(const struct crw_model *model, const void *targets, con
 {
     NEED(model && targets && ret_loss, CRW_E_ARGUMENT);
     return model->n > 0 ? 0 : crw_fail(CRW_E_ARGUMENT, "a loss needs a forward before it");
+}
+
+/* By libm on every processor: a row costs a handful of exponentials beside thousands of products. */
+void model_log_softmax_forward(int n, int features, const float *x, float *y)
+{
+    for (int s = 0; s < n; s++, x += features, y += features) {
+        float largest = x[0];
+        for (int i = 1; i < features; i++)
+            largest = x[i] > largest ? x[i] : largest;
+        float sum = 0;
+        for (int i = 0; i < features; i++)
+            sum += expf(x[i] - largest);
+        float log_sum = logf(sum);
+        for (int i = 0; i < features; i++)
+            y[i] = x[i] - largest - log_sum;
+    }
+}
+
+void model_log_softmax_backward(int n, int features, const float *y, const float *dy, float *dx)
+{
+    for (int s = 0; s < n; s++, y += features, dy += features, dx += features) {
+        float sum = 0;
+        for (int i = 0; i < features; i++)
+            sum += dy[i];
+        for (int i = 0; i < features; i++)
+            dx[i] = dy[i] - expf(y[i]) * sum;
+    }
 }
 
 /* How many samples count, or CRW_E_ARGUMENT as a negative number. */
@@ -86,12 +113,12 @@ int crw_model_cross_entropy_loss(struct crw_model *model, const int64_t *targets
         return r;
     model->can_go_back = false;
     features = last_step(model)->out.channels;
-    model->kernels->log_softmax_forward(model->n, features, last_step(model)->y, model->log_probabilities);
+    model_log_softmax_forward(model->n, features, last_step(model)->y, model->log_probabilities);
     r = nll(model, model->log_probabilities, targets, ignore_index, ret_loss);
     if (r)
         return r;
-    model->kernels->log_softmax_backward(model->n, features, model->log_probabilities, model->d_output,
-                                         model->d_output);
+    model_log_softmax_backward(model->n, features, model->log_probabilities, model->d_output,
+                               model->d_output);
     model->can_go_back = true;
     return 0;
 }

@@ -153,3 +153,8 @@ void step_observe_backward(const struct crw_model *model, struct model_step *ste
 void step_observed_backward(const struct crw_model *model, struct model_step *step);
 void step_backward(const struct crw_model *model, struct model_step *step, int first, int count);
 void step_finish_backward(const struct crw_model *model, struct model_step *step);
+
+/* loss.c: y = log(softmax(x)) over rows of `features`. */
+void model_log_softmax_forward(int n, int features, const float *x, float *y);
+/* dx = dy - exp(y) * (sum of dy over the row). dx may be dy. */
+void model_log_softmax_backward(int n, int features, const float *y, const float *dy, float *dx);

@@ -353,14 +353,14 @@ static void backward_linear(const struct crw_model *model, struct model_step *st
 
 static void forward_log_softmax(const struct crw_model *model, struct model_step *step, int first, int count)
 {
-    model->kernels->log_softmax_forward(count, step->out.channels, step_x(step, first), step_y(step, first));
+    model_log_softmax_forward(count, step->out.channels, step_x(step, first), step_y(step, first));
 }
 
 static void backward_log_softmax(const struct crw_model *model, struct model_step *step, int first, int count)
 {
     if (step->dx)
-        model->kernels->log_softmax_backward(count, step->out.channels, step_y(step, first),
-                                             step_dy(step, first), step_dx(step, first));
+        model_log_softmax_backward(count, step->out.channels, step_y(step, first), step_dy(step, first),
+                                   step_dx(step, first));
 }
 
 /* ---- by kind ---- */

@@ -5,7 +5,7 @@
  * To add an optimizer:
  *   crw.h                            the kind, before CRW_OPTIMIZER_KIND_COUNT
  *   this file                        names and number of states, defaults, check of the options, step
- *   kernels/cpu/optimizer_loops.h    the pass; fast_optimizer.c, fast.h, fast.c, ref.c and kernels.h name the pass
+ *   kernels/cpu/fast_optimizer.c     the pass; fast.h, fast.c and kernels.h name the pass
  *   programs/options.c               the word of train --optimizer, in the order of the kinds
  *   man                              train.1, crw_model.3, libcrw.3
  *   tests                            unit/worker-runtime/test_optimizer.c and test_kernels.c; the peer in workers/torch_trainer.py

@@ -10,8 +10,10 @@
 #include "base/err.h"
 
 #include "tests/support/c/cmocka_fixed.h"
+#include "tests/support/c/kernel_reference.h"
+#include "worker-runtime/model/model.h"
 
-static const struct cpu_kernels *const twin = &cpu_kernels_ref;
+static const struct cpu_kernels *const twin = &kernel_reference;
 
 static const size_t counts[] = {1, 31, 33, 256, 1003, 530001};
 
@@ -148,10 +150,10 @@ static void log_softmaxes(void)
         for (size_t k = 0; k < count; k++)
             x[k] = 10 * x[k] + 1000; /* exp() alone would overflow */
         kernel_done(&q, cuda_log_softmax_forward(&q, n, features, x, y));
-        twin->log_softmax_forward(n, features, x, y_expected);
+        model_log_softmax_forward(n, features, x, y_expected);
         kernel_check("log_softmax", y, y_expected, count, 5e-6, NULL);
         kernel_done(&q, cuda_log_softmax_backward(&q, n, features, y_expected, dy, dx));
-        twin->log_softmax_backward(n, features, y_expected, dy, dx_expected);
+        model_log_softmax_backward(n, features, y_expected, dy, dx_expected);
         kernel_check("log_softmax dx", dx, dx_expected, count, 2e-5, NULL);
     }
 }
@@ -205,7 +207,7 @@ static void takes_the_likelihood(void)
         for (int s = 0; s < n; s++)
             targets[s] = s % 5 == 1 ? -1 : (int32_t)(kernel_random_u32() % (uint32_t)features);
         kernel_done(&q, cuda_nll(&q, n, features, x, targets, y, losses, correct, dx));
-        twin->log_softmax_forward(n, features, x, y_expected);
+        model_log_softmax_forward(n, features, x, y_expected);
         for (int s = 0; s < n; s++)
             n_counted += targets[s] >= 0;
         for (int s = 0; s < n; s++) {
@@ -219,7 +221,7 @@ static void takes_the_likelihood(void)
             n_correct += hit;
             assert_int_equal(correct[s], hit);
         }
-        twin->log_softmax_backward(n, features, y_expected, dy, dx_expected);
+        model_log_softmax_backward(n, features, y_expected, dy, dx_expected);
         kernel_check("log-probabilities", y, y_expected, count, 5e-6, NULL);
         kernel_check("dx", dx, dx_expected, count, 1e-6, NULL);
 

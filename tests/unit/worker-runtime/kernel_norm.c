@@ -11,8 +11,9 @@
 #include "base/err.h"
 
 #include "tests/support/c/cmocka_fixed.h"
+#include "tests/support/c/kernel_reference.h"
 
-static const struct cpu_kernels *const twin = &cpu_kernels_ref;
+static const struct cpu_kernels *const twin = &kernel_reference;
 
 struct rows {
     int n, channels;

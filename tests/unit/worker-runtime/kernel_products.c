@@ -7,8 +7,9 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "tests/support/c/kernel_reference.h"
 
-static const struct cpu_kernels *const twin = &cpu_kernels_ref;
+static const struct cpu_kernels *const twin = &kernel_reference;
 
 /* ---- linear ---- */
 

@@ -201,7 +201,7 @@ static void test_adding_and_scaling(void **state)
 
 static void round_all(float *x, size_t count)
 {
-    cpu_kernels_ref.round_bf16(count, x, x);
+    cpu_kernels_base.round_bf16(count, x, x);
 }
 
 /* A layer in bf16 is a layer in fp32 that is given rounded numbers: output and both gradients. */

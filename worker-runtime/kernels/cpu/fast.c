@@ -10,7 +10,6 @@
 #include "worker-runtime/kernels/cpu/fast_conv.h"
 #include "worker-runtime/kernels/cpu/fast_linear.h"
 #include "worker-runtime/kernels/cpu/fast_norm.h"
-#include "worker-runtime/kernels/cpu/ref.h"
 
 #define TEXT2(x) #x
 #define TEXT(x) TEXT2(x)
@@ -36,8 +35,6 @@ const struct cpu_kernels ISA_NAME(cpu_kernels_) = {
     .linear_forward = linear_forward,
     .linear_backward_weights = linear_backward_weights,
     .linear_backward_input = linear_backward_input,
-    .log_softmax_forward = ref_log_softmax_forward,
-    .log_softmax_backward = ref_log_softmax_backward,
     .round_bf16 = round_bf16,
     .sum_squares = sum_squares,
     .scale = scale,

@@ -8,7 +8,7 @@
 #include "worker-runtime/kernels/cpu/fast_vector.h"
 #include "worker-runtime/kernels/cpu/kernels.h"
 
-/* See ref_norm.c: what is not at most 0 lives, NaN included. */
+/* PyTorch's relu lets NaN through: what is not at most 0 lives. */
 INLINE vi lives(vf y)
 {
     return ~(y <= 0);
@@ -114,7 +114,7 @@ static void norm_backward_input(int height, int width, int channels, const float
     }
 }
 
-/* best, and where it was found, against the candidate from `place`; see ref_norm.c's beats(). */
+/* The first largest wins; a NaN wins over everything, and the first NaN stays. */
 INLINE vi beats(vf candidate, vf best)
 {
     return (candidate > best) | ((candidate != candidate) & (best == best));

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * The CPU kernels: one table of functions for each instruction set, and a plain twin (cpu_kernels_ref) of
- * the same signatures that the others are tested against.
+ * The CPU kernels: one table of functions for each instruction set. Tests compare each with a plain twin of the same signatures
+ * (tests/support/c/kernel_reference.c).
  *
  * Layout of activations: images are stored pixel by pixel, the channels of a pixel side by side (NHWC), the
  * number of stored channels rounded up to CPU_LANES_MAX and the additional ones zero, so that a vector
@@ -160,11 +160,6 @@ struct cpu_kernels {
                                     float *db);
     void (*linear_backward_input)(int n, int in, int out, const float *dy, const float *w, float *dx);
 
-    /* y = log(softmax(x)) over rows of `features`. */
-    void (*log_softmax_forward)(int n, int features, const float *x, float *y);
-    /* dx = dy - exp(y) * (sum of dy over the row). dx may be dy. */
-    void (*log_softmax_backward)(int n, int features, const float *y, const float *dy, float *dx);
-
     /* --- over a whole arena --- */
 
     /* y = x rounded to the nearest bfloat16, ties to even. y may be x. */
@@ -183,10 +178,10 @@ struct cpu_kernels {
                      float *acc_delta);
 };
 
-/* The plain twin. */
-extern const struct cpu_kernels cpu_kernels_ref;
+/* The table that every processor can run. */
+extern const struct cpu_kernels cpu_kernels_base;
 
 /* The best table this processor can run. */
 const struct cpu_kernels *cpu_kernels_best(void);
-/* Every table this processor can run, worst first, the twin included, then NULL. */
+/* Every table this processor can run, best first, then NULL. */
 const struct cpu_kernels *const *cpu_kernels_all(void);

@@ -1,5 +1,5 @@
 /*
- * Convolutions as implicit products. Twin: kernels/cpu/ref_conv.c.
+ * Convolutions as implicit products. Twin: tests/support/c/kernel_reference.c.
  *
  *   forward          y[pixel][o]  = sum over (place, i)  x[pixel + place][i]   w[o][i][place]
  *   backward_weights dw[o][place, i] = sum over pixel    dy[pixel][o]          x[pixel + place][i]

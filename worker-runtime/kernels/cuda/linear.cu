@@ -1,5 +1,5 @@
 /*
- * Linear layers: the three products of y = x W^T + b. Twin: kernels/cpu/ref_linear.c.
+ * Linear layers: the three products of y = x W^T + b. Twin: tests/support/c/kernel_reference.c.
  */
 
 #include "worker-runtime/kernels/cuda/activation.cuh"

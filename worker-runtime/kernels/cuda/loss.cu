@@ -1,5 +1,5 @@
 /*
- * Losses and the accuracy. Twin: kernels/cpu/ref_linear.c (log_softmax) and the losses of model.c.
+ * Losses and the accuracy. Twin: model/loss.c.
  * One warp for each row of the batch: lanes walk over the features, then meet in shuffles.
  */
 

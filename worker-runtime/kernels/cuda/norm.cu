@@ -1,5 +1,5 @@
 /*
- * Batch normalisation, alone or with relu. Twin: kernels/cpu/ref_norm.c and the arithmetic over channels in
+ * Batch normalisation, alone or with relu. Twin: tests/support/c/kernel_reference.c and the arithmetic over channels in
  * model_steps.c. With pooling in the same pass: pool.cu.
  *
  * Statistics in two passes over a chunk of rows (the second one finds it in the cache), then chunks united by

@@ -1,5 +1,5 @@
 /*
- * 2x2 max pooling, alone or behind normalisation and relu in the same pass. Twin: kernels/cpu/ref_norm.c.
+ * 2x2 max pooling, alone or behind normalisation and relu in the same pass. Twin: tests/support/c/kernel_reference.c.
  * One thread for each output pixel and channel; channels are adjacent in memory, and so are the threads of a warp.
  */
 

@@ -1,6 +1,6 @@
 /*
  * The end of a training step: are the gradients finite, does the step go, and the optimizer over the whole
- * arena in one launch. Twin: kernels/cpu/optimizer_loops.h and optimizer.c; the arithmetic is the same
+ * arena in one launch. Twin: kernels/cpu/fast_optimizer.c and optimizer.c; the arithmetic is the same
  * operation by operation, with every fmaf() where PyTorch fuses and no other (-fmad=false), so that results
  * are equal bit for bit.
  */
