@@ -12,14 +12,6 @@ static int add_fence(struct server *s, const struct server_config *config)
     return s->security.fence ? fence_shell_add(s) : 0;
 }
 
-static int add_store(struct server *s, const struct server_config *config)
-{
-    struct store_backend backend;
-    int r = config->relay ? store_relayed_create(&backend, s, config) : store_here_create(&backend, s);
-
-    return r < 0 ? r : store_shell_add(s, &backend);
-}
-
 static int add_rounds(struct server *s, const struct server_config *config)
 {
     return config->rounds ? rounds_shell_add(s, config->rounds) : 0;
@@ -51,7 +43,7 @@ static int add_exchange(struct server *s, const struct server_config *config)
 /* The first service that admits a socket gets it: the fence stands in front of the store. The keys are given to the rounds, which have
  * to be there. Any other order is as good. */
 const struct server_part server_parts[SERVER_PARTS] = {
-    {"fence", add_fence}, {"store", add_store},       {"rounds", add_rounds},
+    {"fence", add_fence}, {"store", store_shell_add}, {"rounds", add_rounds},
     {"keys", add_keys},   {"exchange", add_exchange},
 };
 

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "base/buf.h"
-#include "base/random_os.h"
 #include "rendezvous/server/server_impl_uv.h"
 
 enum {
@@ -222,11 +221,7 @@ int exchange_shell_add(struct server *s)
     if (!e)
         return -ENOMEM;
     e->quota.max = EXCHANGES_EACH_MAX;
-    int r = random_fill(e->quota.seed, sizeof(e->quota.seed));
-    if (r < 0) {
-        free(e);
-        return r;
-    }
+    memcpy(e->quota.seed, s->quota.seed, sizeof(e->quota.seed));
     e->server = s;
     list_init(&e->conns);
     server_add_service(s, &service);

@@ -21,7 +21,7 @@ struct address_quota {
     uint32_t counts[ADDRESS_QUOTA_COUNTERS];
     uint16_t *counter_of_fd; /* 1 + its counter; 0: it is not counted */
     size_t n_fds;
-    uint8_t seed[SIPHASH_SEED_SIZE];
+    uint8_t seed[SIPHASH_SEED_SIZE]; /* of a server: of all of its tables */
 };
 
 /* Counts the connection; false: its owner has as many as it may, or memory is out. */

@@ -1,17 +1,10 @@
 #include "rendezvous/server/input_shares.h"
 
 #include <assert.h>
-#include <string.h>
 
-void input_shares_init(struct input_shares *s, const uint8_t seed[SIPHASH_SEED_SIZE])
+unsigned input_shares_slot(const uint8_t seed[SIPHASH_SEED_SIZE], uint64_t network)
 {
-    *s = (struct input_shares){0};
-    memcpy(s->seed, seed, SIPHASH_SEED_SIZE);
-}
-
-unsigned input_shares_slot(const struct input_shares *s, uint64_t network)
-{
-    return (unsigned)(siphash13(s->seed, &network, sizeof(network)) % INPUT_SHARES_SLOTS);
+    return (unsigned)(siphash13(seed, &network, sizeof(network)) % INPUT_SHARES_SLOTS);
 }
 
 void input_shares_change(struct input_shares *s, unsigned slot, size_t from, size_t to)

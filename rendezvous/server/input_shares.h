@@ -18,13 +18,10 @@ enum { INPUT_SHARES_SLOTS = 512 };
 struct input_shares {
     uint64_t bytes[INPUT_SHARES_SLOTS];
     uint64_t total;
-    uint8_t seed[SIPHASH_SEED_SIZE];
 };
 
-void input_shares_init(struct input_shares *s, const uint8_t seed[SIPHASH_SEED_SIZE]);
-
 /* network: as address_network() has it. */
-unsigned input_shares_slot(const struct input_shares *s, uint64_t network);
+unsigned input_shares_slot(const uint8_t seed[SIPHASH_SEED_SIZE], uint64_t network);
 
 /* A client of that slot held `from` bytes, and holds `to` now. */
 void input_shares_change(struct input_shares *s, unsigned slot, size_t from, size_t to);

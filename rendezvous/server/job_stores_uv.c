@@ -22,7 +22,6 @@
 
 #include "base/utf8.h"
 #include "base/buf.h"
-#include "base/random_os.h"
 #include "proto/tls_openssl.h"
 #include "rendezvous/relay/relay_node.h"
 #include "rendezvous/server/server_impl_uv.h"
@@ -514,11 +513,8 @@ static void drop_others(struct job_stores *j, const char *job, uint64_t instance
 static int create_store(struct job_stores *j, const char *job, uint64_t instance, uint32_t key_space)
 {
     struct job_store *st = calloc(1, sizeof(*st));
-    uint8_t seed[SIPHASH_SEED_SIZE];
-    int r = st ? random_fill(seed, sizeof(seed)) : -ENOMEM;
+    int r = st ? store_init(&st->store, &j->server->limits.job_store, j->server->quota.seed) : -ENOMEM;
 
-    if (r == 0)
-        r = store_init(&st->store, &j->server->limits.job_store, seed);
     if (r < 0) {
         free(st);
         return r;

@@ -286,7 +286,7 @@ static enum run_result run_request(struct peer *p, const uint8_t *raw, struct ou
 
     if (p->request.op != WIRE_OP_PING && !use_store(p))
         return RUN_BROKEN;
-    r = s->backend.apply(s->backend.self, p, raw, out, budget);
+    r = store_shell_apply(p, raw, out, budget);
     p->begun = r == STORE_MORE;
     spend_on_bytes(budget, p->request_size);
     if (r == RELAY_LATER)
@@ -422,10 +422,10 @@ static void watch_frame(struct peer *p)
     }
 }
 
-/* The backend has a reply for p under way, other than the end of a wait. */
+/* The relay has a reply for p under way, other than the end of a wait. */
 static bool is_owed(const struct peer *p)
 {
-    return p->shell->backend.is_owed && p->shell->backend.is_owed(p);
+    return p->shell->relay && relay_client_is_owed(&p->client.relayed);
 }
 
 /* After a change of p: decides whether p ends, and sets the events to wait for. */
@@ -683,8 +683,7 @@ static void on_peer_poll(uv_poll_t *poll, int status, int events)
     struct peer *p = poll->data;
     struct store_shell *s = p->shell;
 
-    if (s->backend.settle)
-        s->backend.settle(p);
+    store_shell_settle(p);
     if (p->closing)
         return;
     if (status < 0) {
@@ -701,12 +700,17 @@ static void on_peer_poll(uv_poll_t *poll, int status, int events)
     store_shell_work_off(s);
 }
 
-void peer_take_reply(struct peer *p, struct buf *reply, int failure, enum wire_op failed_op)
+void peer_take_reply(struct peer *p)
 {
+    struct relay_client *c = &p->client.relayed;
     struct store_shell *s = p->shell;
+    struct buf *reply = &c->reply;
+    int failure = c->failure;
     bool shared = outbox_size(&p->out) == 0;
     struct outbox *out = shared ? &s->out : &p->out;
 
+    if (relay_client_again(c))
+        p->starved = false;
     if (failure == 0 && s->output_bytes + buf_size(reply) > s->server->limits.output_all_max)
         failure = -ENOBUFS;
     if (failure == 0 && !p->write_failed && buf_append(&out->bytes, buf_bytes(reply), buf_size(reply)) < 0)
@@ -717,7 +721,7 @@ void peer_take_reply(struct peer *p, struct buf *reply, int failure, enum wire_o
     else
         flush_peer(p);
     if (failure != 0) {
-        server_log(s->server, p->fd, "%s in %s: closed", store_error(failure), wire_op_name(failed_op));
+        server_log(s->server, p->fd, "%s in %s: closed", store_error(failure), wire_op_name(c->failed_op));
         peer_close(p);
         return;
     }
@@ -738,11 +742,11 @@ int peer_create(void *shell, int fd, const struct conn_owner *owner, bool for_ag
     p->fd = fd;
     p->owner = *owner;
     p->for_agent = for_agent;
-    p->input_slot = input_shares_slot(&s->input, server_network_of(fd));
+    p->input_slot = input_shares_slot(s->server->quota.seed, server_network_of(fd));
     list_init(&p->deadline_link);
     list_init(&p->busy_link);
     list_init(&p->unused_link);
-    s->backend.join(s->backend.self, p);
+    store_shell_join(p);
     list_append(&s->peers, &p->link);
     s->server->n_peers++;
     store_shell_set_deadline(s, p, &s->greeting, s->server->limits.handshake_ms);
@@ -757,7 +761,7 @@ static void peer_release(struct peer *p)
 
     assert(!p->closing);
     p->closing = true;
-    s->backend.leave(s->backend.self, p);
+    store_shell_leave(p);
     outbox_finish(&p->out);
     buf_finish(&p->in);
     charge_buffers(p);

@@ -10,8 +10,6 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "base/random_os.h"
-
 enum { EXPIRE_BATCH = 32 };
 
 /* ---- deadlines ---- */
@@ -67,18 +65,98 @@ static void on_client_deadline(uv_timer_t *timer)
     store_shell_work_off(s); /* requests may have arrived late */
 }
 
+/* ---- clients of the store, or of the relay ---- */
+
+void store_shell_join(struct peer *p)
+{
+    struct store_shell *s = p->shell;
+
+    if (s->relay) {
+        relay_client_init(&p->client.relayed);
+        return;
+    }
+    store_client_init(&p->client.here);
+    p->client.here.owner = address_quota_counter(&s->server->quota, p->fd);
+}
+
+void store_shell_leave(struct peer *p)
+{
+    struct store_shell *s = p->shell;
+
+    if (s->relay)
+        relay_client_finish(s->relay, &p->client.relayed);
+    else
+        store_client_finish(&s->store, &p->client.here);
+}
+
+/* A request that only reads is not executed when its reply cannot be sent. */
+int store_shell_apply(struct peer *p, const uint8_t *raw, struct outbox *out, struct store_budget *budget)
+{
+    struct store_shell *s = p->shell;
+
+    if (s->relay)
+        return relay_apply(s->relay, &p->client.relayed, &p->request, raw, p->request_size, out);
+    if (!p->write_failed || !store_only_reads(p->request.op))
+        return store_apply(&s->store, &p->client.here, &p->request, out, budget);
+    if (p->client.here.task.active)
+        store_client_give_up(&s->store, &p->client.here);
+    return 0;
+}
+
+void store_shell_settle(struct peer *p)
+{
+    if (p->shell->relay || list_is_empty(&p->client.here.released))
+        return;
+    list_unlink(&p->client.here.released);
+    peer_send_wait_stop(p);
+}
+
+/* After requests were executed: ends up to max waits, or wakes the relay. */
+static void release_waits(struct store_shell *s, unsigned max)
+{
+    if (s->relay && s->relay_wake)
+        s->relay_wake(s->relay_data);
+    while (!list_is_empty(&s->store.released) && max-- > 0)
+        store_shell_settle(list_entry(s->store.released.next, struct peer, client.here.released));
+}
+
+static void serve_relayed(struct store_shell *s)
+{
+    struct relay_client *c;
+
+    while (!s->relay->failed && (c = relay_next_ready(s->relay)))
+        peer_take_reply(list_entry(c, struct peer, client.relayed));
+    while (s->relay->failed && !list_is_empty(&s->peers))
+        peer_close(list_entry(s->peers.next, struct peer, link));
+}
+
+void server_serve_relayed(struct server *server)
+{
+    struct store_shell *s = store_shell_of(server);
+
+    serve_relayed(s);
+    store_shell_work_off(s);
+}
+
 /* ---- turns ---- */
+
+/* Clients of a relay may go on because another one gave its request up, without bytes from the store. */
+static bool is_relay_ready(const struct store_shell *s)
+{
+    return s->relay && !list_is_empty(&s->relay->ready);
+}
 
 static bool store_shell_is_busy(void *self)
 {
     struct store_shell *s = self;
 
-    return !list_is_empty(&s->busy) || s->backend.is_busy(s->backend.self);
+    return !list_is_empty(&s->busy) || !list_is_empty(&s->store.released) || is_relay_ready(s) ||
+           store_clean(&s->store, 0);
 }
 
 void store_shell_work_off(struct store_shell *s)
 {
-    s->backend.release(s->backend.self, SERVER_RELEASE_BATCH);
+    release_waits(s, SERVER_RELEASE_BATCH);
     if (store_shell_is_busy(s))
         server_want_turn(s->server);
 }
@@ -89,8 +167,10 @@ static void store_shell_run_turn(void *self)
     struct store_shell *s = self;
 
     peers_run_turn(s);
-    s->backend.run_turn(s->backend.self);
-    s->backend.release(s->backend.self, SERVER_RELEASE_BATCH);
+    (void)store_clean(&s->store, STORE_TURN_UNITS); /* store_shell_is_busy() asks again */
+    if (is_relay_ready(s))
+        serve_relayed(s);
+    release_waits(s, SERVER_RELEASE_BATCH);
 }
 
 /* ---- life ---- */
@@ -106,7 +186,7 @@ static void store_shell_drain(void *self)
 {
     struct store_shell *s = self;
 
-    s->backend.release(s->backend.self, UINT32_MAX);
+    release_waits(s, UINT32_MAX);
     list_for_each_safe(pos, &s->peers) peer_drain(list_entry(pos, struct peer, link));
 }
 
@@ -119,13 +199,20 @@ static void store_shell_stop(void *self)
     server_close_handle(s->server, &s->deadline_timer);
 }
 
+static void free_store_shell(void *data)
+{
+    struct store_shell *s = data;
+
+    store_finish(&s->store);
+    free(s);
+}
+
 static void store_shell_destroy(void *self)
 {
     struct store_shell *s = self;
 
     outbox_finish(&s->out);
-    s->backend.destroy(s->backend.self);
-    free(s);
+    server_free_beside_the_loop(free_store_shell, s, s->store.names.used);
 }
 
 struct store_shell *store_shell_of(const struct server *s)
@@ -133,10 +220,9 @@ struct store_shell *store_shell_of(const struct server *s)
     return server_find_service(s, store_shell_destroy);
 }
 
-int store_shell_add(struct server *server, const struct store_backend *backend)
+int store_shell_add(struct server *server, const struct server_config *config)
 {
     struct store_shell *s = calloc(1, sizeof(*s));
-    uint8_t seed[SIPHASH_SEED_SIZE];
     const struct server_service service = {
         .self = s,
         .start = store_shell_start,
@@ -148,16 +234,19 @@ int store_shell_add(struct server *server, const struct store_backend *backend)
         .stop = store_shell_stop,
         .destroy = store_shell_destroy,
     };
-    int r = s ? random_fill(seed, sizeof(seed)) : -ENOMEM;
+    int r = s ? store_init(&s->store, &server->limits.store, server->quota.seed) : -ENOMEM;
 
+    if (r == 0 && server->quota.max > 0)
+        r = store_share_out(&s->store, ADDRESS_QUOTA_COUNTERS);
     if (r < 0) {
-        backend->destroy(backend->self);
-        free(s);
+        if (s)
+            free_store_shell(s);
         return r;
     }
     s->server = server;
-    s->backend = *backend;
-    input_shares_init(&s->input, seed);
+    s->relay = config->relay;
+    s->relay_wake = config->relay_wake;
+    s->relay_data = config->relay_data;
     list_init(&s->peers);
     list_init(&s->greeting);
     list_init(&s->framing);

@@ -2,8 +2,7 @@
 
 /*
  * The store as a service: clients that are no agents. store_shell_uv.c has the service's life, deadlines and turns, peer_uv.c a
- * client. struct store_backend executes the requests: a store here (store_here_uv.c), or a relay that forwards requests
- * (store_relayed_uv.c). Internal to the server.
+ * client. The requests are executed by a store here, or forwarded by a relay. Internal to the server.
  */
 
 #include "base/buf.h"
@@ -19,27 +18,12 @@ enum { HANDSHAKE_SIZE = 5 };
 
 struct peer;
 
-/* Verbs that may be NULL: is_owed, settle. */
-struct store_backend {
-    void *self;
-    void (*join)(void *self, struct peer *p);
-    void (*leave)(void *self, struct peer *p);
-    /* Executes p->request (bytes at raw), or begins or continues p->request. As store_apply() or relay_apply(). */
-    int (*apply)(void *self, struct peer *p, const uint8_t *raw, struct outbox *out,
-                 struct store_budget *budget);
-    bool (*is_owed)(const struct peer *p);
-    /* Sends messages owed to p ahead of any reply. */
-    void (*settle)(struct peer *p);
-    /* After requests were executed: ends up to max waits. */
-    void (*release)(void *self, unsigned max);
-    void (*run_turn)(void *self);
-    bool (*is_busy)(void *self);
-    void (*destroy)(void *self);
-};
-
 struct store_shell {
     struct server *server;
-    struct store_backend backend;
+    struct store store;        /* unused with a relay */
+    struct store_relay *relay; /* NULL: requests are executed here */
+    void (*relay_wake)(void *data);
+    void *relay_data;
     struct outbox out; /* present replies; empty between two reads */
     uint64_t n_timed;  /* requests since the last look at the clock */
     struct list peers;
@@ -71,7 +55,7 @@ struct peer {
     union {
         struct store_client here;
         struct relay_client relayed;
-    } client; /* for the backend */
+    } client; /* relayed: with store_shell.relay */
     struct wire_scanner scanner;
     struct wire_request request; /* while request_size > 0: begun, or to begin; at the start of `in` */
     size_t request_size;
@@ -93,15 +77,21 @@ struct peer {
     bool closing;
 };
 
-/* Adds the service, the owner of the backend, also after a failure. 0 or -ENOMEM. */
-int store_shell_add(struct server *s, const struct store_backend *backend);
-
-/* The backends: a store of its own, and config.relay. 0 or -errno. */
-int store_here_create(struct store_backend *ret, struct server *s);
-int store_relayed_create(struct store_backend *ret, struct server *s, const struct server_config *config);
+/* Adds the service. 0 or -errno. */
+int store_shell_add(struct server *s, const struct server_config *config);
 
 /* The store of the server; always present. */
 struct store_shell *store_shell_of(const struct server *s);
+
+/* p is a client of the store, or of the relay, from now on; until it leaves. */
+void store_shell_join(struct peer *p);
+void store_shell_leave(struct peer *p);
+
+/* Executes p->request (bytes at raw), or begins or continues p->request. As store_apply() or relay_apply(). */
+int store_shell_apply(struct peer *p, const uint8_t *raw, struct outbox *out, struct store_budget *budget);
+
+/* Sends the end of a wait owed to p ahead of any reply. */
+void store_shell_settle(struct peer *p);
 
 /* Puts p at the end of the list with a deadline timeout_ms from now, later than all others in the list. */
 void store_shell_set_deadline(struct store_shell *s, struct peer *p, struct list *list, unsigned timeout_ms);
@@ -119,8 +109,8 @@ void peer_close(struct peer *p);
 /* The end of a wait. */
 void peer_send_wait_stop(struct peer *p);
 
-/* Takes a reply that comes later than its request, and clears `reply`. failure: not 0, as of store_backend.apply: p is closed. */
-void peer_take_reply(struct peer *p, struct buf *reply, int failure, enum wire_op failed_op);
+/* Takes a reply of the relay, which comes later than its request. With a failure p is closed. */
+void peer_take_reply(struct peer *p);
 
 /* Closes the peer idle for longest since its greeting, else the peer longest without a greeting, if a new connection with
  * `place` may have the room; false: no such peer. */
