@@ -16,23 +16,19 @@ enum {
 
 struct exchange_shell {
     struct server *server;
-    struct list conns; /* by deadline */
+    struct deadlines conns;
     unsigned n_conns;
     struct address_quota quota;
-    uv_timer_t timer;
 };
 
 struct exchange_conn {
     uv_poll_t poll;
     struct exchange_shell *shell;
-    struct list link;
-    uint64_t deadline_ms;
+    struct deadline deadline;
     struct buf in;
     int fd;
     bool is_asking; /* the request was passed on, and the answer comes */
 };
-
-static void on_exchange_deadline(uv_timer_t *timer);
 
 /* ---- end ---- */
 
@@ -44,7 +40,7 @@ static void exchange_conn_close(struct exchange_conn *c)
     if (c->is_asking)
         s->security.exchange->cancel(s->security.exchange->data, c);
     c->is_asking = false;
-    list_unlink(&c->link);
+    list_unlink(&c->deadline.link);
     e->n_conns--;
     address_quota_release(&e->quota, c->fd);
     buf_finish(&c->in);
@@ -53,30 +49,9 @@ static void exchange_conn_close(struct exchange_conn *c)
     server_peer_gone(s, c->fd);
 }
 
-static void arm_exchange_timer(struct exchange_shell *e)
+static void on_exchange_late(struct deadline *d)
 {
-    uint64_t now_ms = uv_now(e->server->loop), at_ms;
-
-    if (list_is_empty(&e->conns) || uv_is_active((uv_handle_t *)&e->timer))
-        return;
-    at_ms = list_entry(e->conns.next, struct exchange_conn, link)->deadline_ms;
-    /* Cannot fail: has a callback. */
-    (void)uv_timer_start(&e->timer, on_exchange_deadline, at_ms > now_ms ? at_ms - now_ms : 0, 0);
-}
-
-static void on_exchange_deadline(uv_timer_t *timer)
-{
-    struct exchange_shell *e = timer->data;
-
-    while (!list_is_empty(&e->conns)) {
-        struct exchange_conn *c = list_entry(e->conns.next, struct exchange_conn, link);
-
-        if (c->deadline_ms > uv_now(e->server->loop))
-            break;
-        exchange_conn_close(c);
-    }
-    if (!uv_is_closing((uv_handle_t *)timer))
-        arm_exchange_timer(e);
+    exchange_conn_close(list_entry(d, struct exchange_conn, deadline));
 }
 
 /* ---- request and reply ---- */
@@ -105,9 +80,7 @@ static bool take_request(struct exchange_conn *c)
     if (r == KEY_EXCHANGE_E_MORE)
         return true;
     if (r != 0 || frame.code != KEY_EXCHANGE_CREDENTIAL || size != buf_size(&c->in)) {
-        char who[64];
-        server_format_peer(c->fd, who, sizeof(who));
-        server_log(c->shell->server, -1, "%s sent a broken request for the job's secret: closed", who);
+        server_log(c->shell->server, c->fd, "sent a broken request for the job's secret: closed");
         return false;
     }
     (void)uv_poll_stop(&c->poll); /* cannot fail; nothing may follow */
@@ -165,36 +138,20 @@ static void exchange_conn_adopt(void *self, int fd, const struct conn_owner *own
     c->fd = fd;
     c->in = *said;
     *said = (struct buf){0};
-    c->deadline_ms = uv_now(s->loop) + s->limits.handshake_ms;
-    list_append(&e->conns, &c->link);
+    list_init(&c->deadline.link);
+    deadlines_set(&e->conns, &c->deadline, s->limits.handshake_ms);
     e->n_conns++;
-    arm_exchange_timer(e);
     (void)uv_poll_start(&c->poll, UV_READABLE, on_exchange_poll); /* fails only for a closing handle */
     if (!take_request(c))
         exchange_conn_close(c);
 }
 
-static void exchange_shell_start(void *self)
+static void exchange_close_conns(void *self)
 {
     struct exchange_shell *e = self;
 
-    server_open_timer(e->server, &e->timer, e);
-}
-
-static void exchange_shell_drain(void *self)
-{
-    struct exchange_shell *e = self;
-
-    while (!list_is_empty(&e->conns))
-        exchange_conn_close(list_entry(e->conns.next, struct exchange_conn, link));
-}
-
-static void exchange_shell_stop(void *self)
-{
-    struct exchange_shell *e = self;
-
-    exchange_shell_drain(e);
-    server_close_handle(e->server, &e->timer);
+    while (!list_is_empty(&e->conns.list))
+        on_exchange_late(list_entry(e->conns.list.next, struct deadline, link));
 }
 
 static void exchange_shell_destroy(void *self)
@@ -211,10 +168,10 @@ int exchange_shell_add(struct server *s)
     const struct server_service service = {
         .self = e,
         .openings = {[OPENING_FIRST] = KEY_EXCHANGE_FIRST_BYTE},
-        .start = exchange_shell_start,
+        .deadlines = {&e->conns},
         .adopt = exchange_conn_adopt,
-        .drain = exchange_shell_drain,
-        .stop = exchange_shell_stop,
+        .drain = exchange_close_conns,
+        .stop = exchange_close_conns,
         .destroy = exchange_shell_destroy,
     };
 
@@ -223,7 +180,7 @@ int exchange_shell_add(struct server *s)
     e->quota.max = EXCHANGES_EACH_MAX;
     memcpy(e->quota.seed, s->quota.seed, sizeof(e->quota.seed));
     e->server = s;
-    list_init(&e->conns);
+    e->conns.expire = on_exchange_late;
     server_add_service(s, &service);
     return 0;
 }

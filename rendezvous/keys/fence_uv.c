@@ -37,17 +37,15 @@ enum { OUTSIDE_MAX = 1024, READ_SIZE = 4096 };
 struct fence_shell {
     struct server *server;
     struct fence addresses;
-    /* Both by deadline. inside: visitors from allowed addresses, clients or further proofs; outside: all others. */
-    struct list inside, outside;
+    /* inside: visitors from allowed addresses, clients or further proofs; outside: all others. */
+    struct deadlines inside, outside;
     unsigned n_outside;
-    uv_timer_t timer;
 };
 
 struct visitor {
     uv_poll_t poll;
     struct fence_shell *fence;
-    struct list link;
-    uint64_t deadline_ms;
+    struct deadline deadline;
     struct tls_link *tls; /* the visitor proves the key */
     struct conn_owner owner;
     int fd;
@@ -55,7 +53,6 @@ struct visitor {
 };
 
 static void on_visitor_poll(uv_poll_t *poll, int status, int events);
-static void on_visitor_deadline(uv_timer_t *timer);
 
 /* ---- end ---- */
 
@@ -64,7 +61,7 @@ static void visitor_release(struct visitor *v)
 {
     v->closing = true;
     v->fence->n_outside -= !v->is_inside;
-    list_unlink(&v->link);
+    list_unlink(&v->deadline.link);
     tls_link_free(v->tls);
     v->tls = NULL;
     server_close_conn(v->fence->server, &v->poll);
@@ -79,45 +76,14 @@ static void visitor_close(struct visitor *v)
     server_peer_gone(s, v->fd);
 }
 
-static uint64_t first_deadline(const struct list *visitors)
+static void expire_visitor(struct deadline *d)
 {
-    return list_is_empty(visitors) ? UINT64_MAX
-                                   : list_entry(visitors->next, struct visitor, link)->deadline_ms;
-}
+    struct visitor *v = list_entry(d, struct visitor, deadline);
 
-static void arm_visitor_timer(struct fence_shell *f)
-{
-    uint64_t now_ms = uv_now(f->server->loop), inside_ms = first_deadline(&f->inside);
-    uint64_t at_ms = first_deadline(&f->outside) < inside_ms ? first_deadline(&f->outside) : inside_ms;
-
-    if (at_ms == UINT64_MAX || uv_is_active((uv_handle_t *)&f->timer))
-        return;
-    /* Cannot fail: has a callback. */
-    (void)uv_timer_start(&f->timer, on_visitor_deadline, at_ms > now_ms ? at_ms - now_ms : 0, 0);
-}
-
-static void expire_visitor(struct visitor *v)
-{
-    struct server *s = v->fence->server;
-    char who[64];
-
-    server_format_peer(v->fd, who, sizeof(who));
     if (!v->proved && !v->is_inside)
-        server_log(s, -1, "%s is at no address from which an agent of this job has proved its key: closed",
-                   who);
+        server_log(v->fence->server, v->fd,
+                   "is at no address from which an agent of this job has proved its key: closed");
     visitor_close(v);
-}
-
-static void on_visitor_deadline(uv_timer_t *timer)
-{
-    struct fence_shell *f = timer->data;
-    uint64_t now_ms = uv_now(f->server->loop);
-
-    while (first_deadline(&f->outside) <= now_ms)
-        expire_visitor(list_entry(f->outside.next, struct visitor, link));
-    while (first_deadline(&f->inside) <= now_ms)
-        expire_visitor(list_entry(f->inside.next, struct visitor, link));
-    arm_visitor_timer(f);
 }
 
 /* ---- from visitor to client ---- */
@@ -145,9 +111,9 @@ static void visitor_become_client(struct visitor *v)
 
 static void admit_visitors(struct fence_shell *f)
 {
-    list_for_each_safe(i, &f->outside)
+    list_for_each_safe(i, &f->outside.list)
     {
-        struct visitor *v = list_entry(i, struct visitor, link);
+        struct visitor *v = list_entry(i, struct visitor, deadline.link);
 
         if (!v->tls && is_allowed(f, v->fd))
             visitor_become_client(v);
@@ -265,39 +231,27 @@ static int visitor_create(void *self, int fd, const struct conn_owner *owner, bo
     v->owner = *owner;
     v->is_inside = is_allowed(f, fd);
     if (!v->is_inside && f->n_outside == OUTSIDE_MAX)
-        visitor_close(list_entry(f->outside.next, struct visitor, link));
-    v->deadline_ms = uv_now(s->loop) + s->limits.handshake_ms;
-    list_append(v->is_inside ? &f->inside : &f->outside, &v->link);
+        visitor_close(list_entry(f->outside.list.next, struct visitor, deadline.link));
+    list_init(&v->deadline.link);
+    deadlines_set(v->is_inside ? &f->inside : &f->outside, &v->deadline, s->limits.handshake_ms);
     f->n_outside += !v->is_inside;
     s->n_peers++;
     (void)uv_poll_start(&v->poll, UV_READABLE, on_visitor_poll); /* fails only for a closing handle */
-    arm_visitor_timer(f);
     return 0;
 }
 
-static void fence_shell_start(void *self)
+static void close_visitors(struct deadlines *all)
 {
-    struct fence_shell *f = self;
-
-    server_open_timer(f->server, &f->timer, f);
+    while (!list_is_empty(&all->list))
+        visitor_close(list_entry(all->list.next, struct visitor, deadline.link));
 }
 
 static void fence_close_visitors(void *self)
 {
     struct fence_shell *f = self;
 
-    while (!list_is_empty(&f->outside))
-        visitor_close(list_entry(f->outside.next, struct visitor, link));
-    while (!list_is_empty(&f->inside))
-        visitor_close(list_entry(f->inside.next, struct visitor, link));
-}
-
-static void fence_shell_stop(void *self)
-{
-    struct fence_shell *f = self;
-
-    fence_close_visitors(f);
-    server_close_handle(f->server, &f->timer);
+    close_visitors(&f->outside);
+    close_visitors(&f->inside);
 }
 
 static void fence_shell_destroy(void *self)
@@ -318,10 +272,10 @@ int fence_shell_add(struct server *s)
     struct fence_shell *f = calloc(1, sizeof(*f));
     const struct server_service service = {
         .self = f,
-        .start = fence_shell_start,
+        .deadlines = {&f->inside, &f->outside},
         .admit = visitor_create,
         .drain = fence_close_visitors,
-        .stop = fence_shell_stop,
+        .stop = fence_close_visitors,
         .destroy = fence_shell_destroy,
     };
 
@@ -332,8 +286,8 @@ int fence_shell_add(struct server *s)
         return -ENOMEM;
     }
     f->server = s;
-    list_init(&f->inside);
-    list_init(&f->outside);
+    f->inside.expire = expire_visitor;
+    f->outside.expire = expire_visitor;
     server_add_service(s, &service);
     return 0;
 }

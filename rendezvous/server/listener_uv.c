@@ -154,18 +154,15 @@ static int find_owner(struct server *s, int fd, struct conn_owner *ret)
 /* With security.own_user; found: of find_owner(). */
 static bool is_of_own_user(struct server *s, int fd, const struct conn_owner *owner, int found)
 {
-    char from[64];
-
     if (found == 0 && owner->is_own)
         return true;
     if (found < 0 && s->no_diag)
         return !s->security.require;
-    server_format_peer(fd, from, sizeof(from));
     if (found == 0)
-        server_log(s, -1, "%s belongs to user %u: refused (--security=open serves all users of this machine)",
-                   from, (unsigned)conn_owner_uid(owner));
+        server_log(s, fd, "belongs to user %u: refused (--security=open serves all users of this machine)",
+                   (unsigned)conn_owner_uid(owner));
     else
-        server_log(s, -1, "%s belongs to no process of this machine (%s): refused", from, strerror(-found));
+        server_log(s, fd, "belongs to no process of this machine (%s): refused", strerror(-found));
     return false;
 }
 

@@ -205,7 +205,7 @@ static enum run_result check_greeting(struct peer *p, const uint8_t *data, size_
         }
     }
     if (p->n_greeted == HANDSHAKE_SIZE) {
-        list_unlink(&p->deadline_link);
+        list_unlink(&p->deadline.link);
         list_append(&p->shell->unused, &p->unused_link);
         p->greeted_ms = uv_now(p->shell->server->loop);
     }
@@ -414,11 +414,11 @@ static void watch_frame(struct peer *p)
     if (p->n_greeted < HANDSHAKE_SIZE)
         return; /* the deadline of the greeting still runs */
     if (size == 0 || p->held)
-        list_unlink(&p->deadline_link);
-    else if (list_is_empty(&p->deadline_link) || size < p->frame_mark ||
+        list_unlink(&p->deadline.link);
+    else if (list_is_empty(&p->deadline.link) || size < p->frame_mark ||
              size - p->frame_mark >= FRAME_PROGRESS) {
         p->frame_mark = size;
-        store_shell_set_deadline(s, p, &s->framing, s->server->limits.frame_ms);
+        deadlines_set(&s->framing, &p->deadline, s->server->limits.frame_ms);
     }
 }
 
@@ -447,7 +447,7 @@ static bool serve_buffered(struct peer *p, uint64_t units)
     if (used == SIZE_MAX)
         return false;
     if (used > 0)
-        list_unlink(&p->deadline_link); /* the incomplete message is now another */
+        list_unlink(&p->deadline.link); /* the incomplete message is now another */
     buf_consume(&p->in, used);
     if (buf_size(&p->in) == 0)
         buf_reset(&p->in);
@@ -580,12 +580,12 @@ static bool peer_read(struct peer *p)
 
 bool peer_catch_up(struct peer *p)
 {
-    uint64_t deadline_ms = p->deadline_ms;
+    uint64_t deadline_ms = p->deadline.at_ms;
 
     if (p->shell->server->draining)
         return false;   /* nothing more is executed */
     (void)peer_read(p); /* settles every outcome */
-    return p->closing || list_is_empty(&p->deadline_link) || p->deadline_ms != deadline_ms;
+    return p->closing || list_is_empty(&p->deadline.link) || p->deadline.at_ms != deadline_ms;
 }
 
 void peer_continue(struct peer *p)
@@ -743,13 +743,13 @@ int peer_create(void *shell, int fd, const struct conn_owner *owner, bool for_ag
     p->owner = *owner;
     p->for_agent = for_agent;
     p->input_slot = input_shares_slot(s->server->quota.seed, server_network_of(fd));
-    list_init(&p->deadline_link);
+    list_init(&p->deadline.link);
     list_init(&p->busy_link);
     list_init(&p->unused_link);
     store_shell_join(p);
     list_append(&s->peers, &p->link);
     s->server->n_peers++;
-    store_shell_set_deadline(s, p, &s->greeting, s->server->limits.handshake_ms);
+    deadlines_set(&s->greeting, &p->deadline, s->server->limits.handshake_ms);
     update_peer_polling(p);
     return 0;
 }
@@ -766,7 +766,7 @@ static void peer_release(struct peer *p)
     buf_finish(&p->in);
     charge_buffers(p);
     list_unlink(&p->link);
-    list_unlink(&p->deadline_link);
+    list_unlink(&p->deadline.link);
     list_unlink(&p->busy_link);
     list_unlink(&p->unused_link);
     server_close_conn(s->server, &p->poll);
@@ -806,10 +806,10 @@ bool peers_make_room(void *shell, enum admission_place place)
         if (close_for_room(p, ADMISSION_UNUSED, p->greeted_ms, place))
             return true;
     }
-    if (list_is_empty(&s->greeting))
+    if (list_is_empty(&s->greeting.list))
         return false;
-    p = list_entry(s->greeting.next, struct peer, deadline_link);
-    return close_for_room(p, ADMISSION_SILENT, p->deadline_ms - s->server->limits.handshake_ms, place);
+    p = list_entry(s->greeting.list.next, struct peer, deadline.link);
+    return close_for_room(p, ADMISSION_SILENT, p->deadline.at_ms - s->server->limits.handshake_ms, place);
 }
 
 void peer_drain(struct peer *p)

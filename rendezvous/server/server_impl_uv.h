@@ -28,6 +28,20 @@ enum {
     SERVER_RELEASE_BATCH = 128,
 };
 
+/* The end of a connection's time. */
+struct deadline {
+    struct list link; /* in deadlines.list; unlinked: none */
+    uint64_t at_ms;
+};
+
+/* Connections with the same time to live: the head is the next to expire, and a single timer serves all. */
+struct deadlines {
+    struct list list;
+    uv_timer_t timer;
+    /* Takes d out of the list, or sets d anew. */
+    void (*expire)(struct deadline *d);
+};
+
 struct server {
     uv_loop_t *loop;
     struct server_limits limits;
@@ -115,6 +129,9 @@ void server_handle_closed(struct server *s);
 /* For handles that live as long as the server: open, and closed for good. */
 void server_open_timer(struct server *s, uv_timer_t *timer, void *data);
 void server_close_handle(struct server *s, void *handle);
+
+/* d is the last of the list from now on: timeout_ms from now, later than all others. */
+void deadlines_set(struct deadlines *all, struct deadline *d, unsigned timeout_ms);
 
 /* A connection of that size, zeroed, which begins with its handle. NULL, and errno: fd is closed then. */
 void *server_open_conn(struct server *s, int fd, size_t size);

@@ -24,6 +24,7 @@
 
 struct buf;
 struct conn_owner;
+struct deadlines;
 struct metrics_text;
 
 /* Place of the byte of a connection that selects a service. */
@@ -38,6 +39,8 @@ struct server_service {
     /* No operation of the store (enum wire_op); 0: none. In use: 0x16 (TLS_FIRST_BYTE), 0xc5 (FRAME_FIRST_BYTE) and 0xc6
      * (KEY_EXCHANGE_FIRST_BYTE). */
     uint8_t openings[OPENING_COUNT];
+    /* Its lists of connections by deadline; NULL: none. They begin with start(), and end behind stop(). */
+    struct deadlines *deadlines[2];
     /* Opens the handles. */
     void (*start)(void *self);
     /* Takes the socket of a client that began with an opening, and the bytes from the opening on. Owns all three. */

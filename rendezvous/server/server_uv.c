@@ -20,6 +20,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/err.h"
 #include "base/random_os.h"
 #include "proto/address.h"
 #include "rendezvous/server/server_impl_uv.h"
@@ -31,6 +32,7 @@ enum {
     LOG_BURST = 20,
     LOG_LINE_MAX = 512,
     RESERVE_FDS = 32,
+    EXPIRE_BATCH = 32,
     TRIM_HANDLES_MIN = 256,   /* fewer connections hold too little to be worth the system calls */
     TRIM_HANDLES_STEP = 1024, /* a call frees some megabytes, within a millisecond */
 };
@@ -167,6 +169,42 @@ void server_close_handle(struct server *s, void *handle)
     uv_close(handle, on_server_handle_closed);
 }
 
+static void on_deadline(uv_timer_t *timer);
+
+static void arm_deadlines(struct deadlines *all)
+{
+    uint64_t now_ms = uv_now(all->timer.loop), at_ms;
+
+    if (list_is_empty(&all->list) || uv_is_active((uv_handle_t *)&all->timer))
+        return;
+    at_ms = list_entry(all->list.next, struct deadline, link)->at_ms;
+    /* Cannot fail: has a callback, and the lists of a service that was stopped are empty. */
+    (void)uv_timer_start(&all->timer, on_deadline, at_ms > now_ms ? at_ms - now_ms : 0, 0);
+}
+
+/* Ends a bounded number of connections: thousands must not hold up the others. */
+static void on_deadline(uv_timer_t *timer)
+{
+    struct deadlines *all = timer->data;
+
+    for (unsigned i = 0; i < EXPIRE_BATCH && !list_is_empty(&all->list); i++) {
+        struct deadline *d = list_entry(all->list.next, struct deadline, link);
+
+        if (d->at_ms > uv_now(timer->loop))
+            break;
+        all->expire(d);
+    }
+    arm_deadlines(all);
+}
+
+void deadlines_set(struct deadlines *all, struct deadline *d, unsigned timeout_ms)
+{
+    list_unlink(&d->link);
+    list_append(&all->list, &d->link);
+    d->at_ms = uv_now(all->timer.loop) + timeout_ms;
+    arm_deadlines(all);
+}
+
 void *server_open_conn(struct server *s, int fd, size_t size)
 {
     uv_poll_t *poll = calloc(1, size);
@@ -203,6 +241,9 @@ void server_add_service(struct server *s, const struct server_service *service)
 {
     assert(s->n_services < SERVER_SERVICES_MAX);
     s->services[s->n_services++] = *service;
+    for (size_t i = 0; i < ARRAY_SIZE(service->deadlines); i++)
+        if (service->deadlines[i])
+            list_init(&service->deadlines[i]->list);
 }
 
 void *server_find_service(const struct server *s, void (*destroy)(void *self))
@@ -296,9 +337,15 @@ void server_start(struct server *s)
     (void)uv_idle_init(s->loop, &s->rest_idle); /* cannot fail: only fills in the handle */
     s->rest_idle.data = s;
     server_handle_opened(s);
-    for (unsigned i = 0; i < s->n_services; i++)
-        if (s->services[i].start)
-            s->services[i].start(s->services[i].self);
+    for (unsigned i = 0; i < s->n_services; i++) {
+        const struct server_service *service = &s->services[i];
+
+        for (size_t k = 0; k < ARRAY_SIZE(service->deadlines); k++)
+            if (service->deadlines[k])
+                server_open_timer(s, &service->deadlines[k]->timer, service->deadlines[k]);
+        if (service->start)
+            service->start(service->self);
+    }
 }
 
 void server_use_certificates(struct server *s, struct tls_context *certified)
@@ -378,9 +425,15 @@ static void close_all(struct server *s)
 {
     s->stopping = true;
     listeners_close(s);
-    for (unsigned i = s->n_services; i-- > 0;)
-        if (s->services[i].stop)
-            s->services[i].stop(s->services[i].self);
+    for (unsigned i = s->n_services; i-- > 0;) {
+        const struct server_service *service = &s->services[i];
+
+        if (service->stop)
+            service->stop(service->self);
+        for (size_t k = 0; k < ARRAY_SIZE(service->deadlines); k++)
+            if (service->deadlines[k])
+                server_close_handle(s, &service->deadlines[k]->timer);
+    }
     server_close_handle(s, &s->accept_timer);
     server_close_handle(s, &s->drain_timer);
     server_close_handle(s, &s->rest_idle);

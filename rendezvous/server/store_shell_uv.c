@@ -1,8 +1,5 @@
 /*
  * Life of the store behind sockets. The store's clients are in peer_uv.c.
- *
- * Deadlines: a list has the peers before the end of VALIDATE, another the peers with half a message. All peers
- * in a list have the same time to live, so the head is the next to expire, and a single timer serves all.
  */
 
 #include "rendezvous/server/store_shell_uv.h"
@@ -10,59 +7,28 @@
 #include <errno.h>
 #include <stdlib.h>
 
-enum { EXPIRE_BATCH = 32 };
-
 /* ---- deadlines ---- */
 
-static void on_client_deadline(uv_timer_t *timer);
-
-static void arm_deadline(struct store_shell *s, uint64_t at_ms)
+/* If the server itself was late (stopped, or out of CPU time), the client's bytes lie unread in the socket. */
+static void expire_peer(struct peer *p, const char *why)
 {
-    uint64_t now = uv_now(s->server->loop);
+    struct store_shell *s = p->shell;
 
-    if (uv_is_active((uv_handle_t *)&s->deadline_timer) && s->deadline_ms <= at_ms)
-        return;
-    s->deadline_ms = at_ms;
-    /* Fails only for a closing handle or without a callback. */
-    (void)uv_timer_start(&s->deadline_timer, on_client_deadline, at_ms > now ? at_ms - now : 0, 0);
-}
-
-void store_shell_set_deadline(struct store_shell *s, struct peer *p, struct list *list, unsigned timeout_ms)
-{
-    list_unlink(&p->deadline_link);
-    list_append(list, &p->deadline_link);
-    p->deadline_ms = uv_now(s->server->loop) + timeout_ms;
-    arm_deadline(s, p->deadline_ms);
-}
-
-/* Closes a bounded number of expired peers: thousands of expired peers must not hold up the others. */
-static void expire(struct store_shell *s, struct list *list, const char *why)
-{
-    uint64_t now = uv_now(s->server->loop);
-
-    for (int i = 0; !list_is_empty(list); i++) {
-        struct peer *p = list_entry(list->next, struct peer, deadline_link);
-
-        if (p->deadline_ms > now || i == EXPIRE_BATCH) {
-            arm_deadline(s, p->deadline_ms > now ? p->deadline_ms : now + 1);
-            return;
-        }
-        /* If the server itself was late (stopped, or out of CPU time), the client's bytes lie unread in the
-         * socket. */
-        if (peer_catch_up(p))
-            continue;
+    if (!peer_catch_up(p)) {
         server_log(s->server, p->fd, "%s: closed", why);
         peer_close(p);
     }
+    store_shell_work_off(s); /* requests may have arrived late */
 }
 
-static void on_client_deadline(uv_timer_t *timer)
+static void on_greeting_late(struct deadline *d)
 {
-    struct store_shell *s = timer->data;
+    expire_peer(list_entry(d, struct peer, deadline), "sent no valid TCPStore greeting in time");
+}
 
-    expire(s, &s->greeting, "sent no valid TCPStore greeting in time");
-    expire(s, &s->framing, "left a message incomplete for too long");
-    store_shell_work_off(s); /* requests may have arrived late */
+static void on_frame_late(struct deadline *d)
+{
+    expire_peer(list_entry(d, struct peer, deadline), "left a message incomplete for too long");
 }
 
 /* ---- clients of the store, or of the relay ---- */
@@ -175,13 +141,6 @@ static void store_shell_run_turn(void *self)
 
 /* ---- life ---- */
 
-static void store_shell_start(void *self)
-{
-    struct store_shell *s = self;
-
-    server_open_timer(s->server, &s->deadline_timer, s);
-}
-
 static void store_shell_drain(void *self)
 {
     struct store_shell *s = self;
@@ -196,7 +155,6 @@ static void store_shell_stop(void *self)
 
     while (!list_is_empty(&s->peers))
         peer_close(list_entry(s->peers.next, struct peer, link));
-    server_close_handle(s->server, &s->deadline_timer);
 }
 
 static void free_store_shell(void *data)
@@ -225,7 +183,7 @@ int store_shell_add(struct server *server, const struct server_config *config)
     struct store_shell *s = calloc(1, sizeof(*s));
     const struct server_service service = {
         .self = s,
-        .start = store_shell_start,
+        .deadlines = {&s->greeting, &s->framing},
         .admit = peer_create,
         .make_room = peers_make_room,
         .run_turn = store_shell_run_turn,
@@ -248,8 +206,8 @@ int store_shell_add(struct server *server, const struct server_config *config)
     s->relay_wake = config->relay_wake;
     s->relay_data = config->relay_data;
     list_init(&s->peers);
-    list_init(&s->greeting);
-    list_init(&s->framing);
+    s->greeting.expire = on_greeting_late;
+    s->framing.expire = on_frame_late;
     list_init(&s->unused);
     list_init(&s->busy);
     server_add_service(server, &service);

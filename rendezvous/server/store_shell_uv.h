@@ -29,12 +29,10 @@ struct store_shell {
     struct list peers;
     struct input_shares input; /* held by incomplete messages */
     uint64_t output_bytes;     /* held by unread replies */
-    struct list greeting;      /* peers before the end of VALIDATE, oldest first */
-    struct list framing;       /* peers with an incomplete message, oldest first */
+    struct deadlines greeting; /* peers before the end of VALIDATE */
+    struct deadlines framing;  /* peers with an incomplete message */
     struct list unused;        /* peers after the greeting and before any request, the longest idle first */
     struct list busy;          /* peers with a request or a long message that goes on in a turn */
-    uv_timer_t deadline_timer;
-    uint64_t deadline_ms; /* time of the timer */
 };
 
 /* A client's connection. Under 1 KiB while idle: buffers exist only while bytes are pending.
@@ -45,12 +43,11 @@ struct peer {
     uv_poll_t poll;
     struct store_shell *shell;
     struct conn_owner owner;
-    struct list link;          /* in store_shell.peers */
-    struct list deadline_link; /* in store_shell.greeting or .framing */
+    struct list link;         /* in store_shell.peers */
+    struct deadline deadline; /* in store_shell.greeting or .framing */
     struct list busy_link;
     struct list unused_link;
     uint64_t greeted_ms;
-    uint64_t deadline_ms;
     size_t frame_mark; /* size of the incomplete message when the deadline was set */
     union {
         struct store_client here;
@@ -92,9 +89,6 @@ int store_shell_apply(struct peer *p, const uint8_t *raw, struct outbox *out, st
 
 /* Sends the end of a wait owed to p ahead of any reply. */
 void store_shell_settle(struct peer *p);
-
-/* Puts p at the end of the list with a deadline timeout_ms from now, later than all others in the list. */
-void store_shell_set_deadline(struct store_shell *s, struct peer *p, struct list *list, unsigned timeout_ms);
 
 /* After requests were executed: releases waiting clients, a bounded part now and the rest in the next turns of the loop,
  * between other clients' requests, as with all work left over. */
