@@ -83,11 +83,6 @@ static bool has_duplicate(ncclComm_t comm)
 int ncclCommGetAsyncError(ncclComm_t comm, int *error);
 int ncclCommAbort(ncclComm_t comm);
 int ncclCommRevoke(ncclComm_t comm, int flags);
-int ncclCommShrink(ncclComm_t comm, int *excluded, int n_excluded, ncclComm_t *ret, ncclConfig_t *config,
-                   int flags);
-int ncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId *id);
-int ncclCommGrow(ncclComm_t comm, int n_ranks, const ncclUniqueId *id, int rank, ncclComm_t *ret,
-                 ncclConfig_t *config);
 int ncclAllReduce(const void *from, void *to, size_t count, int type, int op, ncclComm_t comm,
                   cudaStream_t stream);
 const char *ncclGetErrorString(int result);
@@ -296,54 +291,6 @@ int ncclCommRevoke(ncclComm_t comm, int flags)
     }
     unlock();
     return refused ? INVALID_ARGUMENT : SUCCESS;
-}
-
-static int compare(const void *a, const void *b)
-{
-    return *(const int *)a - *(const int *)b;
-}
-
-/* The group that a parent's ranks meet in: the first one to come makes it. */
-static int child_of(struct fake_group *parent, int n_ranks)
-{
-    if (parent->child == 0)
-        parent->child = new_group(n_ranks);
-    return parent->child;
-}
-
-int ncclCommShrink(ncclComm_t comm, int *excluded, int n_excluded, ncclComm_t *ret, ncclConfig_t *config,
-                   int flags)
-{
-    int rank = comm->rank, n = comm->n_ranks - n_excluded;
-    qsort(excluded, (size_t)n_excluded, sizeof(*excluded), compare); /* in place, as the real one */
-    for (int i = 0; i < n_excluded; i++)
-        rank -= excluded[i] < comm->rank;
-    lock();
-    fake()->n_shrinks++;
-    int r = strikes(FAULT_SHRINK, comm->rank) ? SYSTEM_ERROR
-                                              : join(ret, child_of(comm->group, n), n, rank, config);
-    unlock();
-    return r;
-}
-
-int ncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId *id)
-{
-    lock();
-    *id = (ncclUniqueId){.group = child_of(comm->group, comm->n_ranks + 1)};
-    unlock();
-    return SUCCESS;
-}
-
-int ncclCommGrow(ncclComm_t comm, int n_ranks, const ncclUniqueId *id, int rank, ncclComm_t *ret,
-                 ncclConfig_t *config)
-{
-    lock();
-    int mine = comm ? comm->rank : rank;
-    int group = id ? id->group : child_of(comm->group, n_ranks);
-    fake()->n_grows++;
-    int r = strikes(FAULT_GROW, mine) ? SYSTEM_ERROR : join(ret, group, n_ranks, mine, config);
-    unlock();
-    return r;
 }
 
 /* ---- all-reduce ---- */

@@ -3,7 +3,7 @@
 /*
  * NCCL without GPUs: a shared object with the same symbols, whose ranks are processes that share one piece of
  * memory. It keeps NCCL's manners as far as we rely on them (calls that return at once, errors that come
- * later, a revoked communicator that can only be shrunk) and fails as the memory asks for.
+ * later, a revoked communicator that takes no call any more) and fails as the memory asks for.
  *
  * The test makes the memory before it forks and passes its file descriptor by FAKE_NCCL_FD, or a file of that
  * content by FAKE_NCCL_FILE.
@@ -26,20 +26,17 @@ enum fake_fault {
     FAULT_REDUCE_HANGS,   /* this rank never comes to an all-reduce */
     FAULT_ASYNC_ERROR,    /* the communicator reports an error once it is in use */
     FAULT_REVOKE,         /* revoking fails */
-    FAULT_SHRINK,
-    FAULT_GROW,
-    FAULT_ABORT_HANGS, /* aborting never returns */
-    FAULT_SLOW_ERROR,  /* asking for the error takes long once the communicator is in use */
-    FAULT_WRONG_SUM,   /* an all-reduce gives a wrong number */
-    FAULT_DEAF,        /* a collective that waits is released by nothing: its kernel hangs */
-    FAULT_CALL_HANGS,  /* the call of an all-reduce stays in progress, as one that connects to a dead peer */
+    FAULT_ABORT_HANGS,    /* aborting never returns */
+    FAULT_SLOW_ERROR,     /* asking for the error takes long once the communicator is in use */
+    FAULT_WRONG_SUM,      /* an all-reduce gives a wrong number */
+    FAULT_DEAF,           /* a collective that waits is released by nothing: its kernel hangs */
+    FAULT_CALL_HANGS, /* the call of an all-reduce stays in progress, as one that connects to a dead peer */
     FAULT_COUNT
 };
 
 struct fake_group {
     int n_ranks;
     int n_joined;
-    int child; /* the group that its ranks shrink or grow into; 0: none yet */
     bool joined[FAKE_RANKS];
     uint64_t host[FAKE_RANKS];   /* each rank's host, as NCCL knows hosts apart */
     int device[FAKE_RANKS];      /* each rank's device there */
@@ -59,7 +56,7 @@ struct fake_nccl {
     pthread_mutex_t lock; /* of what is below, and of n_faults_left */
     int n_groups;
     /* What happened, for the tests. */
-    int n_ids, n_aborts, n_revokes, n_shrinks, n_grows;
+    int n_ids, n_aborts, n_revokes;
     int n_waits_for_graphs;                /* aborts that had to wait for graphs with captured collectives */
     int n_calls_in_flight;                 /* all-reduces that FAULT_CALL_HANGS has struck */
     int n_wrong_devices;                   /* calls by threads with another device than the communicator's */

@@ -13,7 +13,7 @@
 
 #include "worker-runtime/crw.h"
 
-#define BACKEND_ABI 8u
+#define BACKEND_ABI 9u
 
 /* The symbol: const struct backend *crw_backend(void). */
 #define BACKEND_SYMBOL "crw_backend"
@@ -184,17 +184,6 @@ struct backend {
     int (*comm_check)(struct backend_comm *comm);
     /* NCCL's version and the speed that was measured when the ranks connected; "" for one rank. Valid as long as comm. */
     const char *(*comm_describe)(struct backend_comm *comm);
-    /*
-     * What is left of a communicator, failed or not, without the ranks of `excluded`; the others call it,
-     * each with the same list and options->name that is new. Ranks move up. On success comm is destroyed and *ret
-     * takes its place; options->rank and world_size are ignored.
-     */
-    int (*comm_shrink)(struct backend_comm *comm, const int *excluded, int n_excluded,
-                       const struct backend_comm_options *options, struct backend_comm **ret);
-    /* The same with more ranks: members pass their communicator and keep their ranks; joining ranks pass NULL and
-     * a rank behind them. All pass the old size. */
-    int (*comm_grow)(struct backend_comm *comm, int n_before, const struct backend_comm_options *options,
-                     struct backend_comm **ret);
 };
 
 typedef const struct backend *(*backend_function)(void);

@@ -4,16 +4,16 @@
  * Happy path: created, sums gradients on the trainer's stream, destroyed. Ways it fails: NCCL reports an error, or
  * failed_fd becomes readable because the group is over (a killed peer on the same host produces no error at all: only
  * the launcher sees it). From then on nothing is launched, and what was launched is broken off: revoked, and aborted
- * where that does not release it. Sums that were broken off are wrong, here and on every peer: taking a step needs the
- * agreement of all ranks that theirs were complete before any of them failed (device_os.c).
+ * where revoking does not release it. Sums that were broken off are wrong, here and on every peer: taking a step needs
+ * the agreement of all ranks that all sums were complete before any rank failed (device_os.c).
  *
- * Revoking raises NCCL's abort flag, waits for the kernels that run and lowers the flag again; it keeps a communicator
- * to shrink. A kernel that starts later is released by nothing. So a step that was launched a moment before gets some
- * time to come to its collective. If it hangs all the same, it and the communicator stay as they are until the process
- * ends: the trainer's state can be saved behind its back.
+ * Revoking raises NCCL's abort flag, waits for the kernels that run and lowers the flag again. A kernel that starts
+ * later is released by nothing. So a step launched a moment before gets some time to come to the collective. If the
+ * step hangs all the same, step and communicator stay until the process ends: the trainer's state can be saved
+ * meanwhile.
  *
- * Captured collectives refer to the communicator, so its graphs are destroyed before it is, always: abort would wait for
- * them, and behind a revoke it would free what they refer to, without waiting.
+ * Captured collectives refer to the communicator, so the graphs are always destroyed first: abort would wait for
+ * graphs, and behind a revoke abort would free memory of the graphs without waiting.
  */
 
 #include "worker-runtime/cuda/cuda_comm.h"
@@ -48,8 +48,8 @@ struct comm_error_text comm_error_text(const struct backend_comm *c, int result)
     return t;
 }
 
-/* Waits until a call that returned at once has finished, or failed_fd is readable because it never will: NCCL's result
- * then. Without a pause at first: every call is in progress when it returns, and most are done within microseconds. */
+/* Waits until a call that returned at once has finished, or failed_fd is readable because the call never will: NCCL's
+ * result then. Without a pause at first: every call is in progress when it returns, and most are done within microseconds. */
 static int settle(const struct backend_comm *c, int result, int timeout_ms, int failed_fd)
 {
     const int64_t began = (int64_t)now_ns(), deadline = began + timeout_ms * (int64_t)1000000;
@@ -71,7 +71,7 @@ static void release_nccl(struct backend_comm *c)
 {
     const bool had_graphs = c->guarded && cuda_trainer_forget_graphs(c->guarded);
     if (had_graphs)
-        comm_sleep_ms(GRAPHS_MS); /* CUDA runs their destructors, which are NCCL's, a moment later */
+        comm_sleep_ms(GRAPHS_MS); /* CUDA runs NCCL's destructors of graphs a moment later */
     if (!c->stuck)
         comm_release(&c->api, c->nccl, c->options.device);
     c->nccl = NULL;
@@ -88,7 +88,7 @@ static bool ends_within(const struct backend_comm *c, int ms)
     return true;
 }
 
-/* A call is in progress that does not end, as one that connects to a dead peer: NCCL's revoke leaves its job behind
+/* A call in progress does not end, for example a connection to a dead peer: NCCL's revoke leaves the call's job behind
  * dangling, and abort does not. Caller holds the lock. */
 static bool is_in_call(const struct backend_comm *c)
 {
@@ -107,14 +107,13 @@ static bool revoke_nccl(struct backend_comm *c)
     return true;
 }
 
-/* Releases kernels that wait for a peer: revokes, or aborts where the library cannot, and what comes after begins
- * afresh. Caller holds the lock. */
+/* Releases kernels that wait for a peer: revokes, or aborts where the library cannot. Caller holds the lock. */
 static void break_off(struct backend_comm *c)
 {
     if (c->broken_off)
         return;
     c->broken_off = true;
-    (void)ends_within(c, ARRIVE_MS); /* mostly not: it comes to its collective and waits there */
+    (void)ends_within(c, ARRIVE_MS); /* mostly not: the step comes to the collective and waits there */
     if (!revoke_nccl(c))
         release_nccl(c);
 }
@@ -132,7 +131,7 @@ static void close_down(struct backend_comm *c, int result, const char *what, con
 static void *watch_main(void *data)
 {
     struct backend_comm *c = data;
-    if (c->world_size > 1)
+    if (c->options.world_size > 1)
         (void)cudaSetDevice(c->options.device); /* else NCCL's calls here make a context on device 0 */
     while (!atomic_load(&c->stop)) {
         int error = NCCL_SUCCESS;
@@ -155,7 +154,7 @@ static void stop_watching(struct backend_comm *c)
     if (!c->watching)
         return;
     atomic_store(&c->stop, true);
-    (void)pthread_join(c->watcher, NULL); /* it is ours and not joined yet */
+    (void)pthread_join(c->watcher, NULL); /* not joined yet */
     c->watching = false;
 }
 
@@ -200,7 +199,6 @@ static void discard_comm(struct backend_comm *c)
         (void)cudaFree(c->probe);
         (void)cudaFreeHost(c->host_probe);
     }
-    nccl_api_close(&c->api);
     (void)pthread_mutex_destroy(&c->lock);
     free((char *)(uintptr_t)c->options.name);
     free((char *)(uintptr_t)c->options.library);
@@ -214,39 +212,34 @@ static int begin_watching(struct backend_comm *c)
     return error ? crw_fail_errno(-error, "cannot watch a communicator") : 0;
 }
 
-static int check_comm_options(const struct backend_comm_options *o, int rank, int world_size)
+static int check_comm_options(const struct backend_comm_options *o)
 {
-    if (world_size < 1 || rank < 0 || rank >= world_size || o->n_attempts < 1 || o->timeout_ms < 1)
-        return crw_fail(CRW_E_ARGUMENT, "a communicator for rank %d of %d, %d attempts of %d ms", rank,
-                        world_size, o->n_attempts, o->timeout_ms);
+    if (o->world_size < 1 || o->rank < 0 || o->rank >= o->world_size || o->n_attempts < 1 ||
+        o->timeout_ms < 1)
+        return crw_fail(CRW_E_ARGUMENT, "a communicator for rank %d of %d, %d attempts of %d ms", o->rank,
+                        o->world_size, o->n_attempts, o->timeout_ms);
     return 0;
 }
 
 /* A communicator of one needs no NCCL at all. */
-static int connect_nccl(struct backend_comm *c, const struct comm_start *start)
+static int connect_nccl(struct backend_comm *c)
 {
-    if (c->world_size == 1)
+    if (c->options.world_size == 1)
         return 0;
     int r = nccl_api_open(c->options.library, &c->api);
     if (r)
         return r;
     if (c->options.shared_gpu && c->api.version < NCCL_VERSION_SHARED_GPU)
         nccl_name_own_host();
-    /* What the library is too old for begins afresh. */
-    struct comm_start possible = *start;
-    const bool grown = start->origin == COMM_GROWN, shrunk = start->origin == COMM_SHRUNK;
-    if ((shrunk && (!c->api.comm_shrink || !start->parent)) || (grown && !c->api.comm_grow))
-        possible.origin = COMM_FRESH;
     cudaError_t made = make_probe(c);
     if (made != cudaSuccess)
         return cuda_fail(made, "cannot use the device for communication");
-    return comm_start(c, &possible);
+    return comm_start(c);
 }
 
-static int make_comm(const struct backend_comm_options *options, int rank, int world_size,
-                     const struct comm_start *start, struct backend_comm **ret)
+int cuda_comm_create(const struct backend_comm_options *options, struct backend_comm **ret)
 {
-    int r = check_comm_options(options, rank, world_size);
+    int r = check_comm_options(options);
     if (r)
         return r;
     struct backend_comm *c = calloc(1, sizeof(*c));
@@ -255,13 +248,11 @@ static int make_comm(const struct backend_comm_options *options, int rank, int w
     c->options = *options;
     c->options.name = strdup(options->name);
     c->options.library = options->library ? strdup(options->library) : NULL;
-    c->rank = rank;
-    c->world_size = world_size;
     (void)pthread_mutex_init(&c->lock, NULL); /* cannot fail with default attributes */
     if (!c->options.name || (options->library && !c->options.library))
         r = crw_fail_errno(-ENOMEM, "cannot make a communicator");
     if (r == 0)
-        r = connect_nccl(c, start);
+        r = connect_nccl(c);
     if (r == 0)
         r = begin_watching(c);
     if (r) {
@@ -270,12 +261,6 @@ static int make_comm(const struct backend_comm_options *options, int rank, int w
     }
     *ret = c;
     return 0;
-}
-
-int cuda_comm_create(const struct backend_comm_options *options, struct backend_comm **ret)
-{
-    return make_comm(options, options->rank, options->world_size, &(struct comm_start){.origin = COMM_FRESH},
-                     ret);
 }
 
 void cuda_comm_destroy(struct backend_comm *c)
@@ -292,7 +277,8 @@ void cuda_comm_destroy(struct backend_comm *c)
 
 static int fail_reduce(const struct backend_comm *c)
 {
-    return crw_fail(c->result, "rank %d cannot sum gradients (%s): %s", c->rank, c->options.name, c->why);
+    return crw_fail(c->result, "rank %d cannot sum gradients (%s): %s", c->options.rank, c->options.name,
+                    c->why);
 }
 
 /* reducer->enter: keeps the lock on success. */
@@ -320,7 +306,7 @@ static void reduce_leave(void *comm)
 static int reduce_sum(void *comm, float *values, size_t count, void *stream)
 {
     struct backend_comm *c = comm;
-    if (c->world_size == 1)
+    if (c->options.world_size == 1)
         return 0;
     if (atomic_load(&c->failed))
         return fail_reduce(c);
@@ -328,7 +314,7 @@ static int reduce_sum(void *comm, float *values, size_t count, void *stream)
                         c->options.timeout_ms, c->options.failed_fd);
     if (result == NCCL_SUCCESS)
         return 0;
-    if (comm_fd_failed(c->options.failed_fd)) /* what the call waits for is gone */
+    if (comm_fd_failed(c->options.failed_fd)) /* the awaited peer is gone */
         close_down(c, CRW_E_PEER, "the group is over", "");
     else
         close_down(c, -EIO, "NCCL refused an all-reduce", comm_error_text(c, result).text);
@@ -337,8 +323,11 @@ static int reduce_sum(void *comm, float *values, size_t count, void *stream)
 
 void cuda_comm_reducer(struct backend_comm *c, struct backend_reducer *ret)
 {
-    *ret = (struct backend_reducer){
-        .enter = reduce_enter, .sum = reduce_sum, .leave = reduce_leave, .data = c, .n_ranks = c->world_size};
+    *ret = (struct backend_reducer){.enter = reduce_enter,
+                                    .sum = reduce_sum,
+                                    .leave = reduce_leave,
+                                    .data = c,
+                                    .n_ranks = c->options.world_size};
 }
 
 void cuda_comm_guard(struct backend_comm *c, struct backend_trainer *trainer)
@@ -353,12 +342,12 @@ void cuda_comm_guard(struct backend_comm *c, struct backend_trainer *trainer)
 const char *cuda_comm_describe(struct backend_comm *c)
 {
     const int v = c->api.version;
-    if (c->world_size == 1)
+    if (c->options.world_size == 1)
         return "";
     (void)snprintf(c->description, sizeof(c->description),
                    "NCCL %d.%d.%d; an all-reduce of %d MiB over %d GPUs moves %.3g GB/s", v / 10000,
-                   v / 100 % 100, v % 100, (int)(COMM_PROBE_FLOATS * sizeof(float) >> 20), c->world_size,
-                   1e-9 * c->bus_bytes_per_s);
+                   v / 100 % 100, v % 100, (int)(COMM_PROBE_FLOATS * sizeof(float) >> 20),
+                   c->options.world_size, 1e-9 * c->bus_bytes_per_s);
     return c->description;
 }
 
@@ -366,55 +355,6 @@ int cuda_comm_check(struct backend_comm *c)
 {
     if (!atomic_load(&c->failed))
         return 0;
-    return crw_fail(c->result, "the communicator of rank %d (%s) is over: %s", c->rank, c->options.name,
-                    c->why);
-}
-
-/* ---- other sizes ---- */
-
-/* This rank among those that are not excluded; -1: it is excluded itself, or the list is nonsense. */
-static int rank_among_rest(const struct backend_comm *c, const int *excluded, int n_excluded)
-{
-    int rank = c->rank;
-    for (int i = 0; i < n_excluded; i++) {
-        if (excluded[i] < 0 || excluded[i] >= c->world_size || excluded[i] == c->rank)
-            return -1;
-        rank -= excluded[i] < c->rank;
-    }
-    return rank;
-}
-
-int cuda_comm_shrink(struct backend_comm *c, const int *excluded, int n_excluded,
-                     const struct backend_comm_options *options, struct backend_comm **ret)
-{
-    const int rank = rank_among_rest(c, excluded, n_excluded);
-    if (rank < 0 || n_excluded < 1)
-        return crw_fail(CRW_E_ARGUMENT, "rank %d of %d cannot go on without the %d ranks named", c->rank,
-                        c->world_size, n_excluded);
-    stop_watching(c);
-    const struct comm_start start = {
-        .origin = COMM_SHRUNK, .parent = c->nccl, .excluded = excluded, .n_excluded = n_excluded};
-    int r = make_comm(options, rank, c->world_size - n_excluded, &start, ret);
-    if (r == 0)
-        cuda_comm_destroy(c);
-    return r;
-}
-
-int cuda_comm_grow(struct backend_comm *c, int n_before, const struct backend_comm_options *options,
-                   struct backend_comm **ret)
-{
-    const int rank = c ? c->rank : options->rank;
-    if (options->world_size <= n_before || (c ? n_before != c->world_size : rank < n_before))
-        return crw_fail(CRW_E_ARGUMENT, "rank %d cannot grow a group of %d to %d", rank, n_before,
-                        options->world_size);
-    if (c)
-        stop_watching(c);
-    /* A communicator of one has no parent in NCCL to grow from; every rank knows n_before, so all begin
-     * afresh. */
-    const struct comm_start start = {.origin = n_before == 1 ? COMM_FRESH : COMM_GROWN,
-                                     .parent = c ? c->nccl : NULL};
-    int r = make_comm(options, rank, options->world_size, &start, ret);
-    if (r == 0 && c)
-        cuda_comm_destroy(c);
-    return r;
+    return crw_fail(c->result, "the communicator of rank %d (%s) is over: %s", c->options.rank,
+                    c->options.name, c->why);
 }

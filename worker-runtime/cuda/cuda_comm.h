@@ -15,18 +15,9 @@
 /* 4 MiB: enough for the algorithm, the channels and the direct transfers that gradients take. */
 enum { COMM_PROBE_FLOATS = 1 << 20 };
 
-/* How the first attempt gets its communicator; all later ones are fresh. */
-enum comm_origin {
-    COMM_FRESH,
-    COMM_SHRUNK, /* from a parent, without the excluded */
-    COMM_GROWN,  /* from a parent, or, for a rank that joins, into one */
-    COMM_ORIGIN_COUNT
-};
-
 struct backend_comm {
     struct backend_comm_options options; /* name and library are ours */
     struct nccl_api api;
-    int rank, world_size;
     nccl_comm nccl; /* NULL: alone, or broken off */
 
     /* The probe: two all-reduces of COMM_PROBE_FLOATS each, the second timed. */
@@ -51,16 +42,8 @@ struct backend_comm {
     struct backend_trainer *guarded;
 };
 
-/* What comm_start() begins from. */
-struct comm_start {
-    enum comm_origin origin;
-    nccl_comm parent; /* stays the caller's; NULL on a rank that joins */
-    const int *excluded;
-    int n_excluded;
-};
-
 /* Runs the machine to its end. 0, or a sentence and nothing left. */
-int comm_start(struct backend_comm *c, const struct comm_start *start);
+int comm_start(struct backend_comm *c);
 
 /* Ends an NCCL communicator whatever state it is in; gives up waiting for that after a while (the library can
  * hang in it; the process must then end). No graph may hold its collectives any more: NCCL waits for such a graph, or
@@ -81,7 +64,3 @@ void cuda_comm_reducer(struct backend_comm *c, struct backend_reducer *ret);
 void cuda_comm_guard(struct backend_comm *c, struct backend_trainer *trainer);
 int cuda_comm_check(struct backend_comm *c);
 const char *cuda_comm_describe(struct backend_comm *c);
-int cuda_comm_shrink(struct backend_comm *c, const int *excluded, int n_excluded,
-                     const struct backend_comm_options *options, struct backend_comm **ret);
-int cuda_comm_grow(struct backend_comm *c, int n_before, const struct backend_comm_options *options,
-                   struct backend_comm **ret);

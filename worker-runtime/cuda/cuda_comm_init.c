@@ -50,10 +50,6 @@ static enum comm_action begin_comm_attempt(struct comm_init *m, const struct com
     if (m->state == COMM_FAILED)
         return COMM_GIVE_UP;
     m->deadline_ns = e->now_ns + m->timeout_ns;
-    if (m->first_has_id && m->attempt == 0) {
-        m->state = COMM_INITIALISING;
-        return COMM_INIT;
-    }
     m->state = COMM_NEEDS_ID;
     return m->rank == 0 ? COMM_MAKE_ID : COMM_FETCH_ID;
 }

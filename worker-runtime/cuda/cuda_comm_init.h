@@ -74,7 +74,6 @@ struct comm_init {
     int rank, world_size;
     int n_attempts_max;
     int64_t timeout_ns;
-    bool first_has_id; /* the first attempt is by another way and needs no id from rank 0 */
 
     enum comm_state state;
     int attempt; /* from 0 */

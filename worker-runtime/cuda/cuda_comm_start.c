@@ -24,7 +24,6 @@ enum { POLL_MS = 1, FETCH_MS = 50, VOTES_MS = 20, RELEASE_MS = 2000, MISSING_MAX
 
 struct comm_run {
     struct backend_comm *c;
-    const struct comm_start *start;
     struct comm_init machine;
     struct nccl_id id;
     int64_t votes_due_ns;
@@ -107,11 +106,6 @@ static bool arrive(const struct comm_run *r)
 
 /* ---- actions ---- */
 
-static bool is_first_attempt(const struct comm_run *r)
-{
-    return r->machine.attempt == 0;
-}
-
 static enum comm_event_kind judge(struct comm_run *r, int nccl_result, enum comm_event_kind success)
 {
     if (nccl_result == NCCL_SUCCESS)
@@ -125,11 +119,8 @@ static enum comm_event_kind judge(struct comm_run *r, int nccl_result, enum comm
 static enum comm_event_kind make_id(struct comm_run *r)
 {
     const struct backend_store *store = &r->c->options.store;
-    const struct nccl_api *api = &r->c->api;
-    const bool of_parent = is_first_attempt(r) && r->start->origin == COMM_GROWN;
-    int result = of_parent ? api->comm_unique_id(r->start->parent, &r->id) : api->get_unique_id(&r->id);
     char key[256];
-    if (judge(r, result, COMM_EVENT_DONE) != COMM_EVENT_DONE)
+    if (judge(r, r->c->api.get_unique_id(&r->id), COMM_EVENT_DONE) != COMM_EVENT_DONE)
         return COMM_EVENT_ERROR;
     key_of(r, r->machine.attempt, "id", key);
     return store->set(store->data, key, &r->id, sizeof(r->id)) == 0 ? COMM_EVENT_ID : COMM_EVENT_OVER;
@@ -152,33 +143,12 @@ static enum comm_event_kind fetch_id(struct comm_run *r)
     return usable ? COMM_EVENT_ID : COMM_EVENT_OVER;
 }
 
-static int shrink_nccl(struct comm_run *r, struct nccl_config *config)
-{
-    int *excluded = calloc((size_t)r->start->n_excluded, sizeof(*excluded)); /* NCCL sorts it where it lies */
-    if (!excluded)
-        return NCCL_INVALID_USAGE;
-    memcpy(excluded, r->start->excluded, (size_t)r->start->n_excluded * sizeof(*excluded));
-    int result =
-        r->c->api.comm_shrink(r->start->parent, excluded, r->start->n_excluded, &r->c->nccl, config, 0);
-    free(excluded);
-    return result;
-}
-
 static enum comm_event_kind init_nccl(struct comm_run *r)
 {
     struct backend_comm *c = r->c;
     struct nccl_config config = nccl_config_nonblocking();
-    const enum comm_origin origin = is_first_attempt(r) ? r->start->origin : COMM_FRESH;
-    const bool has_id = r->start->parent && c->rank > 0;
-    int result;
-    if (origin == COMM_SHRUNK)
-        result = shrink_nccl(r, &config);
-    else if (origin == COMM_GROWN)
-        result = c->api.comm_grow(r->start->parent, c->world_size, has_id ? NULL : &r->id,
-                                  r->start->parent ? -1 : c->rank, &c->nccl, &config);
-    else
-        result = c->api.comm_init(&c->nccl, c->world_size, r->id, c->rank, &config);
-    return judge(r, result, COMM_EVENT_BUSY);
+    return judge(r, c->api.comm_init(&c->nccl, c->options.world_size, r->id, c->options.rank, &config),
+                 COMM_EVENT_BUSY);
 }
 
 /* Small whole numbers: their sum over ranks is exact in any order. */
@@ -193,13 +163,13 @@ static bool check_probe(struct comm_run *r)
     struct backend_comm *c = r->c;
     const float *sums = c->host_probe + COMM_PROBE_FLOATS;
     float ms = 0, factor = 0;
-    for (int rank = 0; rank < c->world_size; rank++)
+    for (int rank = 0; rank < c->options.world_size; rank++)
         factor += probe_value(rank, 0);
     for (size_t i = 0; !r->wrong && i < COMM_PROBE_FLOATS; i++)
         r->wrong = sums[i] != factor * (float)(i % 64 + 1);
     if (cudaEventElapsedTime(&ms, c->probe_began, c->probe_ended) == cudaSuccess && ms > 0)
-        c->bus_bytes_per_s =
-            2.0 * (c->world_size - 1) / c->world_size * COMM_PROBE_FLOATS * sizeof(float) / (1e-3 * ms);
+        c->bus_bytes_per_s = 2.0 * (c->options.world_size - 1) / c->options.world_size * COMM_PROBE_FLOATS *
+                             sizeof(float) / (1e-3 * ms);
     return !r->wrong;
 }
 
@@ -281,7 +251,7 @@ static enum comm_event_kind queue_probe(struct comm_run *r)
     enum comm_event_kind kind = COMM_EVENT_BUSY;
     cudaError_t e = cudaSuccess;
     for (size_t i = 0; i < COMM_PROBE_FLOATS; i++)
-        c->host_probe[i] = probe_value(c->rank, i);
+        c->host_probe[i] = probe_value(c->options.rank, i);
     for (int turn = 0; kind == COMM_EVENT_BUSY && e == cudaSuccess && turn < 2; turn++) {
         e = cudaMemcpyAsync(c->probe, c->host_probe, n_bytes, cudaMemcpyHostToDevice, c->stream);
         if (e == cudaSuccess)
@@ -384,21 +354,16 @@ static int fail_start(const struct comm_run *r)
                     r->nccl_error ? comm_error_text(r->c, r->nccl_error).text : "");
 }
 
-int comm_start(struct backend_comm *c, const struct comm_start *start)
+int comm_start(struct backend_comm *c)
 {
-    /* Members need no id to grow by, except that rank 0 passes it to the joining ranks. */
-    const bool has_id =
-        start->origin == COMM_SHRUNK || (start->origin == COMM_GROWN && start->parent && c->rank > 0);
     struct comm_run r = {
         .c = c,
-        .start = start,
         .machine =
             {
-                .rank = c->rank,
-                .world_size = c->world_size,
+                .rank = c->options.rank,
+                .world_size = c->options.world_size,
                 .n_attempts_max = c->options.n_attempts,
                 .timeout_ns = c->options.timeout_ms * (int64_t)1000000,
-                .first_has_id = has_id,
             },
     };
     struct comm_event e = {.kind = arrive(&r) ? COMM_EVENT_BEGIN : COMM_EVENT_OVER,

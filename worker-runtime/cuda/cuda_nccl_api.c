@@ -66,13 +66,8 @@ static bool find_needed(struct nccl_api *api)
 /* What a version introduced is used from that version on, even if an earlier one has the symbol. */
 static void find_tiers(struct nccl_api *api)
 {
-    if (api->version >= NCCL_VERSION_SHRINK)
-        (void)find_call(api->library, "ncclCommShrink", &api->comm_shrink);
     if (api->version >= NCCL_VERSION_REVOKE)
         (void)find_call(api->library, "ncclCommRevoke", &api->comm_revoke);
-    if (api->version >= NCCL_VERSION_GROW &&
-        find_call(api->library, "ncclCommGetUniqueId", &api->comm_unique_id))
-        (void)find_call(api->library, "ncclCommGrow", &api->comm_grow);
 }
 
 static const struct library_place nccl_place = {
@@ -98,9 +93,4 @@ int nccl_api_open(const char *path, struct nccl_api *ret)
     find_tiers(&api);
     *ret = api;
     return 0;
-}
-
-void nccl_api_close(struct nccl_api *api)
-{
-    *api = (struct nccl_api){0};
 }

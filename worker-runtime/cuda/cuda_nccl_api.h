@@ -23,14 +23,12 @@ enum nccl_result {
     NCCL_IN_PROGRESS = 7,
 };
 
-enum { NCCL_FLOAT32 = 7, NCCL_SUM = 0, NCCL_SHRINK_ABORT = 1, NCCL_ID_BYTES = 128 };
+enum { NCCL_FLOAT32 = 7, NCCL_SUM = 0, NCCL_ID_BYTES = 128 };
 
 /* major * 10000 + minor * 100 + patch */
 enum {
     NCCL_VERSION_MIN = 21801,
-    NCCL_VERSION_SHRINK = 22703,
     NCCL_VERSION_REVOKE = 22807,
-    NCCL_VERSION_GROW = 22902,
     NCCL_VERSION_SHARED_GPU = 23003,
 };
 
@@ -68,17 +66,9 @@ struct nccl_api {
                       cudaStream_t stream);
     const char *(*error_string)(int result);
     const char *(*last_error)(nccl_comm comm);
-    /* NULL where the library is too old: */
-    int (*comm_revoke)(nccl_comm comm, int flags);
-    int (*comm_shrink)(nccl_comm comm, int *excluded, int n_excluded, nccl_comm *comm_new,
-                       struct nccl_config *config, int flags);
-    int (*comm_unique_id)(nccl_comm comm, struct nccl_id *id);
-    int (*comm_grow)(nccl_comm comm, int n_ranks, const struct nccl_id *id, int rank, nccl_comm *comm_new,
-                     struct nccl_config *config);
+    int (*comm_revoke)(nccl_comm comm, int flags); /* NULL where the library is too old */
 };
 
 /* path NULL: libnccl.so.2 where the loader finds it. CRW_E_NOT_FOUND, CRW_E_MISMATCH (too old, or no NCCL).
  */
 int nccl_api_open(const char *path, struct nccl_api *ret);
-/* The zeroed struct is fine. The library itself stays: threads of its own may still be in it. */
-void nccl_api_close(struct nccl_api *api);

@@ -98,8 +98,6 @@ static const struct backend cuda_backend = {
     .comm_guard = cuda_comm_guard,
     .comm_check = cuda_comm_check,
     .comm_describe = cuda_comm_describe,
-    .comm_shrink = cuda_comm_shrink,
-    .comm_grow = cuda_comm_grow,
 };
 
 /* The symbol that libcrw looks for. */

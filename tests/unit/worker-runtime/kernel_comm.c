@@ -29,7 +29,7 @@
 
 enum { WORLD = 3, BATCH = 4, N_ITEMS = 64, N_FEATURES = 20, TIMEOUT_MS = 20000, N_ENTRIES = 256, KILLED = 2 };
 
-static const int everything = 23203, no_revoke = 22703, no_shrink = 21801;
+static const int everything = 23203, no_revoke = 22703;
 
 const struct backend *crw_backend(void);
 
@@ -547,10 +547,10 @@ static void survive(int rank)
     leave(&t);
     CHECK(crw_model_crc32c(t.model) == before);
 
-    struct backend_comm_options options = comm_options("second", 0, 0);
-    options.device = rank;
+    crw_backend()->comm_destroy(comm);
+    struct backend_comm_options options = comm_options("second", rank, WORLD - 1);
     options.failed_fd = -1; /* of the next generation */
-    CHECK(crw_backend()->comm_shrink(comm, (int[]){KILLED}, 1, &options, &smaller) == 0);
+    CHECK(crw_backend()->comm_create(&options, &smaller) == 0);
     train_in(&t, smaller, rank);
     for (int s = 0; s < 2; s++)
         CHECK(step(&t));
@@ -571,27 +571,13 @@ static void a_killed_rank_costs_one_step(void **state)
 {
     survives_in(everything, FAULT_NONE, FAKE_NONE);
     assert_int_equal(fake->n_revokes, 2);
-    assert_int_equal(fake->n_shrinks, 2);
-    assert_int_equal(fake->n_ids, 1);
-}
-
-/* What the library lacks is done by aborting and connecting afresh. */
-static void older_libraries_begin_afresh(void **state)
-{
-    static const int *const versions[] = {&no_revoke, &no_shrink};
-    for (size_t i = 0; i < ARRAY_SIZE(versions); i++) {
-        survives_in(*versions[i], FAULT_NONE, FAKE_NONE);
-        assert_int_equal(fake->n_revokes, 0);
-        assert_int_equal(fake->n_shrinks, 0);
-        assert_int_equal(fake->n_ids, 2);
-    }
-}
-
-/* A shrink that fails on one rank is voted down and replaced by a fresh communicator. */
-static void a_failed_shrink_begins_afresh(void **state)
-{
-    survives_in(everything, FAULT_SHRINK, 1);
     assert_int_equal(fake->n_ids, 2);
+}
+
+static void an_older_library_aborts(void **state)
+{
+    survives_in(no_revoke, FAULT_NONE, FAKE_NONE);
+    assert_int_equal(fake->n_revokes, 0);
 }
 
 /* One rank has aborted and one has revoked: they find together again. */
@@ -751,44 +737,6 @@ static void a_silent_hang_ends_with_the_deadline(void **state)
     run(2, hang, 0);
 }
 
-/* ---- growing ---- */
-
-static void grow(int rank)
-{
-    struct training t = {.model = new_model()};
-    struct backend_comm *comm = NULL, *larger;
-    if (rank < WORLD - 1)
-        CHECK(create("small", rank, WORLD - 1, &comm) == 0);
-    struct backend_comm_options options = comm_options("large", rank, WORLD);
-    CHECK(crw_backend()->comm_grow(comm, WORLD - 1, &options, &larger) == 0);
-    train_in(&t, larger, rank);
-    for (int s = 0; s < 3; s++)
-        CHECK(step(&t));
-    finish(&t, rank);
-}
-
-static void grows(void **state)
-{
-    static const struct {
-        int version;
-        enum fake_fault fault;
-        int fault_rank, n_grows, n_ids;
-    } cases[] = {
-        {23203, FAULT_NONE, FAKE_NONE, 3, 1}, /* one id of NCCL's own, one of the communicator's */
-        {21801, FAULT_NONE, FAKE_NONE, 0, 2},
-        {23203, FAULT_GROW, 0, 3, 2},
-        {23203, FAULT_GROW, 2, 3, 2},
-    };
-    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-        begin(cases[i].version, cases[i].fault, cases[i].fault_rank, 1);
-        run(WORLD, grow, 0);
-        assert_same_parameters(WORLD, FAKE_NONE);
-        assert_int_equal(fake->n_ids, cases[i].n_ids);
-        if (cases[i].fault == FAULT_NONE)
-            assert_int_equal(fake->n_grows, cases[i].n_grows);
-    }
-}
-
 /* ---- the library ---- */
 
 static void refuse_libraries(int rank)
@@ -844,8 +792,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(says_who_is_missing),
         cmocka_unit_test(connecting_ends_with_the_group),
         cmocka_unit_test(a_killed_rank_costs_one_step),
-        cmocka_unit_test(older_libraries_begin_afresh),
-        cmocka_unit_test(a_failed_shrink_begins_afresh),
+        cmocka_unit_test(an_older_library_aborts),
         cmocka_unit_test(a_failed_revoke_aborts),
         cmocka_unit_test(a_hanging_abort_is_left_behind),
         cmocka_unit_test(errors_in_use_drop_the_step),
@@ -853,7 +800,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(graphs_go_before_their_communicator),
         cmocka_unit_test(a_call_in_progress_is_not_revoked),
         cmocka_unit_test(a_silent_hang_ends_with_the_deadline),
-        cmocka_unit_test(grows),
         cmocka_unit_test(refuses_libraries),
     };
     char fd_text[16];
