@@ -31,7 +31,6 @@
 #include "launcher/util/log_os.h"
 #include "launcher/rdzv/session_uv.h"
 #include "launcher/rdzv/node_store_uv.h"
-#include "launcher/rdzv/store_proof_uv.h"
 #include "launcher/rdzv/waiting_line.h"
 #include "launcher/report/job_result.h"
 #include "launcher/rdzv/worker_store_uv.h"
@@ -61,7 +60,7 @@ struct membership {
     struct key_agreement *agreement; /* gets it from there; before the session */
     struct server *store;            /* of the next generation */
     struct death_notice death_notice;
-    struct store_proof *proof;     /* to the store of the present generation */
+    struct probe *proof;           /* that this node has the key, to the same store */
     struct node_store *node_store; /* of the workers here, which forwards to the rendezvous */
     uint16_t node_store_port;
     uint32_t key_space; /* of node_store */
@@ -142,7 +141,7 @@ static void stop_probe(struct membership *n)
 {
     probe_stop(n->probe);
     n->probe = NULL;
-    store_proof_stop(n->proof);
+    probe_stop(n->proof);
     n->proof = NULL;
 }
 
@@ -295,7 +294,7 @@ static void on_proof_failed(void *data, const char *why)
 {
     struct membership *n = data;
 
-    store_proof_stop(n->proof);
+    probe_stop(n->proof);
     n->proof = NULL;
     log_line(
         "the worker store of this generation at %s does not accept this node (%s), so its workers are refused there; "
@@ -303,35 +302,28 @@ static void on_proof_failed(void *data, const char *why)
         n->probed, why);
 }
 
-/* A store of a job with a secret accepts workers only from where an agent has proved the key. */
-static void prove_to_store(struct membership *n, const struct rank_assignment *assignment)
+/*
+ * Workers wait silently for minutes when they cannot reach their store, and the store of a job with a secret accepts workers only
+ * from where an agent has proved the key. A probe that cannot begin is left out: then the time-out of the workers reports it.
+ */
+static void probe_store(struct membership *n, const struct rank_assignment *assignment)
 {
-    struct store_proof_config config = {.loop = n->host.loop,
-                                        .host = assignment->master_addr,
-                                        .port = assignment->master_port,
-                                        .on_failed = on_proof_failed,
-                                        .data = n};
+    struct probe_config config = {.loop = n->host.loop,
+                                  .host = assignment->master_addr,
+                                  .port = assignment->master_port,
+                                  .on_failed = on_store_unreachable,
+                                  .data = n};
 
+    format_host_port(n->probed, assignment->master_addr, assignment->master_port);
+    if (assignment->group_rank != 0)
+        (void)probe_start(&n->probe, &config);
     if (!n->host.keys)
         return;
     config.tls = n->host.keys->store;
-    int r = store_proof_start(&n->proof, &config);
+    config.on_failed = on_proof_failed;
+    int r = probe_start(&n->proof, &config);
     if (r < 0)
         log_line("cannot prove this node's key to the worker store at %s: %s", n->probed, strerror(-r));
-}
-
-/* Workers wait silently for minutes when they cannot reach their store. */
-static void probe_store(struct membership *n, const struct rank_assignment *assignment)
-{
-    const struct probe_config config = {.loop = n->host.loop,
-                                        .host = assignment->master_addr,
-                                        .port = assignment->master_port,
-                                        .on_unreachable = on_store_unreachable,
-                                        .data = n};
-
-    format_host_port(n->probed, assignment->master_addr, assignment->master_port);
-    if (assignment->group_rank != 0 && probe_start(&n->probe, &config) != 0)
-        n->probe = NULL; /* then the time-out of the workers reports it */
 }
 
 static bool uses_rendezvous_keys(const struct membership *n)
@@ -458,10 +450,8 @@ static void start_generation_here(struct membership *n, const struct session_vie
     }
     n->host.on_cause(n->host.data, &view->cause);
     stop_probe(n);
-    if (!uses_rendezvous_keys(n)) {
+    if (!uses_rendezvous_keys(n))
         probe_store(n, &view->place);
-        prove_to_store(n, &view->place);
-    }
     struct rank_assignment place = view->place;
     place.instance = view->instance;
     if (start_node_store(n, view, &place) < 0) {

@@ -1,4 +1,4 @@
-/* Connected: done, without a callback. Refused, or no answer: again, until the time is up. */
+/* Connected, or the key proved: done, without a callback. Refused, or no answer: again, until the time is up. */
 
 #include "launcher/rdzv/probe_uv.h"
 
@@ -10,7 +10,7 @@
 
 #include "launcher/rdzv/tcp_client_uv.h"
 
-enum { DELAY_MS = 1000, REDIAL_MS = 250, TIMEOUT_MS = 4000 };
+enum { DELAY_MS = 1000, REDIAL_MS = 200, TIMEOUT_MS = 4000, PROOF_TIMEOUT_MS = 20000 };
 
 struct probe {
     struct probe_config config;
@@ -43,7 +43,7 @@ static void on_probe_timer(uv_timer_t *timer)
         (void)snprintf(p->why, sizeof(p->why), "the name cannot be looked up: %s",
                        tcp_client_trouble(p->client)); /* truncated if long */
     close_client(p);
-    p->config.on_unreachable(p->config.data, p->why);
+    p->config.on_failed(p->config.data, p->why);
 }
 
 static void start_probe_timer(struct probe *p, uint64_t ms)
@@ -51,17 +51,29 @@ static void start_probe_timer(struct probe *p, uint64_t ms)
     (void)uv_timer_start(&p->timer, on_probe_timer, ms, 0); /* fails only without a callback */
 }
 
-static void on_probe_connected(void *data)
+static void end_probe(struct probe *p)
 {
-    struct probe *p = data;
-
     (void)uv_timer_stop(&p->timer); /* cannot fail on a timer that exists */
     close_client(p);
 }
 
+/* With a key the store has proved the key to us now. Whether it has seen our proof is known by its notice that nothing follows. */
+static void on_probe_connected(void *data)
+{
+    struct probe *p = data;
+
+    if (!p->config.tls)
+        end_probe(p);
+}
+
+static void on_probe_finished(void *data)
+{
+    end_probe(data);
+}
+
 static void on_probe_bytes(void *data, const uint8_t *bytes, size_t n)
 {
-    /* The probe sends no request. */
+    /* The probe sends no request, and a store sends nothing behind a proof. */
 }
 
 static void on_probe_lost(void *data, const char *why)
@@ -79,7 +91,9 @@ static void probe_dial(struct probe *p)
                                              .host = p->host,
                                              .port = p->config.port,
                                              .turn = p->n_dials++,
+                                             .tls = p->config.tls,
                                              .on_connected = on_probe_connected,
+                                             .on_finished = on_probe_finished,
                                              .on_bytes = on_probe_bytes,
                                              .on_lost = on_probe_lost,
                                              .data = p};
@@ -117,10 +131,10 @@ int probe_start(struct probe **ret, const struct probe_config *config)
     p->config.host = NULL;
     (void)snprintf(p->host, sizeof(p->host), "%s", config->host); /* no host name is longer */
     (void)snprintf(p->why, sizeof(p->why), "no answer");          /* fits */
-    p->until_ms = uv_now(config->loop) + TIMEOUT_MS;
+    p->until_ms = uv_now(config->loop) + (config->tls ? PROOF_TIMEOUT_MS : TIMEOUT_MS);
     (void)uv_timer_init(config->loop, &p->timer); /* cannot fail */
     p->timer.data = p;
-    start_probe_timer(p, DELAY_MS);
+    start_probe_timer(p, config->tls ? 0 : DELAY_MS);
     *ret = p;
     return 0;
 }
