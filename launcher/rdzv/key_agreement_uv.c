@@ -8,12 +8,13 @@
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/cleanup.h"
 #include "base/random_os.h"
 #include "launcher/host/munge_os.h"
-#include "launcher/rdzv/call_queue_uv.h"
 #include "launcher/rdzv/job_keys_os.h"
 #include "launcher/rdzv/tcp_client_uv.h"
 #include "launcher/util/log_os.h"
+#include "launcher/util/side_thread_uv.h"
 #include "proto/key_exchange.h"
 
 enum {
@@ -26,12 +27,12 @@ enum {
 
 struct key_agreement {
     struct key_agreement_config config;
-    struct call_queue *queue;
+    struct side_call *call; /* of munge; NULL: none */
     struct tcp_client *client;
     uv_timer_t timer; /* the end of an attempt, or the beginning of the next one */
     uint8_t nonce[KEY_EXCHANGE_NONCE_SIZE];
     struct buf request, in;
-    unsigned n_attempts; /* results of earlier ones are dropped */
+    unsigned n_attempts;
     uint32_t pause_ms;
     uint64_t began_ms, log_ms;
     char why[TLS_ERROR_SIZE + 64];
@@ -40,9 +41,6 @@ struct key_agreement {
 
 /* One call of munge: it makes the request, or opens the reply. */
 struct munge_call {
-    struct blocking_call call;
-    struct key_agreement *agreement;
-    unsigned attempt;
     struct munge_secret munge; /* the thread's copy; .secret: of the reply */
     char job[TLS_JOB_SIZE];
     uint8_t nonce[KEY_EXCHANGE_NONCE_SIZE];
@@ -54,6 +52,17 @@ struct munge_call {
 static void begin_attempt(struct key_agreement *a);
 
 /* ---- attempts ---- */
+
+static void munge_call_free(void *data)
+{
+    struct munge_call *m = data;
+
+    if (!m)
+        return;
+    free(m->credential);
+    key_erase(&m->munge, sizeof(m->munge));
+    free(m);
+}
 
 static void end_connection(struct key_agreement *a)
 {
@@ -74,6 +83,7 @@ static void end_attempt(struct key_agreement *a, const char *why)
 
     (void)snprintf(a->why, sizeof(a->why), "%s", why); /* may cut */
     end_connection(a);
+    munge_call_free(side_thread_cancel(steal_ptr(a->call)));
     a->n_attempts++;
     if (now_ms >= until_ms) {
         log_line(
@@ -105,15 +115,6 @@ static void on_attempt_timeout(uv_timer_t *timer)
 
 /* ---- munge ---- */
 
-static void munge_call_free(struct blocking_call *c)
-{
-    struct munge_call *m = (struct munge_call *)c;
-
-    free(m->credential);
-    key_erase(&m->munge, sizeof(m->munge));
-    free(m);
-}
-
 /* NULL: out of memory. credential: n bytes, or NULL. */
 static struct munge_call *munge_call_create(struct key_agreement *a, const char *credential, size_t n)
 {
@@ -121,10 +122,6 @@ static struct munge_call *munge_call_create(struct key_agreement *a, const char 
 
     if (!m)
         return NULL;
-    m->call.drop = munge_call_free;
-    list_init(&m->call.link);
-    m->agreement = a;
-    m->attempt = a->n_attempts;
     m->munge = a->config.keys->kept->munge;
     (void)strcpy(m->job, a->config.keys->job); /* job_keys_init() has checked its length */
     memcpy(m->nonce, a->nonce, sizeof(m->nonce));
@@ -134,26 +131,23 @@ static struct munge_call *munge_call_create(struct key_agreement *a, const char 
     return NULL;
 }
 
-static void push_munge_call(struct key_agreement *a, struct munge_call *m,
-                            void (*run)(struct blocking_call *c), void (*done)(struct blocking_call *c))
+static void begin_munge_call(struct key_agreement *a, struct munge_call *m, void (*run)(void *data),
+                             void (*done)(void *owner, void *data))
 {
-    int r = -ENOMEM;
+    const struct side_task task = {
+        .kind = SIDE_OTHER, .run = run, .drop = munge_call_free, .done = done, .data = m, .owner = a};
+    int r = m ? side_thread_submit(&a->call, a->config.loop, &task) : -ENOMEM;
 
-    if (m) {
-        m->call.run = run;
-        m->call.done = done;
-        r = call_queue_push(a->queue, &m->call);
-        if (r < 0)
-            munge_call_free(&m->call);
-    }
-    if (r < 0)
+    if (r < 0) {
+        munge_call_free(m);
         end_attempt(a, strerror(-r));
+    }
 }
 
 /* In the thread. */
-static void open_reply(struct blocking_call *c)
+static void open_reply(void *data)
 {
-    struct munge_call *m = (struct munge_call *)c;
+    struct munge_call *m = data;
     struct key_exchange_payload payload;
     const char *why;
 
@@ -168,27 +162,23 @@ static void open_reply(struct blocking_call *c)
     (void)snprintf(m->why, sizeof(m->why), "%s", why ? why : ""); /* fits */
 }
 
-static void on_reply_opened(struct blocking_call *c)
+static void on_reply_opened(void *owner, void *data)
 {
-    struct munge_call *m = (struct munge_call *)c;
-    struct key_agreement *a = m->agreement;
+    struct key_agreement *a = owner;
+    struct munge_call *m = data;
     char why[CERTIFICATE_ERROR_SIZE + MUNGE_ERROR_SIZE];
-
-    if (m->attempt != a->n_attempts) {
-        munge_call_free(c);
-        return;
-    }
     int r = m->result;
+
+    a->call = NULL;
     (void)snprintf(why, sizeof(why), "%s%s",
                    r == -EPERM ? "" : "its reply cannot be opened: ", m->why); /* fits */
     if (r == 0)
         r = job_keys_renew(a->config.keys, &m->munge, why);
-    munge_call_free(c);
+    munge_call_free(m);
     if (r < 0) {
         end_attempt(a, why);
         return;
     }
-    a->n_attempts++;
     (void)uv_timer_stop(&a->timer); /* as above */
     a->config.on_agreed(a->config.data);
 }
@@ -214,7 +204,7 @@ static void on_agreement_bytes(void *data, const uint8_t *bytes, size_t n)
     } else {
         struct munge_call *m = munge_call_create(a, frame.credential, frame.credential_size);
         end_connection(a);
-        push_munge_call(a, m, open_reply, on_reply_opened);
+        begin_munge_call(a, m, open_reply, on_reply_opened);
     }
 }
 
@@ -239,16 +229,11 @@ static void on_agreement_lost(void *data, const char *why)
                : why);
 }
 
-static void on_request_made(struct blocking_call *c)
+static void on_request_made(void *owner, void *data)
 {
-    struct munge_call *m = (struct munge_call *)c;
-    struct key_agreement *a = m->agreement;
+    struct key_agreement *a = owner;
+    struct munge_call *m = data;
     char why[sizeof(m->why) + 64];
-
-    if (m->attempt != a->n_attempts) {
-        munge_call_free(c);
-        return;
-    }
     const struct tcp_client_config config = {.loop = a->config.loop,
                                              .addresses = a->config.addresses,
                                              .turn = a->n_attempts,
@@ -257,6 +242,8 @@ static void on_request_made(struct blocking_call *c)
                                              .on_lost = on_agreement_lost,
                                              .data = a};
     int r = m->result;
+
+    a->call = NULL;
     (void)snprintf(why, sizeof(why), "munge on this node: %s", m->why); /* fits */
     buf_reset(&a->request);
     if (r == 0) {
@@ -265,7 +252,7 @@ static void on_request_made(struct blocking_call *c)
             r = tcp_client_dial(&a->client, &config);
         (void)snprintf(why, sizeof(why), "%s", strerror(-r)); /* fits */
     }
-    munge_call_free(c);
+    munge_call_free(m);
     if (r < 0) {
         a->client = NULL;
         end_attempt(a, why);
@@ -273,9 +260,9 @@ static void on_request_made(struct blocking_call *c)
 }
 
 /* In the thread. */
-static void make_request(struct blocking_call *c)
+static void make_request(void *data)
 {
-    struct munge_call *m = (struct munge_call *)c;
+    struct munge_call *m = data;
     struct buf payload = {0};
 
     m->result = key_request_put(&payload, m->nonce, m->job);
@@ -292,7 +279,7 @@ static void begin_attempt(struct key_agreement *a)
     if (r < 0)
         end_attempt(a, strerror(-r));
     else
-        push_munge_call(a, munge_call_create(a, NULL, 0), make_request, on_request_made);
+        begin_munge_call(a, munge_call_create(a, NULL, 0), make_request, on_request_made);
 }
 
 /* ---- life ---- */
@@ -309,12 +296,9 @@ static void on_agreement_closed(uv_handle_t *handle)
 int key_agreement_start(struct key_agreement **ret, const struct key_agreement_config *config)
 {
     struct key_agreement *a = calloc(1, sizeof(*a));
-    int r = a ? call_queue_create(&a->queue, config->loop) : -ENOMEM;
 
-    if (r < 0) {
-        free(a);
-        return r;
-    }
+    if (!a)
+        return -ENOMEM;
     a->config = *config;
     a->pause_ms = RETRY_MIN_MS / 2;
     a->began_ms = uv_now(config->loop);
@@ -332,6 +316,6 @@ void key_agreement_stop(struct key_agreement *a)
         return;
     tcp_client_close(a->client);
     a->client = NULL;
-    call_queue_stop(a->queue);
+    munge_call_free(side_thread_cancel(steal_ptr(a->call)));
     uv_close((uv_handle_t *)&a->timer, on_agreement_closed);
 }

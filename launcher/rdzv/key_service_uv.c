@@ -7,10 +7,11 @@
 
 #include "base/buf.h"
 #include "base/cleanup.h"
+#include "base/list.h"
 #include "launcher/host/munge_os.h"
-#include "launcher/rdzv/call_queue_uv.h"
 #include "launcher/rdzv/job_keys_os.h"
 #include "launcher/util/log_os.h"
+#include "launcher/util/side_thread_uv.h"
 #include "proto/key_exchange.h"
 #include "rendezvous/keys/exchange_uv.h"
 
@@ -18,29 +19,29 @@ enum { REFUSALS_LOGGED = 10 };
 
 struct key_service {
     struct server_exchange exchange;
-    struct call_queue *queue;
+    uv_loop_t *loop;
     const struct job_keys *keys;
-    struct list
-        asking; /* calls: one for each connection, and those that the thread had when they were cancelled */
+    struct list asking;     /* one call for each connection, in their order; the thread has the first one */
+    struct side_call *call; /* of the first one; NULL: none asks, or there was no thread for it */
     unsigned n_refused;
 };
 
 struct exchange_call {
-    struct blocking_call call;
-    struct key_service *service; /* for the loop */
-    struct list link;            /* in service.asking */
-    struct exchange_conn *conn;  /* NULL: cancelled while the thread had it */
-    struct munge_secret munge;   /* a copy, for the thread */
+    struct list link;           /* for the loop: in key_service.asking */
+    struct exchange_conn *conn; /* for the loop; NULL: cancelled while the thread had it */
+    struct munge_secret munge;  /* a copy, for the thread */
     char job[TLS_JOB_SIZE];
     char *request, *reply;
     enum key_exchange_code code;
     char why[MUNGE_ERROR_SIZE];
 };
 
-static void exchange_call_free(struct blocking_call *c)
+static void exchange_call_free(void *data)
 {
-    struct exchange_call *x = (struct exchange_call *)c;
+    struct exchange_call *x = data;
 
+    if (!x)
+        return;
     free(x->request);
     free(x->reply); /* encrypted */
     key_erase(&x->munge, sizeof(x->munge));
@@ -62,9 +63,9 @@ static void make_reply(struct exchange_call *x, const uint8_t nonce[KEY_EXCHANGE
 }
 
 /* In the thread. */
-static void run_exchange(struct blocking_call *c)
+static void run_exchange(void *data)
 {
-    struct exchange_call *x = (struct exchange_call *)c;
+    struct exchange_call *x = data;
     struct key_exchange_payload payload;
     uint8_t nonce[KEY_EXCHANGE_NONCE_SIZE];
     int r = munge_open(&payload, x->munge.socket, x->request, x->why);
@@ -87,16 +88,39 @@ static void log_refusal(struct key_service *s, const struct exchange_call *x)
                                                      : "it is of another user");
 }
 
-static void on_exchanged(struct blocking_call *c)
-{
-    struct exchange_call *x = (struct exchange_call *)c;
+static void on_exchanged(void *owner, void *data);
 
+static struct exchange_call *first_call(const struct key_service *s)
+{
+    return list_is_empty(&s->asking) ? NULL : list_entry(s->asking.next, struct exchange_call, link);
+}
+
+/* Of the first one that asks: one at a time, so that a munged that hangs has one thread. Without a thread it waits for the next one. */
+static int begin_next(struct key_service *s)
+{
+    const struct side_task task = {.kind = SIDE_OTHER,
+                                   .run = run_exchange,
+                                   .drop = exchange_call_free,
+                                   .done = on_exchanged,
+                                   .data = first_call(s),
+                                   .owner = s};
+
+    return task.data && !s->call ? side_thread_submit(&s->call, s->loop, &task) : 0;
+}
+
+static void on_exchanged(void *owner, void *data)
+{
+    struct key_service *s = owner;
+    struct exchange_call *x = data;
+
+    s->call = NULL;
     list_unlink(&x->link);
+    (void)begin_next(s);
     if (x->code != KEY_EXCHANGE_CREDENTIAL && x->conn)
-        log_refusal(x->service, x);
+        log_refusal(s, x);
     if (x->conn)
         exchange_conn_reply(x->conn, x->code, x->reply, x->reply ? strlen(x->reply) : 0);
-    exchange_call_free(c);
+    exchange_call_free(x);
 }
 
 static int begin_exchange(void *data, struct exchange_conn *conn, const char *credential, size_t n)
@@ -106,20 +130,17 @@ static int begin_exchange(void *data, struct exchange_conn *conn, const char *cr
 
     if (!x)
         return -ENOMEM; /* the agent dials again */
-    x->call = (struct blocking_call){.run = run_exchange, .done = on_exchanged, .drop = exchange_call_free};
-    list_init(&x->call.link);
-    x->service = s;
+    list_append(&s->asking, &x->link);
     x->conn = conn;
     x->munge = s->keys->kept->munge;
     (void)strcpy(x->job, s->keys->job); /* job_keys_init() has checked its length */
     x->request = strndup(credential, n);
-    int r = x->request ? call_queue_push(s->queue, &x->call) : -ENOMEM;
+    int r = x->request ? begin_next(s) : -ENOMEM;
     if (r < 0) {
-        exchange_call_free(&x->call);
-        return r;
+        list_unlink(&x->link);
+        exchange_call_free(x);
     }
-    list_append(&s->asking, &x->link);
-    return 0;
+    return r;
 }
 
 static void cancel_exchange(void *data, struct exchange_conn *conn)
@@ -133,9 +154,9 @@ static void cancel_exchange(void *data, struct exchange_conn *conn)
         if (x->conn != conn)
             continue;
         x->conn = NULL;
-        if (call_queue_cancel(s->queue, &x->call)) { /* or it would take a place from those that wait */
+        if (!s->call || x != first_call(s)) { /* or it would take a place from those that wait */
             list_unlink(&x->link);
-            exchange_call_free(&x->call);
+            exchange_call_free(x);
         }
         return;
     }
@@ -149,12 +170,10 @@ const struct server_exchange *key_service_exchange(const struct key_service *s)
 int key_service_create(struct key_service **ret, uv_loop_t *loop, const struct job_keys *keys)
 {
     struct key_service *s = calloc(1, sizeof(*s));
-    int r = s ? call_queue_create(&s->queue, loop) : -ENOMEM;
 
-    if (r < 0) {
-        free(s);
-        return r;
-    }
+    if (!s)
+        return -ENOMEM;
+    s->loop = loop;
     s->exchange = (struct server_exchange){.begin = begin_exchange, .cancel = cancel_exchange, .data = s};
     s->keys = keys;
     list_init(&s->asking);
@@ -166,6 +185,12 @@ void key_service_stop(struct key_service *s)
 {
     if (!s)
         return;
-    call_queue_stop(s->queue);
+    if (s->call)
+        list_unlink(s->asking.next);
+    exchange_call_free(side_thread_cancel(s->call));
+    list_for_each_safe(i, &s->asking)
+    {
+        exchange_call_free(list_entry(i, struct exchange_call, link));
+    }
     free(s);
 }
