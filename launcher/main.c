@@ -172,7 +172,8 @@ static int init_keys(const struct job *job, struct job_keys *ret, const struct s
 
     if (read_certificates(job, &files, &has_files) < 0)
         return -1;
-    int r = job_keys_init(ret, secret, has_files ? &files : NULL, job->run_id_text, job->endpoint_host, why);
+    int r =
+        job_keys_init(ret, secret, has_files ? &files : NULL, job->run_id_text, job->endpoints[0].host, why);
     if (has_files)
         certificate_files_finish(&files);
     if (r < 0)

@@ -345,21 +345,22 @@ int agent_meet(struct agent *a)
                                                     .job = job,
                                                     .keys = a->host.config->keys,
                                                     .on_start = on_start,
-                                                    .report = report_status,
-                                                    .take_stacks = take_stacks_for_look,
                                                     .on_cause = on_cause,
                                                     .on_stop = on_peer_failed,
                                                     .on_fence = on_fence,
                                                     .on_fenced = on_fenced,
-                                                    .on_lease = on_lease,
                                                     .on_drain = on_drain,
                                                     .on_quiet = on_all_quiet,
-                                                    .find_cut = on_find_cut,
-                                                    .on_agent_message = on_agent_message,
                                                     .on_check = on_check,
                                                     .on_end = on_end,
                                                     .on_closed = agent_on_membership_closed,
-                                                    .data = a};
+                                                    .data = a,
+                                                    .listener = {.on_lease = on_lease,
+                                                                 .report = report_status,
+                                                                 .take_stacks = take_stacks_for_look,
+                                                                 .find_cut = on_find_cut,
+                                                                 .on_agent_message = on_agent_message,
+                                                                 .data = a}};
 
     if (job->meeting == JOB_STATIC)
         return rdzv_static_uv_create(&a->rdzv_static, &static_host);

@@ -748,9 +748,8 @@ int job_init(struct job *job, const struct options *options, char *const *enviro
 void job_finish(struct job *job)
 {
     free(job->master_addr);
-    free(job->endpoint_host);
-    for (size_t i = 0; i < job->n_more_endpoints; i++)
-        free(job->more_endpoints[i].host);
+    for (size_t i = 0; i < job->n_endpoints; i++)
+        free(job->endpoints[i].host);
     free(job->redirects);
     free(job->tees);
     free(job->listed);

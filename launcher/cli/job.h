@@ -69,7 +69,7 @@ enum job_hang_action { JOB_HANG_REPORT, JOB_HANG_RESTART, JOB_HANG_STOP };
 
 struct line_rules;
 
-enum { JOB_MORE_ENDPOINTS_MAX = 7 };
+enum { JOB_ENDPOINTS_MAX = 8 };
 
 struct job_endpoint {
     char *host;
@@ -90,11 +90,9 @@ struct job {
     uint16_t master_port;       /* ALONE: 0 is a free one, new for each generation */
     bool worker_has_store;      /* ALONE: the first worker opens it, crun only keeps its port free */
     uint32_t static_timeout_ms; /* STATIC: for all nodes to arrive */
-    char *endpoint_host;        /* ROUNDS */
-    uint16_t endpoint_port;
-    struct job_endpoint
-        more_endpoints[JOB_MORE_ENDPOINTS_MAX]; /* ROUNDS: of other daemons with the same state */
-    size_t n_more_endpoints;
+    struct job_endpoint endpoints
+        [JOB_ENDPOINTS_MAX]; /* ROUNDS; those behind the first are other daemons with the same state */
+    size_t n_endpoints;
     int agent_fd;           /* ROUNDS: socket of the program that is the agent; -1: crun is */
     const char *local_addr; /* where other nodes reach this one; NULL: not given */
     enum job_hosting hosting;

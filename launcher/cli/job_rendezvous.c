@@ -403,18 +403,18 @@ static int split_endpoints(struct job_builder *b)
 {
     struct job *job = b->job;
     const char *at = job_text(b, OPTION_RDZV_ENDPOINT);
-    size_t n = strcspn(at, ",");
-    int r = split_endpoint_part(b, at, at + n, DEFAULT_ROUNDS_PORT, &job->endpoint_host, &job->endpoint_port);
+    int r;
 
-    for (at += n; !r && *at == ','; at += n) {
-        struct job_endpoint *more = &job->more_endpoints[job->n_more_endpoints];
+    do {
+        size_t n = strcspn(at, ",");
+        struct job_endpoint *e = &job->endpoints[job->n_endpoints];
 
-        n = strcspn(++at, ",");
-        if (job->n_more_endpoints == JOB_MORE_ENDPOINTS_MAX)
-            return job_refuse(b, "--rdzv-endpoint: at most %d endpoints", JOB_MORE_ENDPOINTS_MAX + 1);
-        r = split_endpoint_part(b, at, at + n, DEFAULT_ROUNDS_PORT, &more->host, &more->port);
-        job->n_more_endpoints += more->host != NULL;
-    }
+        if (job->n_endpoints == JOB_ENDPOINTS_MAX)
+            return job_refuse(b, "--rdzv-endpoint: at most %d endpoints", JOB_ENDPOINTS_MAX);
+        r = split_endpoint_part(b, at, at + n, DEFAULT_ROUNDS_PORT, &e->host, &e->port);
+        job->n_endpoints += e->host != NULL;
+        at += n;
+    } while (!r && *at++ == ',');
     return r;
 }
 
@@ -467,30 +467,33 @@ static int find_slurm_step(const struct job_builder *b, struct slurm *ret)
     return slurm_find(b->environment, ret, &variable);
 }
 
+static int set_endpoint(struct job_builder *b, const char *host, uint16_t port)
+{
+    b->job->endpoints[0] = (struct job_endpoint){.host = strdup(host), .port = port};
+    b->job->n_endpoints = 1;
+    return b->job->endpoints[0].host ? 0 : job_refuse(b, "out of memory");
+}
+
 /* Meets at the first host of the step, under the step's id unless the user named the job. */
 static int take_slurm_step(struct job_builder *b, const struct slurm *step)
 {
     struct job *job = b->job;
 
-    job->endpoint_host = strdup(step->host);
-    job->endpoint_port = step->port;
     if (!job_value(b, OPTION_RDZV_ID)->set) {
         (void)snprintf(job->run_id, sizeof(job->run_id), "slurm-%.15s.%.15s", step->job_id, step->step_id);
         job->run_id_text = job->worker_run_id = job->run_id;
     }
     strbuf_add(&b->warnings, "crun: step %s.%s of Slurm: the nodes meet at %s:%u, its first host\n",
                step->job_id, step->step_id, step->host, step->port);
-    return job->endpoint_host ? 0 : job_refuse(b, "out of memory");
+    return set_endpoint(b, step->host, step->port);
 }
 
 static int take_rounds(struct job_builder *b)
 {
-    struct job *job = b->job;
     struct slurm step;
     int r = find_slurm_step(b, &step);
 
-    job->meeting = JOB_ROUNDS;
-    job->endpoint_port = DEFAULT_ROUNDS_PORT;
+    b->job->meeting = JOB_ROUNDS;
     if (has_c10d_endpoint(b))
         return split_endpoints(b);
     if (r == 0)
@@ -500,12 +503,11 @@ static int take_rounds(struct job_builder *b)
             b,
             "Slurm's list of this step's nodes (SLURM_STEP_NODELIST or SLURM_JOB_NODELIST) cannot be "
             "read; give their meeting point with --rdzv-endpoint=HOST:PORT");
-    job->endpoint_host = strdup("localhost");
     strbuf_add(&b->warnings,
                "crun: --rdzv-endpoint is not given, so the nodes of this job have to be on this machine "
                "(localhost:%d)\n",
                DEFAULT_ROUNDS_PORT);
-    return job->endpoint_host ? 0 : job_refuse(b, "out of memory");
+    return set_endpoint(b, "localhost", DEFAULT_ROUNDS_PORT);
 }
 
 /* A rendezvous that does not share the fate of one machine chooses a lease by itself. */
@@ -541,7 +543,7 @@ static int check_rounds(struct job_builder *b)
     const struct job *job = b->job;
     const char *fault = session_params_fault(&job->params);
 
-    if (job->n_more_endpoints > 0 && job->hosting == JOB_HOSTS)
+    if (job->n_endpoints > 1 && job->hosting == JOB_HOSTS)
         return job_refuse(b, "--rdzv-conf: is_host is for one endpoint, and --rdzv-endpoint names several");
     if (strlen(job->run_id_text) >= SESSION_JOB_SIZE)
         return job_refuse(b, "--rdzv-id: at most %d bytes", SESSION_JOB_SIZE - 1);
@@ -555,9 +557,7 @@ static int check_rounds(struct job_builder *b)
 /* Two nodes that both forget --nnodes would each train as a job of one node, and overwrite each other's snapshots. */
 static void warn_of_unused_endpoint(struct job_builder *b)
 {
-    const struct job *job = b->job;
-
-    if (!address_is_loopback(job->endpoint_host))
+    if (!address_is_loopback(b->job->endpoints[0].host))
         strbuf_add(
             &b->warnings,
             "crun: --nnodes is 1: this node is the whole job, and the rendezvous at %s is not used; give "

@@ -74,9 +74,9 @@ struct membership {
     char endpoint[ENDPOINT_SIZE];
     uint64_t began_ms, trouble_ms, waiting_ms;
     time_t ended_s;
-    const char *dial_host; /* that the session connects to */
-    uint16_t rendezvous_port;
-    uint16_t store_port; /* while store is not NULL */
+    struct job_endpoint
+        endpoints[JOB_ENDPOINTS_MAX]; /* of the job, but the first as the session connects to it */
+    uint16_t store_port;              /* while store is not NULL */
     int store_port_fd; /* holds it, while the store may have to listen on further addresses; -1: it does not */
     struct waiting_line waiting;
     bool has_status;                  /* a line is being redrawn on the terminal */
@@ -268,13 +268,10 @@ static void format_endpoints(char to[ENDPOINT_SIZE], const struct job *job)
 {
     char one[ENDPOINT_SIZE];
 
-    format_host_port(to, job->endpoint_host, job->endpoint_port);
-    for (size_t i = 0; i < job->n_more_endpoints; i++) {
-        size_t n = strlen(to);
-
-        format_host_port(one, job->more_endpoints[i].host, job->more_endpoints[i].port);
+    for (size_t i = 0, n = 0; i < job->n_endpoints; i++, n = strlen(to)) {
+        format_host_port(one, job->endpoints[i].host, job->endpoints[i].port);
         if (n + strlen(one) + 2 < ENDPOINT_SIZE)
-            (void)snprintf(to + n, ENDPOINT_SIZE - n, ",%s", one);
+            (void)snprintf(to + n, ENDPOINT_SIZE - n, "%s%s", i > 0 ? "," : "", one);
     }
 }
 
@@ -515,6 +512,14 @@ void membership_print_end(struct membership *n)
     free(text);
 }
 
+static void stop_here(struct membership *n, void (*stop)(void *data, const struct session_cause *cause))
+{
+    stop_probe(n);
+    n->stop_cause = session_uv_machine(n->session)->cause;
+    n->host.on_cause(n->host.data, &n->stop_cause);
+    stop(n->host.data, &n->stop_cause);
+}
+
 static void on_session_action(void *data, enum session_action action, const struct session_view *view)
 {
     struct membership *n = data;
@@ -525,22 +530,13 @@ static void on_session_action(void *data, enum session_action action, const stru
         start_generation_here(n, view);
         break;
     case SESSION_DO_STOP:
-        stop_probe(n);
-        n->stop_cause = session_uv_machine(n->session)->cause;
-        n->host.on_cause(n->host.data, &n->stop_cause);
-        n->host.on_stop(n->host.data, &n->stop_cause);
+        stop_here(n, n->host.on_stop);
         break;
     case SESSION_DO_FENCE:
-        stop_probe(n);
-        n->stop_cause = session_uv_machine(n->session)->cause;
-        n->host.on_cause(n->host.data, &n->stop_cause);
-        n->host.on_fence(n->host.data, &n->stop_cause);
+        stop_here(n, n->host.on_fence);
         break;
     case SESSION_DO_FENCED:
-        stop_probe(n);
-        n->stop_cause = session_uv_machine(n->session)->cause;
-        n->host.on_cause(n->host.data, &n->stop_cause);
-        n->host.on_fenced(n->host.data, &n->stop_cause);
+        stop_here(n, n->host.on_fenced);
         break;
     case SESSION_DO_DRAIN:
         n->host.on_drain(n->host.data);
@@ -567,21 +563,6 @@ static void on_session_action(void *data, enum session_action action, const stru
     default:
         break;
     }
-}
-
-static void on_session_lease(void *data, uint64_t end_ns)
-{
-    struct membership *n = data;
-
-    if (n->host.on_lease)
-        n->host.on_lease(n->host.data, end_ns);
-}
-
-static uint32_t find_cut_of_workers(void *data)
-{
-    struct membership *n = data;
-
-    return n->host.find_cut ? n->host.find_cut(n->host.data) : 0;
 }
 
 /* ---- state of the workers of this node ---- */
@@ -763,27 +744,6 @@ void membership_send(struct membership *n, const struct buf *frames)
         session_uv_send(n->session, frames);
 }
 
-static void on_relayed(void *data, const uint8_t *body, size_t n_bytes)
-{
-    struct membership *n = data;
-
-    n->host.on_agent_message(n->host.data, body, n_bytes);
-}
-
-static void report_node(void *data, struct buf *out)
-{
-    struct membership *n = data;
-
-    n->host.report(n->host.data, out);
-}
-
-static void take_stacks_of_job(void *data)
-{
-    struct membership *n = data;
-
-    n->host.take_stacks(n->host.data);
-}
-
 void membership_write_metrics(const struct membership *n, struct metrics_text *m)
 {
     const struct session *s = n->session ? session_uv_machine(n->session) : NULL;
@@ -821,10 +781,10 @@ static int listen_at_endpoint(struct server *server, const struct membership *n,
     bool has_others = kind->is_loopback && job->max_nodes > 1;
 
     if (!kind->is_name && kind->is_own && !has_others)
-        return server_listen_tcp(server, job->endpoint_host, job->endpoint_port, ret_port);
+        return server_listen_tcp(server, job->endpoints[0].host, job->endpoints[0].port, ret_port);
     if (!kind->is_loopback || has_others)
-        return server_listen_tcp(server, "::", job->endpoint_port, ret_port);
-    return listen_on_loopback(server, job->endpoint_port, ret_port);
+        return server_listen_tcp(server, "::", job->endpoints[0].port, ret_port);
+    return listen_on_loopback(server, job->endpoints[0].port, ret_port);
 }
 
 /* 0 or -errno. */
@@ -841,6 +801,7 @@ static int make_security(struct membership *n, struct server_security *ret)
 /* -EADDRINUSE: another process of this machine may serve it already; then this node connects like others. */
 static int host_rendezvous(struct membership *n, const struct endpoint_kind *kind)
 {
+    static char loopback[] = "127.0.0.1";
     const struct job *job = n->host.job;
     const struct server_rounds rounds = {.empty = on_all_nodes_left, .data = n};
     struct server_security security = {0};
@@ -849,7 +810,7 @@ static int host_rendezvous(struct membership *n, const struct endpoint_kind *kin
                                          .log = log_for_rendezvous,
                                          .stats = uses_rendezvous_keys(n) ? worker_store_measured() : NULL};
     struct server *server;
-    uint16_t port = job->endpoint_port;
+    uint16_t port = job->endpoints[0].port;
 
     int r = make_security(n, &security);
     if (r == 0)
@@ -869,9 +830,9 @@ static int host_rendezvous(struct membership *n, const struct endpoint_kind *kin
     if (n->host.keys)
         n->host.keys->is_settled = true;
     n->rendezvous = server;
-    n->rendezvous_port = port;
+    n->endpoints[0].port = port;
     if (!kind->is_own) /* the address may not be reachable from behind NAT */
-        n->dial_host = "127.0.0.1";
+        n->endpoints[0].host = loopback;
     return 0;
 }
 
@@ -922,7 +883,7 @@ static void host_or_join(struct membership *n, const struct endpoint_kind *kind)
 {
     const struct job *job = n->host.job;
     bool must = job->hosting == JOB_HOSTS;
-    bool may = job->hosting != JOB_HOSTS_NOT && job->n_more_endpoints == 0;
+    bool may = job->hosting != JOB_HOSTS_NOT && job->n_endpoints == 1;
 
     n->is_loopback = kind->is_loopback;
 
@@ -947,8 +908,9 @@ static const char names_advice[] =
     "the name has to be known on every node (/etc/hosts, the resolver in /etc/resolv.conf): correct it, or give an "
     "address in --rdzv-endpoint";
 
-static void log_name_trouble(struct membership *n, const char *why)
+static void on_name_trouble(void *data, const char *why)
 {
+    struct membership *n = data;
     uint64_t now_ms = uv_now(n->host.loop), until_ms = n->began_ms + n->host.job->params.join_timeout_ms;
 
     if (now_ms < n->trouble_ms || until_ms <= now_ms) /* the end, which is near, has the same text */
@@ -958,11 +920,6 @@ static void log_name_trouble(struct membership *n, const char *why)
              n->endpoint, why, (unsigned long long)((until_ms - now_ms + 999) / 1000), names_advice);
 }
 
-static void on_name_trouble(void *data, const char *why)
-{
-    log_name_trouble(data, why);
-}
-
 static void on_resolver_check(uv_timer_t *timer)
 {
     struct membership *n = timer->data;
@@ -970,7 +927,7 @@ static void on_resolver_check(uv_timer_t *timer)
 
     if (n->leaving || now_ms < n->began_ms + n->host.job->params.join_timeout_ms) {
         if (now_ms >= n->began_ms + RESOLVER_PATIENCE_MS)
-            log_name_trouble(n, resolver_why(n->resolver));
+            on_name_trouble(n, resolver_why(n->resolver));
         return;
     }
     (void)uv_timer_stop(timer); /* cannot fail on a timer that exists */
@@ -1003,15 +960,15 @@ static void on_name_found(void *data, const struct resolver_addresses *found)
         return;
     n->addresses = *found;
     /* A machine's own name is often a loopback address on that machine alone (127.0.1.1). */
-    kind.is_loopback = kind.is_loopback && strcmp(n->host.job->endpoint_host, "localhost") == 0;
+    kind.is_loopback = kind.is_loopback && strcmp(n->host.job->endpoints[0].host, "localhost") == 0;
     host_or_join(n, &kind);
 }
 
 static void resolve_endpoint(struct membership *n)
 {
     const struct resolver_config config = {.loop = n->host.loop,
-                                           .host = n->host.job->endpoint_host,
-                                           .port = n->host.job->endpoint_port,
+                                           .host = n->host.job->endpoints[0].host,
+                                           .port = n->host.job->endpoints[0].port,
                                            .on_found = on_name_found,
                                            .on_trouble = on_name_trouble,
                                            .data = n};
@@ -1030,9 +987,9 @@ static void on_membership_begin(uv_timer_t *timer)
 {
     struct membership *n = timer->data;
     const struct job *job = n->host.job;
-    bool is_numeric = resolver_numeric(job->endpoint_host, job->endpoint_port, &n->addresses);
+    bool is_numeric = resolver_numeric(job->endpoints[0].host, job->endpoints[0].port, &n->addresses);
 
-    if (!is_numeric && job->n_more_endpoints > 0 && !needs_agreement(n)) {
+    if (!is_numeric && job->n_endpoints > 1 && !needs_agreement(n)) {
         begin_session(
             n); /* which looks all names up: one that is not known must not keep the others waiting */
         return;
@@ -1049,21 +1006,15 @@ static void begin_session(struct membership *n)
 {
     const struct job *job = n->host.job;
     const struct session_uv_host host = {.loop = n->host.loop,
-                                         .host = n->dial_host,
-                                         .port = n->rendezvous_port,
+                                         .endpoints = n->endpoints,
+                                         .n_endpoints = job->n_endpoints,
                                          .addresses = &n->addresses,
-                                         .more = job->more_endpoints,
-                                         .n_more = job->n_more_endpoints,
                                          .tls = n->host.keys ? n->host.keys->client : NULL,
                                          .on_action = on_session_action,
-                                         .on_lease = on_session_lease,
-                                         .report = report_node,
-                                         .take_stacks = take_stacks_of_job,
-                                         .find_cut = find_cut_of_workers,
-                                         .on_agent_message = on_relayed,
+                                         .listener = n->host.listener,
                                          .data = n};
     struct session_config config = {.endpoint = n->endpoint,
-                                    .has_more_endpoints = job->n_more_endpoints > 0,
+                                    .has_more_endpoints = job->n_endpoints > 1,
                                     .cutoff_ns = job->cutoff_ms * UINT64_C(1000000),
                                     .hello = session_hello_of_node(&job->params, (uint32_t)job->n_workers)};
 
@@ -1072,10 +1023,11 @@ static void begin_session(struct membership *n)
     text_copy(config.hello.role, sizeof(config.hello.role), job->role);
     text_copy(config.hello.addr, sizeof(config.hello.addr), job->local_addr ? job->local_addr : "");
     proc_info_host_name(config.hello.host, sizeof(config.hello.host));
-    (void)resolver_numeric(n->dial_host, n->rendezvous_port, &n->addresses); /* a name has been resolved */
+    (void)resolver_numeric(n->endpoints[0].host, n->endpoints[0].port,
+                           &n->addresses); /* a name has been resolved */
     for (size_t i = 0; i < n->addresses.n; i++)
         n->addresses.items[i].v4.sin_port =
-            htons(n->rendezvous_port); /* at the same offset in both structures */
+            htons(n->endpoints[0].port); /* at the same offset in both structures */
     int r = random_fill(&config.hello.nonce, sizeof(config.hello.nonce));
     if (!r)
         r = session_uv_create(&n->session, &host, &config);
@@ -1099,8 +1051,7 @@ int membership_create(struct membership **ret, const struct membership_host *hos
     n->host = *host;
     n->store_port_fd = -1;
     n->began_ms = uv_now(host->loop);
-    n->dial_host = job->endpoint_host;
-    n->rendezvous_port = job->endpoint_port;
+    memcpy(n->endpoints, job->endpoints, sizeof(n->endpoints));
     format_endpoints(n->endpoint, job);
     (void)uv_timer_init(host->loop, &n->timer); /* these two cannot fail */
     n->timer.data = n;

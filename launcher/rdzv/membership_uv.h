@@ -9,12 +9,11 @@
 #include <stdint.h>
 #include <uv.h>
 
+#include "launcher/rdzv/session_uv.h"
 #include "rendezvous/session/session_message.h"
 
-struct buf;
 struct job;
 struct job_keys;
-struct death_notice;
 struct membership;
 struct metrics_text;
 struct server;
@@ -31,31 +30,23 @@ struct membership_host {
     void (*on_cause)(void *data, const struct session_cause *cause);
     /* That generation has ended because of another node. */
     void (*on_stop)(void *data, const struct session_cause *cause);
-    /* The same because the lease of this node ends: no worker may stay. */
+    /* The same because the lease of this node ends: no worker may stay. NULL, as the next one: the job has no lease. */
     void (*on_fence)(void *data, const struct session_cause *cause);
     /* The lease of this node has ended its workers already. */
     void (*on_fenced)(void *data, const struct session_cause *cause);
-    /* No worker may run after end_ns by boot_ns(); UINT64_MAX: no limit. NULL, as the two before it: the job has no lease. */
-    void (*on_lease)(void *data, uint64_t end_ns);
     /* All nodes are to stop at a common point, for good. */
     void (*on_drain)(void *data);
     /* No worker of any node makes progress: after membership_quiet() of all. takes_messages: all nodes understand membership_send().
      * NULL: not of interest. */
     void (*on_quiet)(void *data, bool takes_messages);
-    /* See session_uv_host. NULL: not of interest. */
-    uint32_t (*find_cut)(void *data);
-    /* A message of another agent, see session_uv_host. */
-    void (*on_agent_message)(void *data, const uint8_t *body, size_t n);
     /* This node is unfit, and the job needs it: its health check is to be repeated. */
     void (*on_check)(void *data);
     /* The job has ended; membership_print_end() prints how. cause: NULL if it is not known. */
     void (*on_end)(void *data, int exit_code, const struct session_cause *cause);
-    /* Appends the status of this node as frames, see session_uv_host. NULL: there is none. */
-    void (*report)(void *data, struct buf *out);
-    void (*take_stacks)(void *data); /* with report */
     /* After membership_destroy(): it has freed itself. */
     void (*on_closed)(void *data);
     void *data;
+    struct session_listener listener; /* to the session, with data of its own */
 };
 
 /* 0 or -errno. Callbacks come from the loop. */

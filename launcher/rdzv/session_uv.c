@@ -20,10 +20,10 @@
 
 enum { LOOK_WATCH_BODY_MAX = 64 };
 
-/* One more rendezvous. */
-struct more_endpoint {
+/* Of an endpoint. */
+struct resolved {
     struct resolver_addresses addresses; /* as of the last resolution that succeeded; perhaps none */
-    struct resolver *resolver;
+    struct resolver *resolver;           /* checks whether they have changed */
 };
 
 /* What is dialled, with the name that the certificate of the rendezvous at each address has to have: NULL: that of the first
@@ -35,11 +35,9 @@ struct dial_targets {
 
 struct session_uv {
     struct session_uv_host host;
-    struct more_endpoint more[JOB_MORE_ENDPOINTS_MAX];
+    struct resolved resolved[JOB_ENDPOINTS_MAX];
     struct session machine;
     struct tcp_client *client;
-    struct resolver_addresses addresses;   /* of the last resolution that succeeded */
-    struct resolver *resolver;             /* checks whether they have changed */
     char redirect_host[SESSION_ADDR_SIZE]; /* of the last redirect, in numbers */
     unsigned n_dials; /* distinguishes connections, in loops around calls that may close one */
     struct frame_reader reader;
@@ -60,7 +58,7 @@ static void report_status(struct session_uv *s)
 {
     struct buf out = {0};
 
-    s->host.report(s->host.data, &out);
+    s->host.listener.report(s->host.listener.data, &out);
     if (s->client && buf_size(&out) > 0)
         tcp_client_send(s->client, buf_bytes(&out), buf_size(&out));
     buf_finish(&out);
@@ -81,7 +79,7 @@ static void begin_reports(struct session_uv *s, const struct look_watch *watch)
 {
     s->looked_until_ms = uv_now(s->host.loop) + (watch->ms < LOOK_WATCH_MS ? watch->ms : LOOK_WATCH_MS);
     if (watch->stacks)
-        s->host.take_stacks(s->host.data);
+        s->host.listener.take_stacks(s->host.listener.data);
     if (!uv_is_active((uv_handle_t *)&s->look_timer))
         (void)uv_timer_start(&s->look_timer, on_look_timer, 0,
                              LOOK_PERIOD_MS); /* fails only without a callback */
@@ -89,7 +87,7 @@ static void begin_reports(struct session_uv *s, const struct look_watch *watch)
 
 static uint32_t find_cut(const struct session_uv *s)
 {
-    return s->host.find_cut ? s->host.find_cut(s->host.data) : 0;
+    return s->host.listener.find_cut ? s->host.listener.find_cut(s->host.listener.data) : 0;
 }
 
 static void on_body(struct session_uv *s, struct wire_span body)
@@ -103,13 +101,14 @@ static void on_body(struct session_uv *s, struct wire_span body)
         run_session_step(s, (struct session_event){.kind = SESSION_EVENT_RENEWED, .number = number});
         return;
     }
-    if (s->host.report && body.size < LOOK_WATCH_BODY_MAX && look_get_watch(body.data, body.size, &watch)) {
+    if (s->host.listener.report && body.size < LOOK_WATCH_BODY_MAX &&
+        look_get_watch(body.data, body.size, &watch)) {
         begin_reports(s, &watch);
         run_session_step(s, (struct session_event){.kind = SESSION_EVENT_ALIVE});
         return;
     }
-    if (s->host.on_agent_message && agent_message_is_body(body.data, body.size)) {
-        s->host.on_agent_message(s->host.data, body.data, body.size);
+    if (s->host.listener.on_agent_message && agent_message_is_body(body.data, body.size)) {
+        s->host.listener.on_agent_message(s->host.listener.data, body.data, body.size);
         run_session_step(s, (struct session_event){.kind = SESSION_EVENT_ALIVE});
         return;
     }
@@ -212,69 +211,51 @@ static void on_session_lost(void *data, const char *why)
 
 static void on_endpoint_found(void *data, const struct resolver_addresses *found)
 {
-    struct session_uv *s = data;
-
-    s->addresses = *found;
-    resolver_stop(s->resolver);
-    s->resolver = NULL;
-}
-
-/* The rendezvous may have another address now. No attempt waits for the answer, which is for the next one: a resolver
- * that is slow or unreachable does not delay a connection to the known address. */
-static void resolve_again(struct session_uv *s)
-{
-    const struct resolver_config config = {.loop = s->host.loop,
-                                           .host = s->host.host,
-                                           .port = s->host.port,
-                                           .on_found = on_endpoint_found,
-                                           .data = s};
-    struct resolver_addresses numeric;
-
-    if ((s->n_dials == 0 && s->addresses.n > 0) || s->resolver ||
-        resolver_numeric(s->host.host, s->host.port, &numeric))
-        return;
-    if (resolver_start(&s->resolver, &config) != 0)
-        s->resolver = NULL; /* the next attempt resolves again */
-}
-
-static void on_more_found(void *data, const struct resolver_addresses *found)
-{
-    struct more_endpoint *e = data;
+    struct resolved *e = data;
 
     e->addresses = *found;
     resolver_stop(e->resolver);
     e->resolver = NULL;
 }
 
-static void resolve_more(struct session_uv *s, size_t i)
+/* The rendezvous may have another address now. No attempt waits for the answer, which is for the next one: a resolver
+ * that is slow or unreachable does not delay a connection to the known address. */
+static void resolve_again(struct session_uv *s, size_t i)
 {
-    const struct job_endpoint *endpoint = &s->host.more[i];
-    struct more_endpoint *e = &s->more[i];
+    const struct job_endpoint *endpoint = &s->host.endpoints[i];
+    struct resolved *e = &s->resolved[i];
     const struct resolver_config config = {.loop = s->host.loop,
                                            .host = endpoint->host,
                                            .port = endpoint->port,
-                                           .on_found = on_more_found,
+                                           .on_found = on_endpoint_found,
                                            .data = e};
 
-    if (e->resolver || resolver_numeric(endpoint->host, endpoint->port, &e->addresses))
+    if ((s->n_dials == 0 && e->addresses.n > 0) || e->resolver ||
+        resolver_numeric(endpoint->host, endpoint->port, &e->addresses))
         return;
     if (resolver_start(&e->resolver, &config) != 0)
-        e->resolver = NULL; /* as above */
+        e->resolver = NULL; /* the next attempt resolves again */
+}
+
+/* The name that the certificate of an endpoint's rendezvous has to have; NULL: the one of the TLS context. */
+static const char *name_of_endpoint(const struct session_uv *s, size_t i)
+{
+    return i == 0 ? NULL : s->host.endpoints[i].host;
 }
 
 /* One address of each rendezvous, beginning with another one at each attempt. */
 static void gather_addresses(const struct session_uv *s, struct dial_targets *ret)
 {
-    size_t n = 1 + s->host.n_more;
+    size_t n = s->host.n_endpoints;
 
     *ret = (struct dial_targets){0};
     for (size_t i = 0; i < n; i++) {
         size_t at = (s->n_dials + i) % n;
-        const struct resolver_addresses *a = at == 0 ? &s->addresses : &s->more[at - 1].addresses;
+        const struct resolver_addresses *a = &s->resolved[at].addresses;
 
         if (a->n == 0)
             continue;
-        ret->names[ret->addresses.n] = at == 0 ? NULL : s->host.more[at - 1].host;
+        ret->names[ret->addresses.n] = name_of_endpoint(s, at);
         ret->addresses.items[ret->addresses.n++] = a->items[s->n_dials / n % a->n];
     }
 }
@@ -291,11 +272,9 @@ static bool is_among(const union resolver_address *address, const struct resolve
  * rendezvous sends must not choose a name. */
 static const char *name_of_redirect(const struct session_uv *s, const union resolver_address *address)
 {
-    if (is_among(address, &s->addresses))
-        return NULL;
-    for (size_t i = 0; i < s->host.n_more; i++)
-        if (is_among(address, &s->more[i].addresses))
-            return s->host.more[i].host;
+    for (size_t i = 0; i < s->host.n_endpoints; i++)
+        if (is_among(address, &s->resolved[i].addresses))
+            return name_of_endpoint(s, i);
     return s->redirect_host;
 }
 
@@ -318,17 +297,16 @@ static bool parse_redirect(struct session_uv *s, struct dial_targets *ret)
 
 static void dial_rendezvous(struct session_uv *s)
 {
-    struct dial_targets to = {.addresses = s->addresses};
+    struct dial_targets to = {.addresses = s->resolved[0].addresses};
 
-    resolve_again(s);
-    for (size_t i = 0; i < s->host.n_more; i++)
-        resolve_more(s, i);
-    if (!parse_redirect(s, &to) && s->host.n_more > 0)
+    for (size_t i = 0; i < s->host.n_endpoints; i++)
+        resolve_again(s, i);
+    if (!parse_redirect(s, &to) && s->host.n_endpoints > 1)
         gather_addresses(s, &to);
     const struct tcp_client_config config = {.loop = s->host.loop,
                                              .addresses = &to.addresses,
                                              .names = to.names,
-                                             .turn = s->host.n_more > 0 ? 0 : s->n_dials,
+                                             .turn = s->host.n_endpoints > 1 ? 0 : s->n_dials,
                                              .tls = s->host.tls,
                                              .on_reached = on_session_reached,
                                              .on_connected = on_session_connected,
@@ -506,8 +484,8 @@ static void pass_lease_on(struct session_uv *s)
     if (end_ns == s->lease_end_ns)
         return;
     s->lease_end_ns = end_ns;
-    if (s->host.on_lease)
-        s->host.on_lease(s->host.data, end_ns);
+    if (s->host.listener.on_lease)
+        s->host.listener.on_lease(s->host.listener.data, end_ns);
 }
 
 static void run_session_step(struct session_uv *s, struct session_event event)
@@ -579,7 +557,7 @@ int session_uv_create(struct session_uv **ret, const struct session_uv_host *hos
         return -ENOMEM;
     s->host = *host;
     s->host.addresses = NULL;
-    s->addresses = *host->addresses;
+    s->resolved[0].addresses = *host->addresses;
     session_init(&s->machine, config);
     s->lease_end_ns = UINT64_MAX;
     (void)uv_timer_init(host->loop, &s->timer); /* neither can fail */
@@ -607,11 +585,9 @@ void session_uv_destroy(struct session_uv *s)
         return;
     s->closing = true;
     close_connection(s);
-    resolver_stop(s->resolver);
-    s->resolver = NULL;
-    for (size_t i = 0; i < s->host.n_more; i++) {
-        resolver_stop(s->more[i].resolver);
-        s->more[i].resolver = NULL;
+    for (size_t i = 0; i < s->host.n_endpoints; i++) {
+        resolver_stop(s->resolved[i].resolver);
+        s->resolved[i].resolver = NULL;
     }
     uv_close((uv_handle_t *)&s->timer, on_session_closed);
     uv_close((uv_handle_t *)&s->look_timer, on_session_closed);

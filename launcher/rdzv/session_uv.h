@@ -16,31 +16,35 @@ struct job_endpoint;
 struct session_uv;
 struct tls_context;
 
-struct session_uv_host {
-    uv_loop_t *loop;
-    const char *host; /* of the endpoint; lives as long as the session */
-    uint16_t port;
-    const struct resolver_addresses
-        *addresses; /* of the endpoint; needed for the call only. With `more` there may be none yet */
-    /* Other rendezvous with the same state, which are tried in turn with the first; live as long as the session. */
-    const struct job_endpoint *more;
-    size_t n_more;
-    struct tls_context *tls; /* NULL: the session is in the clear. Outlives the session. */
-    /* START, STOP, FENCE, DRAIN, QUIET, PROGRESS, LOG, END. view: of START, QUIET and PROGRESS, valid during the call. The
-     * session may be stepped and destroyed from within. */
-    void (*on_action)(void *data, enum session_action action, const struct session_view *view);
-    /* The end of the lease has changed: session_lease_end(), by boot_ns(). May be NULL. */
+/* What a session passes on beside its actions. Each member may be NULL. */
+struct session_listener {
+    /* The end of the lease has changed: session_lease_end(), by boot_ns(). */
     void (*on_lease)(void *data, uint64_t end_ns);
     /* Appends the status of this node as frames (look_json.h): while the job is looked at, once in LOOK_PERIOD_MS. NULL: this
      * node reports none. */
     void (*report)(void *data, struct buf *out);
     /* The status is to have the stacks of the job, when they have been taken. With report. */
     void (*take_stacks)(void *data);
-    /* session_report.cut_from of the present workers. May be NULL. */
+    /* session_report.cut_from of the present workers. */
     uint32_t (*find_cut)(void *data);
     /* The body of a message of another agent (agent_message_json.h). NULL: this node understands none. */
     void (*on_agent_message)(void *data, const uint8_t *body, size_t n);
     void *data;
+};
+
+struct session_uv_host {
+    uv_loop_t *loop;
+    /* Those behind the first are other rendezvous with the same state, which are tried in turn. They live as long as the session. */
+    const struct job_endpoint *endpoints;
+    size_t n_endpoints;
+    const struct resolver_addresses *
+        addresses; /* of the first endpoint; needed for the call only. With several endpoints there may be none yet */
+    struct tls_context *tls; /* NULL: the session is in the clear. Outlives the session. */
+    /* START, STOP, FENCE, DRAIN, QUIET, PROGRESS, LOG, END. view: of START, QUIET and PROGRESS, valid during the call. The
+     * session may be stepped and destroyed from within. */
+    void (*on_action)(void *data, enum session_action action, const struct session_view *view);
+    void *data; /* for on_action */
+    struct session_listener listener;
 };
 
 /* Starts at once. The config's endpoint text must live as long. Returns 0 or -errno. */

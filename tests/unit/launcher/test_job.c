@@ -238,8 +238,8 @@ static void test_meeting(void **state)
         assert_int_equal(o.job.min_nodes, cases[i].min);
         assert_int_equal(o.job.max_nodes, cases[i].max);
         assert_int_equal(o.job.node_rank, cases[i].node_rank);
-        assert_string_equal(rounds ? o.job.endpoint_host : o.job.master_addr, cases[i].addr);
-        assert_int_equal(rounds ? o.job.endpoint_port : o.job.master_port, cases[i].port);
+        assert_string_equal(rounds ? o.job.endpoints[0].host : o.job.master_addr, cases[i].addr);
+        assert_int_equal(rounds ? o.job.endpoints[0].port : o.job.master_port, cases[i].port);
         assert_int_equal(o.job.params.join_timeout_ms, cases[i].join_ms);
         assert_int_equal(o.job.params.node_timeout_ms, cases[i].node_timeout_ms);
         assert_int_equal(o.job.hosting, cases[i].hosting);
@@ -255,13 +255,13 @@ static void test_several_endpoints(void **state)
 
     hold(&said, &o);
     assert_int_equal(o.result, 0);
-    assert_string_equal(o.job.endpoint_host, "h1");
-    assert_int_equal(o.job.endpoint_port, 29400);
-    assert_int_equal(o.job.n_more_endpoints, 2);
-    assert_string_equal(o.job.more_endpoints[0].host, "::1");
-    assert_int_equal(o.job.more_endpoints[0].port, 7);
-    assert_string_equal(o.job.more_endpoints[1].host, "h3");
-    assert_int_equal(o.job.more_endpoints[1].port, 8);
+    assert_string_equal(o.job.endpoints[0].host, "h1");
+    assert_int_equal(o.job.endpoints[0].port, 29400);
+    assert_int_equal(o.job.n_endpoints, 3);
+    assert_string_equal(o.job.endpoints[1].host, "::1");
+    assert_int_equal(o.job.endpoints[1].port, 7);
+    assert_string_equal(o.job.endpoints[2].host, "h3");
+    assert_int_equal(o.job.endpoints[2].port, 8);
     part(&o);
 }
 

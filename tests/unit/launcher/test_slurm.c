@@ -171,8 +171,8 @@ static void test_default_endpoint(void **state)
 
     assert_int_equal(o.result, 0);
     assert_int_equal(o.job.meeting, JOB_ROUNDS);
-    assert_string_equal(o.job.endpoint_host, "n1");
-    assert_int_equal(o.job.endpoint_port, SLURM_PORT_FIRST + (1234 * 16 + 2) % SLURM_PORTS);
+    assert_string_equal(o.job.endpoints[0].host, "n1");
+    assert_int_equal(o.job.endpoints[0].port, SLURM_PORT_FIRST + (1234 * 16 + 2) % SLURM_PORTS);
     assert_int_equal(strcmp(o.job.run_id, "uuid") != 0, 1);
     assert_memory_equal(o.job.run_id, "slurm-1234.2", sizeof("slurm-1234.2"));
     assert_non_null(strstr(o.warnings, "n1:"));
@@ -187,12 +187,12 @@ static void test_what_the_user_says_wins(void **state)
                                 environment);
 
     assert_int_equal(o.result, 0);
-    assert_string_equal(o.job.endpoint_host, "h");
-    assert_int_equal(o.job.endpoint_port, 7);
+    assert_string_equal(o.job.endpoints[0].host, "h");
+    assert_int_equal(o.job.endpoints[0].port, 7);
     assert_string_equal(o.job.run_id_text, "mine");
     part(&o);
     o = make_job((const char *[]){"--nnodes=2", "--rdzv-id=mine", "x", NULL}, environment);
-    assert_string_equal(o.job.endpoint_host, "n1");
+    assert_string_equal(o.job.endpoints[0].host, "n1");
     assert_string_equal(o.job.run_id_text, "mine");
     part(&o);
     o = make_job((const char *[]){"--nnodes=2", "--master-addr=h", "--master-port=7", "x", NULL},
