@@ -212,7 +212,7 @@ static int find_keys(const struct job *job, struct job_keys *ret, bool *has)
     *has = false;
     if (job->meeting == JOB_ALONE || job->security == JOB_SECURITY_OPEN)
         return 0;
-    if (job_secret_find(&secret, job, environ, error) < 0) {
+    if (job_secret_find(&secret, job->secret_file, environ, error) < 0) {
         log_line("%s", error);
         return -1;
     }

@@ -17,8 +17,8 @@ static struct history_run *open_run(struct history *h, const struct history_line
     for (size_t i = h->n_runs; i > 0; i--) {
         struct history_run *run = &h->runs[i - 1];
 
-        if (strcmp(run->job, line->job) == 0 && strcmp(run->host, line->host) == 0 &&
-            strcmp(run->run, line->run) == 0)
+        if (strcmp(run->start.job, line->job) == 0 && strcmp(run->start.host, line->host) == 0 &&
+            strcmp(run->start.run, line->run) == 0)
             return run->result[0] ? NULL : run;
     }
     return NULL;
@@ -32,11 +32,7 @@ static struct history_run *begin_run(struct history *h, const struct history_lin
         return NULL;
     h->runs = runs;
     struct history_run *run = &runs[h->n_runs++];
-    *run = (struct history_run){.crun_pid = line->crun_pid, .started_s = line->time_s};
-    memcpy(run->job, line->job, sizeof(run->job));
-    memcpy(run->host, line->host, sizeof(run->host));
-    memcpy(run->run, line->run, sizeof(run->run));
-    memcpy(run->program, line->program, sizeof(run->program));
+    *run = (struct history_run){.start = *line};
     return run;
 }
 
@@ -54,7 +50,7 @@ static int take_start(struct history *h, const struct history_line *line)
 {
     struct history_run *run = open_run(h, line);
 
-    if (!run || run->crun_pid != line->crun_pid)
+    if (!run || run->start.crun_pid != line->crun_pid)
         run = begin_run(h, line);
     if (!run)
         return -ENOMEM;
@@ -150,10 +146,10 @@ void history_select(struct history *h, const char *job)
     size_t n = 0;
 
     for (size_t i = 0; i < h->n_runs; i++)
-        if (job_status_match(h->runs[i].job, job) > best)
+        if (job_status_match(h->runs[i].start.job, job) > best)
             best = JOB_MATCH_WHOLE;
     for (size_t i = 0; i < h->n_runs; i++) {
-        if (job_status_match(h->runs[i].job, job) >= best)
+        if (job_status_match(h->runs[i].start.job, job) >= best)
             h->runs[n++] = h->runs[i];
         else
             free(h->runs[i].generations);
@@ -201,14 +197,14 @@ char *history_text(const struct history_run *run, int width,
     char head[3 * HISTORY_NAME_SIZE + HISTORY_REASON_SIZE + 128], took[32];
     struct strbuf out = {0};
 
-    status_format_duration(run->ended_s - run->started_s, took);
+    status_format_duration(run->ended_s - run->start.time_s, took);
     if (run->result[0])
-        (void)snprintf(head, sizeof(head), "%s on %s: %s, %s with exit code %d after %s%s%s", run->job,
-                       run->host, run->program, run->result, (int)run->exit_code, took,
+        (void)snprintf(head, sizeof(head), "%s on %s: %s, %s with exit code %d after %s%s%s", run->start.job,
+                       run->start.host, run->start.program, run->result, (int)run->exit_code, took,
                        run->reason[0] ? ": " : "", run->reason); /* fits */
     else
-        (void)snprintf(head, sizeof(head), "%s on %s: %s, %s", run->job, run->host, run->program,
-                       lives[run->life]); /* fits */
+        (void)snprintf(head, sizeof(head), "%s on %s: %s, %s", run->start.job, run->start.host,
+                       run->start.program, lives[run->life]); /* fits */
     text_clean(head);
     strbuf_add(&out, "%s\n", head);
     if (run->n_generations > 0)

@@ -49,9 +49,8 @@ struct history_generation {
 enum history_life { HISTORY_LIFE_UNKNOWN, HISTORY_LIFE_RUNS, HISTORY_LIFE_KILLED };
 
 struct history_run {
-    char job[HISTORY_NAME_SIZE], host[HISTORY_NAME_SIZE], program[HISTORY_NAME_SIZE];
-    char run[HISTORY_RUN_SIZE];
-    int64_t crun_pid, started_s, ended_s;
+    struct history_line start; /* or of a run without generation what its end shows of its start */
+    int64_t ended_s;
     char reason[HISTORY_REASON_SIZE]; /* of the end, where there was no generation */
     char result[HISTORY_WORD_SIZE];   /* "": it has not ended, or crun was killed; see life */
     enum history_life life;           /* of a run without result; the caller knows */

@@ -12,27 +12,19 @@
 #include "rendezvous/session/fields_json.h"
 #include "base/err.h"
 
-#define LINE_TEXT(member)                                                                                    \
-    .type = FIELD_TEXT, .offset = offsetof(struct history_line, member),                                     \
-    .size = sizeof(((struct history_line *)NULL)->member)
-#define LINE_I64(member)                                                                                     \
-    .type = FIELD_I64, .offset = offsetof(struct history_line, member), .min = -1, .max = FIELD_EXACT_MAX
-#define LINE_I32(member)                                                                                     \
-    .type = FIELD_I32, .offset = offsetof(struct history_line, member), .min = INT32_MIN, .max = INT32_MAX
-
 static const struct field line_fields[] = {
-    {"run_id", LINE_TEXT(job), .required = true},
-    {"run", LINE_TEXT(run)},
-    {"host", LINE_TEXT(host)},
-    {"program", LINE_TEXT(program)},
-    {"result", LINE_TEXT(result)},
-    {"signal", LINE_TEXT(signal)},
-    {"crun_pid", LINE_I64(crun_pid)},
-    {"generation", LINE_I64(generation)},
-    {"restarts", LINE_I32(restarts)},
-    {"world_size", LINE_I32(world_size)},
-    {"group_world_size", LINE_I32(group_world_size)},
-    {"exit_code", LINE_I32(exit_code)},
+    {"run_id", FIELD_TEXT_AT(struct history_line, job), .required = true},
+    {"run", FIELD_TEXT_AT(struct history_line, run)},
+    {"host", FIELD_TEXT_AT(struct history_line, host)},
+    {"program", FIELD_TEXT_AT(struct history_line, program)},
+    {"result", FIELD_TEXT_AT(struct history_line, result)},
+    {"signal", FIELD_TEXT_AT(struct history_line, signal)},
+    {"crun_pid", FIELD_I64_AT(struct history_line, crun_pid)},
+    {"generation", FIELD_I64_AT(struct history_line, generation)},
+    {"restarts", FIELD_I32_AT(struct history_line, restarts)},
+    {"world_size", FIELD_I32_AT(struct history_line, world_size)},
+    {"group_world_size", FIELD_I32_AT(struct history_line, group_world_size)},
+    {"exit_code", FIELD_I32_AT(struct history_line, exit_code)},
 };
 
 static enum history_kind kind_of(const char *event)
@@ -113,19 +105,19 @@ char *history_to_json(const struct history_run *run)
 
     if (!json || !cJSON_AddNumberToObject(json, "version", 1))
         return NULL;
-    events_add_text(json, "job", run->job);
-    events_add_text(json, "run", run->run);
-    events_add_text(json, "host", run->host);
-    events_add_text(json, "program", run->program);
+    events_add_text(json, "job", run->start.job);
+    events_add_text(json, "run", run->start.run);
+    events_add_text(json, "host", run->start.host);
+    events_add_text(json, "program", run->start.program);
     events_add_text(json, "result", run->result);
     if (!run->result[0] && run->life != HISTORY_LIFE_UNKNOWN &&
         !cJSON_AddBoolToObject(json, "runs", run->life == HISTORY_LIFE_RUNS))
         return NULL;
     if (run->reason[0])
         events_add_text(json, "reason", run->reason);
-    if (!cJSON_AddNumberToObject(json, "crun_pid", (double)run->crun_pid) ||
+    if (!cJSON_AddNumberToObject(json, "crun_pid", (double)run->start.crun_pid) ||
         !cJSON_AddNumberToObject(json, "exit_code", run->exit_code) ||
-        !cJSON_AddNumberToObject(json, "started", (double)run->started_s) ||
+        !cJSON_AddNumberToObject(json, "started", (double)run->start.time_s) ||
         !cJSON_AddNumberToObject(json, "ended", (double)run->ended_s))
         return NULL;
     list = cJSON_AddArrayToObject(json, "generations");

@@ -21,10 +21,11 @@ void job_survey_finish(struct job_survey *look)
     for (size_t i = 0; i < look->n_jobs; i++)
         job_status_finish(&look->jobs[i]);
     free(look->jobs);
+    strlist_finish(&look->sockets);
     *look = (struct job_survey){0};
 }
 
-static int take_reply(struct job_survey *look, const struct survey_options *o, const char *bytes, size_t n)
+static int take_reply(struct job_survey *look, struct survey_options *o, const char *bytes, size_t n)
 {
     struct job_status *jobs = reallocarray(look->jobs, look->n_jobs + 1, sizeof(*jobs));
 
@@ -47,7 +48,7 @@ static void drop_logs(struct job_status *s)
             s->nodes[n].workers[i].log[0] = '\0';
 }
 
-static int ask_socket(struct job_survey *look, const struct survey_options *o, struct control_socket *s)
+static int ask_socket(struct job_survey *look, struct survey_options *o, struct control_socket *s)
 {
     _cleanup_free_ char *reply = NULL;
     size_t n = 0, n_before = look->n_jobs;
@@ -59,28 +60,34 @@ static int ask_socket(struct job_survey *look, const struct survey_options *o, s
     answered_ns = now_ns();
     if (r || look->n_jobs == n_before)
         return r;
+    struct job_status *job = &look->jobs[n_before];
+    job->socket = s->path;
+    if (o->wants_stacks)
+        return 0;
     if (s->is_foreign)
-        drop_logs(&look->jobs[n_before]);
-    other_nodes_add(&look->jobs[n_before], o, s);
-    for (size_t i = 0; i < look->jobs[n_before].n_nodes_known; i++)
-        if (!look->jobs[n_before].nodes[i].is_remote)
-            look->jobs[n_before].nodes[i].age_ms = (int64_t)(now_ns() - answered_ns) / 1000000;
-    job_stragglers_mark(&look->jobs[n_before]);
+        drop_logs(job);
+    other_nodes_add(job, o, s);
+    for (size_t i = 0; i < job->n_nodes_known; i++)
+        if (!job->nodes[i].is_remote)
+            job->nodes[i].age_ms = (int64_t)(now_ns() - answered_ns) / 1000000;
+    job_stragglers_mark(job);
     return 0;
 }
 
-/* A socket that a killed crun left is passed over: the next crun of that name removes it. One that was named has to answer. */
-static int ask_sockets(struct job_survey *look, const struct survey_options *o, const struct strlist *paths)
+/* A socket that a killed crun left is passed over: the next crun of that name removes it. One that was named has to answer, and for
+ * stacks each one that is there. */
+static int ask_sockets(struct job_survey *look, struct survey_options *o)
 {
     int result = 0;
 
-    for (size_t i = 0; i < paths->n_items; i++) {
-        struct control_socket s = {.path = paths->items[i], .is_named = o->socket != NULL};
+    for (size_t i = 0; i < look->sockets.n_items; i++) {
+        struct control_socket s = {.path = look->sockets.items[i], .is_named = o->socket != NULL};
         int r = ask_socket(look, o, &s);
 
-        if (r && (s.is_named || (r != -ECONNREFUSED && r != -ENOENT)))
-            (void)fprintf(stderr, "crunctl: %s: %s\n", s.path, control_client_error(r));
-        if (r && s.is_named)
+        if (!r || (!s.is_named && (r == -ECONNREFUSED || r == -ENOENT)))
+            continue;
+        (void)fprintf(stderr, "crunctl: %s: %s\n", s.path, control_client_error(r));
+        if (s.is_named || o->wants_stacks)
             result = r;
     }
     return result;
@@ -120,7 +127,7 @@ static void read_own_nodes(struct job_survey *look)
         }
 }
 
-static int ask_endpoint(struct job_survey *ret, const struct survey_options *request)
+static int ask_endpoint(struct job_survey *ret, struct survey_options *request)
 {
     struct query_answer looked;
     int r = other_nodes_ask(request, &looked);
@@ -136,20 +143,18 @@ static int ask_endpoint(struct job_survey *ret, const struct survey_options *req
     return r;
 }
 
-int job_survey_take(struct job_survey *ret, const struct survey_options *request)
+int job_survey_take(struct job_survey *ret, struct survey_options *request)
 {
-    struct strlist sockets = {0};
-
     *ret = (struct job_survey){0};
     if (request->endpoint)
         return ask_endpoint(ret, request);
-    int r = control_client_list(request->environment, request->socket, &sockets);
+    int r = control_client_list(request->environment, request->socket, &ret->sockets);
     if (!r)
-        r = ask_sockets(ret, request, &sockets);
-    strlist_finish(&sockets);
+        r = ask_sockets(ret, request);
     keep_best_matches(ret, request->job);
     ret->taken_ns = now_ns();
-    read_own_nodes(ret);
+    if (!request->wants_stacks)
+        read_own_nodes(ret);
     return r;
 }
 

@@ -38,10 +38,8 @@ enum { SAMPLE_MS = 200, HISTORY_LINE_MAX = 64 << 10 };
 extern char **environ;
 
 struct crunctl {
-    int (*run)(const struct crunctl *o); /* the command; NULL: none is given */
-    const char *job;                     /* name of a job or a prefix; NULL: all */
-    const char *socket, *endpoint, *secret_file;
-    struct certificate_paths certificates;
+    int (*run)(struct crunctl *o); /* the command; NULL: none is given */
+    struct survey_options ask;
     bool is_json, is_once, wants_all;
 };
 
@@ -68,112 +66,68 @@ static struct status_view view_of_terminal(void)
 }
 
 /* 3: the job in o does not run here, or the endpoint does not have the job. */
-static int result_of(const struct job_survey *look, const struct crunctl *o)
+static int result_of(const struct job_survey *look, struct crunctl *o)
 {
-    if (!o->job || look->n_jobs > 0)
+    if (!o->ask.job || look->n_jobs > 0)
         return 0;
-    if (o->endpoint)
-        (void)fprintf(stderr, "crunctl: the rendezvous %s has no job '%s'\n", o->endpoint, o->job);
+    if (o->ask.endpoint)
+        (void)fprintf(stderr, "crunctl: the rendezvous %s has no job '%s'\n", o->ask.endpoint, o->ask.job);
     else
         (void)fprintf(
             stderr, "crunctl: no job '%s' of yours runs on this node; crunctl history has those that ended\n",
-            o->job);
+            o->ask.job);
     return 3;
 }
 
-static struct survey_options request_of(const struct crunctl *o, struct survey_secret *secret)
-{
-    return (struct survey_options){.job = o->job,
-                                   .socket = o->socket,
-                                   .endpoint = o->endpoint,
-                                   .secret_file = o->secret_file,
-                                   .certificates = o->certificates,
-                                   .environment = environ,
-                                   .secret = secret};
-}
-
-static int take_first_look(struct job_survey *look, const struct crunctl *o,
-                           const struct survey_options *request)
-{
-    return job_survey_take(look, request) == 0 ? result_of(look, o) : 1;
-}
-
-static int print_status(const struct job_survey *look, const struct crunctl *o)
-{
-    const struct status_view view = view_of_terminal();
-
-    if (o->is_json)
-        return print_json(look);
-    _cleanup_free_ char *text = status_text(look->jobs, look->n_jobs, &view);
-    return print_text(text);
-}
-
 /* Two looks have shares of CPU, and rates where workers report none. */
-static void wait_for_sample(void)
+static int take_second_look(struct job_survey *look, const struct job_survey *before, struct crunctl *o)
 {
-    const struct timespec sample = {.tv_nsec = SAMPLE_MS * 1000000L};
+    int r = job_survey_take(look, &o->ask);
 
-    (void)nanosleep(&sample, NULL); /* a signal only shortens the sleep */
-}
-
-static int take_second_look(struct job_survey *look, const struct job_survey *before,
-                            const struct survey_options *request)
-{
-    wait_for_sample();
-    int r = job_survey_take(look, request);
     job_survey_compare(look, before);
     return r ? 1 : 0;
 }
 
-/* For a script once, and at once; a table has the CPU, too. */
-static int run_status(const struct crunctl *o)
+static int print_survey(const struct job_survey *look, struct crunctl *o, bool is_top)
 {
-    struct survey_secret secret = {0};
-    const struct survey_options request = request_of(o, &secret);
-    struct job_survey first, second = {0};
-    bool wants_second = !o->is_json;
-
-    int code = take_first_look(&first, o, &request);
-    wants_second = wants_second && code == 0 && first.n_jobs > 0;
-    if (wants_second)
-        code = take_second_look(&second, &first, &request);
-    if (code == 0)
-        code = print_status(wants_second ? &second : &first, o);
-    job_survey_finish(&first);
-    job_survey_finish(&second);
-    survey_secret_finish(&secret);
-    return code;
-}
-
-static int print_top(const struct job_survey *look, const struct crunctl *o)
-{
-    const struct top_view view = {.width = view_of_terminal().width, .now_s = (int64_t)time(NULL)};
+    const struct status_view view = view_of_terminal();
+    const struct top_view top_view = {.width = view.width, .now_s = view.now_s};
 
     if (o->is_json)
         return print_json(look);
-    _cleanup_free_ char *text = top_text(look->jobs, look->n_jobs, &view);
+    _cleanup_free_ char *text =
+        is_top ? top_text(look->jobs, look->n_jobs, &top_view) : status_text(look->jobs, look->n_jobs, &view);
     return print_text(text);
 }
 
-static int run_top(const struct crunctl *o)
+static int run_survey(struct crunctl *o, bool is_top)
 {
-    struct survey_secret secret = {0};
-    const struct survey_options request = request_of(o, &secret);
-    struct job_survey before, look = {0};
+    const struct timespec sample = {.tv_nsec = SAMPLE_MS * 1000000L};
+    bool is_live = is_top && !o->is_once && !o->is_json && isatty(STDOUT_FILENO);
+    struct job_survey first, second = {0};
+    int code = job_survey_take(&first, &o->ask) == 0 ? result_of(&first, o) : 1;
+    bool wants_second = code == 0 && (is_top || (!o->is_json && first.n_jobs > 0));
 
-    int code = take_first_look(&before, o, &request);
-    if (code == 0 && !o->is_once && !o->is_json && isatty(STDOUT_FILENO)) {
-        wait_for_sample();
-        code = top_run(&request, &before);
-    } else if (code == 0) {
-        code = take_second_look(&look, &before, &request);
-        if (code == 0)
-            code = print_top(&look, o);
-    }
-    job_survey_finish(&look);
-    job_survey_finish(&before);
-    survey_secret_finish(&secret);
+    if (wants_second)
+        (void)nanosleep(&sample, NULL); /* a signal only shortens the sleep */
+    if (wants_second)
+        code = is_live ? top_run(&o->ask, &first) : take_second_look(&second, &first, o);
+    if (code == 0 && !is_live)
+        code = print_survey(wants_second ? &second : &first, o, is_top);
+    job_survey_finish(&first);
+    job_survey_finish(&second);
     return code;
+}
+
+/* For a script once, and at once; a table has the CPU, too. */
+static int run_status(struct crunctl *o)
+{
+    return run_survey(o, false);
+}
+
+static int run_top(struct crunctl *o)
+{
+    return run_survey(o, true);
 }
 
 /* ---- history ---- */
@@ -200,14 +154,14 @@ static void read_history(const char *path, struct history *h)
         (void)fclose(file);
 }
 
-static int fail_without_run(const struct crunctl *o, const char *path)
+static int fail_without_run(struct crunctl *o, const char *path)
 {
-    (void)fprintf(stderr, "crunctl: there is no job%s%s%s in %s\n", o->job ? " '" : "", o->job ? o->job : "",
-                  o->job ? "'" : "", path);
+    (void)fprintf(stderr, "crunctl: there is no job%s%s%s in %s\n", o->ask.job ? " '" : "",
+                  o->ask.job ? o->ask.job : "", o->ask.job ? "'" : "", path);
     return 3;
 }
 
-static int print_run(struct history_run *run, const struct crunctl *o)
+static int print_run(struct history_run *run, struct crunctl *o)
 {
     run->life = run_life_find(run);
     _cleanup_free_ char *text =
@@ -216,7 +170,7 @@ static int print_run(struct history_run *run, const struct crunctl *o)
 }
 
 /* The last run, or all in the order of their starts. */
-static int print_runs(const struct history *h, const struct crunctl *o)
+static int print_runs(const struct history *h, struct crunctl *o)
 {
     size_t first = o->wants_all ? 0 : h->n_runs - 1;
     int code = 0;
@@ -229,16 +183,16 @@ static int print_runs(const struct history *h, const struct crunctl *o)
     }
     if (code == 0 && first > 0 && !o->is_json)
         code = printf("%zu earlier run%s: crunctl history --all%s%s\n", first, first == 1 ? "" : "s",
-                      o->job ? " " : "", o->job ? o->job : "") < 0;
+                      o->ask.job ? " " : "", o->ask.job ? o->ask.job : "") < 0;
     return code;
 }
 
-static int run_history(const struct crunctl *o)
+static int run_history(struct crunctl *o)
 {
     char path[CONTROL_PATH_SIZE], old[CONTROL_PATH_SIZE + 2];
     struct history h = {0};
 
-    if (o->endpoint)
+    if (o->ask.endpoint)
         return fail_usage(
             "--endpoint: a rendezvous keeps no history any more; crunctl history on the first node of the job has it");
     if (!control_history_path(environ, path)) {
@@ -248,7 +202,7 @@ static int run_history(const struct crunctl *o)
     (void)snprintf(old, sizeof(old), "%s.1", path); /* fits */
     read_history(old, &h);
     read_history(path, &h);
-    history_select(&h, o->job);
+    history_select(&h, o->ask.job);
     int code = h.n_runs > 0 ? print_runs(&h, o) : fail_without_run(o, path);
     history_finish(&h);
     return code;
@@ -256,13 +210,13 @@ static int run_history(const struct crunctl *o)
 
 /* ---- secret ---- */
 
-static int run_secret(const struct crunctl *o)
+static int run_secret(struct crunctl *o)
 {
     char path[CONTROL_PATH_SIZE];
 
-    if (!o->job || strcmp(o->job, "new") != 0)
+    if (!o->ask.job || strcmp(o->ask.job, "new") != 0)
         return fail_usage("secret new is the only command about secrets");
-    int r = new_secret_write(environ, o->secret_file, path);
+    int r = new_secret_write(environ, o->ask.secret_file, path);
     if (r == -EEXIST)
         (void)fprintf(stderr, "crunctl: %s exists; remove it first, and every copy of it on other nodes\n",
                       path);
@@ -273,26 +227,20 @@ static int run_secret(const struct crunctl *o)
 
 /* ---- stacks ---- */
 
-static int run_stacks(const struct crunctl *o)
+static int run_stacks(struct crunctl *o)
 {
-    struct survey_secret secret = {0};
-    const struct survey_options request = request_of(o, &secret);
-
-    if (!o->endpoint)
-        return stacks_command(environ, o->socket, o->job, o->is_json);
-    if (!o->job)
+    o->ask.wants_stacks = true;
+    if (o->ask.endpoint && !o->ask.job)
         return fail_usage("stacks with --endpoint needs the name of a job");
-    int code = stacks_of_endpoint(&request, o->is_json);
-    survey_secret_finish(&secret);
-    return code;
+    return stacks_command(&o->ask, o->is_json);
 }
 
 /* ---- command line ---- */
 
 #define COMMANDS "status top history stacks secret"
 
-static int (*const commands[])(const struct crunctl *o) = {run_status, run_top, run_history, run_stacks,
-                                                           run_secret};
+static int (*const commands[])(struct crunctl *o) = {run_status, run_top, run_history, run_stacks,
+                                                     run_secret};
 
 /* A command, then a job. */
 static int take_word(void *to, const char *word, char *error, size_t n)
@@ -300,12 +248,12 @@ static int take_word(void *to, const char *word, char *error, size_t n)
     struct crunctl *o = to;
     int command = option_choice(COMMANDS, word, strlen(word));
 
-    if (o->job)
+    if (o->ask.job)
         (void)snprintf(error, n, "one job at most: %s", word);
     else if (!o->run && command < 0)
         (void)snprintf(error, n, "there is no command %s; there are " COMMANDS, word);
     else if (o->run)
-        o->job = word;
+        o->ask.job = word;
     else
         o->run = commands[command];
     return *error ? OPTIONS_E_USAGE : 0;
@@ -317,17 +265,17 @@ static const struct option_spec specs[] = {
     {"json", OPTION_FLAG, AT(is_json), .help = "one JSON object for each job, in a line"},
     {"once", OPTION_FLAG, AT(is_once), .help = "top: once, also on a terminal"},
     {"all", OPTION_FLAG, AT(wants_all), .help = "history: all runs, and not the last one alone"},
-    {"socket", OPTION_TEXT, AT(socket), .placeholder = "PATH", .help = "ask this socket alone"},
-    {"endpoint", OPTION_TEXT, AT(endpoint), .placeholder = "HOST[:PORT]|PATH[,...]",
+    {"socket", OPTION_TEXT, AT(ask.socket), .placeholder = "PATH", .help = "ask this socket alone"},
+    {"endpoint", OPTION_TEXT, AT(ask.endpoint), .placeholder = "HOST[:PORT]|PATH[,...]",
      .help =
          "ask this rendezvous: TCP with a secret, or a unix socket of crund; of several the first one that answers "
          "and leads"},
-    {"secret-file", OPTION_TEXT, AT(secret_file), .placeholder = "FILE",
+    {"secret-file", OPTION_TEXT, AT(ask.secret_file), .placeholder = "FILE",
      .help = "the secret of the job, or of crund's administrator"},
-    {"tls-cert", OPTION_TEXT, AT(certificates.cert), .placeholder = "FILE",
+    {"tls-cert", OPTION_TEXT, AT(ask.certificates.cert), .placeholder = "FILE",
      .help = "certificate as of crun, in place of the secret; with --tls-key and --tls-ca"},
-    {"tls-key", OPTION_TEXT, AT(certificates.key), .placeholder = "FILE", .help = "its private key"},
-    {"tls-ca", OPTION_TEXT, AT(certificates.ca), .placeholder = "FILE",
+    {"tls-key", OPTION_TEXT, AT(ask.certificates.key), .placeholder = "FILE", .help = "its private key"},
+    {"tls-ca", OPTION_TEXT, AT(ask.certificates.ca), .placeholder = "FILE",
      .help = "CAs that have signed the certificate of the rendezvous"},
     OPTION_ROWS_OF_ALL,
 };
@@ -363,7 +311,7 @@ static int fail_usage(const char *why)
 
 int main(int argc, char **argv)
 {
-    struct crunctl o = {0};
+    struct crunctl o = {.ask = {.environment = environ}};
     char error[512];
 
     int r = option_table_parse(&table, argv, &o, error, sizeof(error));
@@ -372,9 +320,11 @@ int main(int argc, char **argv)
     (void)signal(SIGPIPE, SIG_IGN); /* cannot fail */
     if (!o.run)
         return fail_usage("a command is missing; there are " COMMANDS);
-    if (!o.certificates.cert != !o.certificates.key || !o.certificates.cert != !o.certificates.ca)
+    if (!o.ask.certificates.cert != !o.ask.certificates.key ||
+        !o.ask.certificates.cert != !o.ask.certificates.ca)
         return fail_usage("--tls-cert, --tls-key and --tls-ca: all three are needed");
     r = print_end(o.run(&o));
+    survey_secret_finish(&o.ask.secret);
     if (side_thread_is_any_hung())
         _exit(r); /* a thread waits for a GPU driver without answer */
     return r;

@@ -6,7 +6,6 @@
 #include <time.h>
 
 #include "base/cleanup.h"
-#include "launcher/cli/job.h"
 #include "launcher/crunctl/control_client_sock.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/crunctl/rendezvous_query_sock.h"
@@ -42,13 +41,12 @@ void survey_secret_finish(struct survey_secret *s)
 }
 
 /* NULL: there is none, or its error has a sentence. */
-static const struct secret *find_secret(const struct survey_options *request)
+static const struct secret *find_secret(struct survey_options *request)
 {
-    const struct job place = {.secret_file = request->secret_file};
-    struct survey_secret *s = request->secret;
+    struct survey_secret *s = &request->secret;
 
     if (!s->was_read) /* what it returns is kept: no bytes, and perhaps a sentence */
-        (void)job_secret_find(&s->secret, &place, request->environment, s->error);
+        (void)job_secret_find(&s->secret, request->secret_file, request->environment, s->error);
     s->was_read = true;
     return s->secret.bytes ? &s->secret : NULL;
 }
@@ -68,7 +66,7 @@ static struct tls_context *context_of_certificates(const struct certificate_path
 }
 
 /* NULL without a secret, or when it cannot be used: then error has a sentence. */
-static struct tls_context *context_of_secret(const struct survey_options *request, const char *job,
+static struct tls_context *context_of_secret(struct survey_options *request, const char *job,
                                              char error[SECRET_ERROR_SIZE])
 {
     enum key_purpose purpose = job ? KEY_AGENT : KEY_ADMIN;
@@ -77,7 +75,7 @@ static struct tls_context *context_of_secret(const struct survey_options *reques
     struct secret_key key;
     const char *why;
 
-    (void)snprintf(error, SECRET_ERROR_SIZE, "%s", request->secret->error); /* as large */
+    (void)snprintf(error, SECRET_ERROR_SIZE, "%s", request->secret.error); /* as large */
     if (!secret)
         return NULL;
     if (key_derive(&key, secret->bytes, secret->size, purpose, job ? job : "", &why) != 0)
@@ -88,7 +86,7 @@ static struct tls_context *context_of_secret(const struct survey_options *reques
     return tls;
 }
 
-static struct tls_context *context_for(const struct survey_options *request, const char *job,
+static struct tls_context *context_for(struct survey_options *request, const char *job,
                                        char error[CERTIFICATE_ERROR_SIZE])
 {
     return request->certificates.cert ? context_of_certificates(&request->certificates, error)
@@ -97,33 +95,24 @@ static struct tls_context *context_for(const struct survey_options *request, con
 
 /* ---- asking ---- */
 
-static int ask_until_reported(const struct rendezvous_query *target, struct query_answer *ret,
-                              char error[RENDEZVOUS_QUERY_ERROR_SIZE])
-{
-    int r = rendezvous_query(target, ret, error);
-
-    for (int i = 1; i < REPORT_TRIES && r == 0 && ret->n_unreported > 0; i++) {
-        wait_for_ms(REPORT_WAIT_MS);
-        query_answer_finish(ret);
-        r = rendezvous_query(target, ret, error);
-    }
-    return r;
-}
-
-static int ask_until_taken(const struct rendezvous_query *target, struct query_answer *ret,
+/* While the answer lacks what agents have to send: their reports, or the stacks. */
+static int ask_until_whole(const struct rendezvous_query *target, struct query_answer *ret,
                            char error[RENDEZVOUS_QUERY_ERROR_SIZE])
 {
+    bool stacks = target->wants_stacks;
     int r = rendezvous_query(target, ret, error);
 
-    for (int i = 1; i < STACKS_TRIES && r == 0 && ret->n_jobs > 0 && !ret->stacks; i++) {
-        wait_for_ms(STACKS_WAIT_MS);
+    for (int i = 1; i < (stacks ? STACKS_TRIES : REPORT_TRIES) && r == 0; i++) {
+        if (stacks ? ret->n_jobs == 0 || ret->stacks : ret->n_unreported == 0)
+            break;
+        wait_for_ms(stacks ? STACKS_WAIT_MS : REPORT_WAIT_MS);
         query_answer_finish(ret);
         r = rendezvous_query(target, ret, error);
     }
     return r;
 }
 
-static int ask_with_key(struct rendezvous_query *target, const struct survey_options *request,
+static int ask_with_key(struct rendezvous_query *target, struct survey_options *request,
                         struct query_answer *ret, char error[CERTIFICATE_ERROR_SIZE])
 {
     bool is_unix = strchr(target->endpoint, '/');
@@ -137,14 +126,13 @@ static int ask_with_key(struct rendezvous_query *target, const struct survey_opt
                 "~/.config/crun/secret) or certificates (--tls-cert, --tls-key and --tls-ca); or ask crund over its unix socket");
         return -EACCES;
     }
-    int r =
-        request->wants_stacks ? ask_until_taken(target, ret, error) : ask_until_reported(target, ret, error);
+    int r = ask_until_whole(target, ret, error);
     tls_context_free(target->tls);
     return r;
 }
 
-static int ask_endpoint_of_list(const struct survey_options *request, const char *from, size_t n,
-                                int patience_ms, struct query_answer *ret, struct strbuf *failures)
+static int ask_endpoint_of_list(struct survey_options *request, const char *from, size_t n, int patience_ms,
+                                struct query_answer *ret, struct strbuf *failures)
 {
     char error[CERTIFICATE_ERROR_SIZE] = "";
     _cleanup_free_ char *endpoint = strndup(from, n);
@@ -166,7 +154,7 @@ static int ask_endpoint_of_list(const struct survey_options *request, const char
 
 /* One after the other: several crunds have one state, and one of them leads. 0; -ETIMEDOUT when none of them answers in a way
  * that can be used, and one not in time. */
-static int ask_list(const struct survey_options *request, int patience_ms, struct query_answer *ret,
+static int ask_list(struct survey_options *request, int patience_ms, struct query_answer *ret,
                     struct strbuf *failures)
 {
     const char *at = request->endpoint;
@@ -184,7 +172,7 @@ static int ask_list(const struct survey_options *request, int patience_ms, struc
 }
 
 /* With little patience, and again with all of it where that was too little. */
-int other_nodes_ask(const struct survey_options *request, struct query_answer *ret)
+int other_nodes_ask(struct survey_options *request, struct query_answer *ret)
 {
     bool is_list = strchr(request->endpoint, ',');
     struct strbuf failures = {0};
@@ -219,7 +207,7 @@ static bool ask_host(struct control_socket *s, struct query_answer *ret)
     return true;
 }
 
-static bool ask_rendezvous(const struct job_status *job, const struct survey_options *request,
+static bool ask_rendezvous(const struct job_status *job, struct survey_options *request,
                            struct query_answer *ret)
 {
     char why[CERTIFICATE_ERROR_SIZE], error[RENDEZVOUS_QUERY_ERROR_SIZE];
@@ -227,12 +215,12 @@ static bool ask_rendezvous(const struct job_status *job, const struct survey_opt
         .endpoint = job->rendezvous, .job = job->job, .patience_ms = CONTROL_PATIENCE_MS};
 
     target.tls = context_for(request, job->job, why);
-    int r = target.tls ? ask_until_reported(&target, ret, error) : -EACCES;
+    int r = target.tls ? ask_until_whole(&target, ret, error) : -EACCES;
     tls_context_free(target.tls);
     return r == 0;
 }
 
-void other_nodes_add(struct job_status *job, const struct survey_options *request, struct control_socket *s)
+void other_nodes_add(struct job_status *job, struct survey_options *request, struct control_socket *s)
 {
     struct query_answer looked = {0};
 

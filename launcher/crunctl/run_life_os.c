@@ -2,47 +2,36 @@
 
 #include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "base/time.h"
+#include "launcher/util/proc_stat_os.h"
 #include "launcher/util/read_file_os.h"
 
-enum { START_FIELD = 20 /* behind the name of the process */, CLOCK_SLACK_S = 5, STAT_SIZE = 1024 };
+enum { CLOCK_SLACK_S = 5, STAT_SIZE = 1024 };
 
-static int64_t clock_seconds(clockid_t clock)
+/* Since 1970. */
+static int64_t start_of_process(const struct proc_stat *stat)
 {
-    struct timespec now = {0};
+    int64_t boot_s = (int64_t)((clock_read_ns(CLOCK_REALTIME) - boot_ns()) / 1000000000);
 
-    (void)clock_gettime(clock, &now); /* both exist on every Linux */
-    return now.tv_sec;
-}
-
-/* Since 1970; -1: not known. proc_pid_stat(5). */
-static int64_t start_of_process(const char *stat)
-{
-    const char *at = strrchr(stat, ')');
-
-    for (int i = 0; at && i < START_FIELD; i++)
-        at = strchr(at + 1, ' ');
-    if (!at)
-        return -1;
-    int64_t since_boot_s = (int64_t)(strtoull(at, NULL, 10) / (unsigned long long)sysconf(_SC_CLK_TCK));
-    return clock_seconds(CLOCK_REALTIME) - clock_seconds(CLOCK_BOOTTIME) + since_boot_s;
+    return boot_s + (int64_t)(stat->start_ticks / (uint64_t)sysconf(_SC_CLK_TCK));
 }
 
 enum history_life run_life_find(const struct history_run *run)
 {
-    char host[HISTORY_NAME_SIZE], path[64], stat[STAT_SIZE];
+    char host[HISTORY_NAME_SIZE], path[64], text[STAT_SIZE];
+    struct proc_stat stat;
 
-    if (gethostname(host, sizeof(host)) != 0 || strcmp(host, run->host) != 0)
+    if (gethostname(host, sizeof(host)) != 0 || strcmp(host, run->start.host) != 0)
         return HISTORY_LIFE_UNKNOWN;
-    (void)snprintf(path, sizeof(path), "/proc/%lld/stat", (long long)run->crun_pid); /* fits */
-    if (!read_file_text(path, stat, sizeof(stat)))
+    (void)snprintf(path, sizeof(path), "/proc/%lld/stat", (long long)run->start.crun_pid); /* fits */
+    if (!read_file_text(path, text, sizeof(text)) || !proc_stat_parse(text, &stat))
         return HISTORY_LIFE_KILLED;
-    const char *name = strchr(stat, '(');
+    const char *name = strchr(text, '(');
     bool is_crun = name && strncmp(name, "(crun", 5) == 0;
-    return is_crun && start_of_process(stat) <= run->started_s + CLOCK_SLACK_S ? HISTORY_LIFE_RUNS
-                                                                               : HISTORY_LIFE_KILLED;
+    return is_crun && start_of_process(&stat) <= run->start.time_s + CLOCK_SLACK_S ? HISTORY_LIFE_RUNS
+                                                                                   : HISTORY_LIFE_KILLED;
 }

@@ -1,39 +1,18 @@
 #include "launcher/crunctl/stacks_command_sock.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "launcher/crunctl/control_client_sock.h"
 #include "launcher/ctl/job_status.h"
-#include "launcher/ctl/job_status_json.h"
 #include "launcher/ctl/job_stacks_json.h"
 #include "launcher/crunctl/query_answer_json.h"
 #include "launcher/crunctl/job_survey_os.h"
 #include "launcher/crunctl/other_nodes_sock.h"
 #include "launcher/crunctl/print_os.h"
-#include "launcher/util/strlist.h"
 #include "base/cleanup.h"
 
 enum { STACKS_PATIENCE_MS = 20000 };
-
-/* 0 or -errno. */
-static int ask_for_name(struct control_socket *s, const char *job, enum job_match *ret)
-{
-    _cleanup_free_ char *reply = NULL;
-    struct job_status status = {.crun_pid = 0};
-    size_t n = 0;
-
-    int r = control_client_ask(s, "status", CONTROL_PATIENCE_MS, &reply, &n);
-    if (!r)
-        r = job_status_from_json(reply, n, &status);
-    if (r)
-        return r;
-    *ret = job_status_match(status.job, job);
-    job_status_finish(&status);
-    return 0;
-}
 
 static int print_stacks(const char *reply, size_t n, bool is_json)
 {
@@ -57,53 +36,24 @@ static int ask_for_stacks(struct control_socket *s, bool is_json)
     return 1;
 }
 
-/* A socket that a killed crun left is passed over, if it was not named. 0 or 1. */
-static int find_match(struct control_socket *s, const char *job, enum job_match *ret)
+static int stacks_of_sockets(struct survey_options *request, bool is_json)
 {
-    int r = ask_for_name(s, job, ret);
+    const char *job = request->job;
+    struct job_survey look;
+    int code = job_survey_take(&look, request) == 0 ? 0 : 1;
 
-    if (r == 0 || (!s->is_named && (r == -ECONNREFUSED || r == -ENOENT)))
-        return 0;
-    (void)fprintf(stderr, "crunctl: %s: %s\n", s->path, control_client_error(r));
-    return 1;
-}
-
-static int take_all(const struct strlist *paths, const char *job, bool is_named, bool is_json, int *n_found)
-{
-    enum job_match *matches = calloc(paths->n_items + 1, sizeof(*matches)), best = JOB_MATCH_BEGINNING;
-    int code = matches ? 0 : 1;
-
-    for (size_t i = 0; matches && i < paths->n_items; i++) {
-        struct control_socket s = {.path = paths->items[i], .is_named = is_named};
-
-        code |= find_match(&s, job, &matches[i]);
-        best = matches[i] > best ? matches[i] : best;
+    if (look.n_jobs == 0 && code == 0) {
+        (void)fprintf(stderr, "crunctl: no job%s%s%s of yours runs on this node\n", job ? " '" : "",
+                      job ? job : "", job ? "'" : "");
+        code = 3;
     }
-    for (size_t i = 0; matches && i < paths->n_items; i++) {
-        struct control_socket s = {.path = paths->items[i], .is_named = is_named};
+    for (size_t i = 0; i < look.n_jobs; i++) {
+        struct control_socket s = {.path = look.jobs[i].socket, .is_named = request->socket != NULL};
 
-        if (matches[i] < best)
-            continue;
-        ++*n_found;
         code |= ask_for_stacks(&s, is_json);
     }
-    free(matches);
+    job_survey_finish(&look);
     return code;
-}
-
-int stacks_command(char *const *environment, const char *socket, const char *job, bool is_json)
-{
-    struct strlist sockets = {0};
-    int n_found = 0;
-
-    int code = control_client_list(environment, socket, &sockets) == 0 ? 0 : 1;
-    code |= take_all(&sockets, job, socket != NULL, is_json, &n_found);
-    strlist_finish(&sockets);
-    if (n_found > 0 || code)
-        return code;
-    (void)fprintf(stderr, "crunctl: no job%s%s%s of yours runs on this node\n", job ? " '" : "",
-                  job ? job : "", job ? "'" : "");
-    return 3;
 }
 
 static int print_looked_stacks(const struct query_answer *l, const char *job, bool is_json)
@@ -122,14 +72,14 @@ static int print_looked_stacks(const struct query_answer *l, const char *job, bo
     return 1;
 }
 
-int stacks_of_endpoint(const struct survey_options *request, bool is_json)
+int stacks_command(struct survey_options *request, bool is_json)
 {
-    struct survey_options stacks = *request;
     struct query_answer looked;
 
-    stacks.wants_stacks = true;
+    if (!request->endpoint)
+        return stacks_of_sockets(request, is_json);
     int code =
-        other_nodes_ask(&stacks, &looked) == 0 ? print_looked_stacks(&looked, request->job, is_json) : 1;
+        other_nodes_ask(request, &looked) == 0 ? print_looked_stacks(&looked, request->job, is_json) : 1;
     query_answer_finish(&looked);
     return code;
 }

@@ -155,7 +155,7 @@ static int wait_for_look(struct top *t, uint64_t until_ns)
     return code;
 }
 
-static int look_again(struct top *t, const struct survey_options *request)
+static int look_again(struct top *t, struct survey_options *request)
 {
     struct job_survey next;
 
@@ -166,7 +166,7 @@ static int look_again(struct top *t, const struct survey_options *request)
     return r ? 1 : draw(t);
 }
 
-int top_run(const struct survey_options *request, struct job_survey *before)
+int top_run(struct survey_options *request, struct job_survey *before)
 {
     struct top t = {.look = *before, .view = {.is_live = true, .has_marks_first = true}, .signals = -1};
     int code = 0;

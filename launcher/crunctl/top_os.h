@@ -9,4 +9,4 @@ struct job_survey;
 struct survey_options;
 
 /* *before: an earlier look, which it takes. 0, or 1 after an error that was printed. */
-int top_run(const struct survey_options *request, struct job_survey *before);
+int top_run(struct survey_options *request, struct job_survey *before);

@@ -77,6 +77,7 @@ struct job_status {
     int64_t started_s; /* since 1970: start of crun; 0: not known */
     struct node_status *nodes;
     size_t n_nodes_known;
+    const char *socket; /* of crunctl: where crun was asked; NULL: at a rendezvous */
 };
 
 /* Whether a job is one that was asked for: by its name, by how that begins, or by none (NULL: all). Where one has the whole name,

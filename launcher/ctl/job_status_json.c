@@ -12,19 +12,16 @@
 #include "rendezvous/session/session_message.h"
 #include "base/err.h"
 
-#define JOB_TEXT(member, bytes)                                                                              \
-    .type = FIELD_TEXT, .offset = offsetof(struct job_status, member), .size = (bytes)
-
 /* Of any origin, and so not written by the table: see events_add_text(). */
 static const struct field name_fields[] = {
-    {"job", JOB_TEXT(job, JOB_STATUS_NAME_SIZE), .required = true},
-    {"program", JOB_TEXT(program, JOB_STATUS_NAME_SIZE)},
-    {"rendezvous", JOB_TEXT(rendezvous, JOB_STATUS_ENDPOINT_SIZE)},
+    {"job", FIELD_TEXT_AT(struct job_status, job), .required = true},
+    {"program", FIELD_TEXT_AT(struct job_status, program)},
+    {"rendezvous", FIELD_TEXT_AT(struct job_status, rendezvous)},
 };
 
 static const struct field job_fields[] = {
-    {"state", JOB_TEXT(state, JOB_STATUS_WORD_SIZE), .required = true},
-    {"containment", JOB_TEXT(containment, JOB_STATUS_WORD_SIZE)},
+    {"state", FIELD_TEXT_AT(struct job_status, state), .required = true},
+    {"containment", FIELD_TEXT_AT(struct job_status, containment)},
     {"crun_pid", FIELD_I64_AT(struct job_status, crun_pid), .required = true},
     {"generation", FIELD_I64_AT(struct job_status, generation), .required = true},
     {"restarts", FIELD_I32_AT(struct job_status, restarts), .required = true},

@@ -23,14 +23,11 @@ enum {
     PIECES_MAX = (SESSION_WORKERS_MAX + HANG_PIECE_RANKS - 1) / HANG_PIECE_RANKS,
 };
 
-#define WORKER_TEXT(member, bytes)                                                                           \
-    .type = FIELD_TEXT, .offset = offsetof(struct worker_status, member), .size = (bytes)
-
 static const struct field worker_fields[] = {
     {"rank", FIELD_I32_AT(struct worker_status, rank), .required = true},
     {"local_rank", FIELD_I32_AT(struct worker_status, local_rank), .required = true},
     {"pid", FIELD_I64_AT(struct worker_status, pid), .required = true},
-    {"state", WORKER_TEXT(state, JOB_STATUS_WORD_SIZE), .required = true},
+    {"state", FIELD_TEXT_AT(struct worker_status, state), .required = true},
     {"exit_code", FIELD_I32_AT(struct worker_status, exit_code)},
     {"started", FIELD_I64_AT(struct worker_status, started_s)},
     {"hang", FIELD_BOOL, offsetof(struct worker_status, hang), .required = true},
@@ -39,8 +36,8 @@ static const struct field worker_fields[] = {
 
 /* Optional texts of a worker. */
 static const struct field line_fields[] = {
-    {"log", WORKER_TEXT(log, JOB_STATUS_NAME_SIZE)},
-    {"last_line", WORKER_TEXT(last_line, JOB_STATUS_LINE_SIZE)},
+    {"log", FIELD_TEXT_AT(struct worker_status, log)},
+    {"last_line", FIELD_TEXT_AT(struct worker_status, last_line)},
 };
 
 static const struct field gpu_fields[] = {
@@ -64,7 +61,7 @@ static const struct field place_fields[] = {
     {"child_state", FIELD_U32_AT(struct hang_rank, child_state, 0, 127)},
     {"has_ended", FIELD_BOOL, offsetof(struct hang_rank, has_ended)},
     {"kind", FIELD_U32_AT(struct hang_rank, kind, 0, STACK_DESTROY)},
-    {"text", FIELD_TEXT, offsetof(struct hang_rank, text), .size = STACK_TEXT_SIZE},
+    {"text", FIELD_TEXT_AT(struct hang_rank, text)},
 };
 
 static const struct field collective_fields[] = {

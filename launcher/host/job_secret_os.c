@@ -56,15 +56,15 @@ static int read_users(struct secret *ret, char *const *environment, char error[S
     return r > 0 ? secret_read_file(ret, path, SECRET_FILE_PRIVATE, error) : r;
 }
 
-int job_secret_find(struct secret *ret, const struct job *job, char *const *environment,
+int job_secret_find(struct secret *ret, const char *file, char *const *environment,
                     char error[SECRET_ERROR_SIZE])
 {
     const char *inherited = envp_get(environment, "CRUN_SECRET_FD");
     const char *mounted = envp_get(environment, "CRUN_SECRET_FILE");
 
     *ret = (struct secret){0};
-    if (job->secret_file)
-        return secret_read_file(ret, job->secret_file, SECRET_FILE_PRIVATE, error);
+    if (file)
+        return secret_read_file(ret, file, SECRET_FILE_PRIVATE, error);
     if (inherited && *inherited)
         return read_inherited(ret, inherited, error);
     if (mounted && *mounted)

@@ -51,6 +51,9 @@ struct field {
 #define FIELD_I64_AT(structure, member)                                                                      \
     .type = FIELD_I64, .offset = offsetof(structure, member), .min = -1, .max = FIELD_EXACT_MAX
 
+#define FIELD_TEXT_AT(structure, member)                                                                     \
+    .type = FIELD_TEXT, .offset = offsetof(structure, member), .size = sizeof(((structure *)NULL)->member)
+
 enum { FIELDS_ERROR_SIZE = 256 };
 
 /* A variable with this attribute owns its object, which is deleted with it. */

@@ -158,7 +158,7 @@ static void runs_of_one_name_stay_apart(void **state)
     assert_string_equal(h.runs[1].generations[0].reason, "of b");
     assert_int_equal(h.runs[1].exit_code, 7);
     assert_string_equal(h.runs[2].result, "succeeded");
-    assert_string_equal(h.runs[2].run, "c");
+    assert_string_equal(h.runs[2].start.run, "c");
     history_finish(&h);
 }
 
@@ -177,7 +177,7 @@ static void run_without_a_generation_has_its_reason(void **state)
     (void)state;
     add_all(&h, lines, ARRAY_SIZE(lines));
     assert_int_equal(h.n_runs, 1);
-    assert_int_equal(h.runs[0].crun_pid, 4711);
+    assert_int_equal(h.runs[0].start.crun_pid, 4711);
     char *text = history_text(&h.runs[0], 0, format_seconds);
     assert_non_null(strstr(text, "j on n1: train.py, failed with exit code 1 after 8 s: no nodes\n"));
     free(text);
@@ -205,7 +205,7 @@ static void whole_name_comes_before_its_beginning(void **state)
         add_all(&h, lines, ARRAY_SIZE(lines));
         history_select(&h, rows[r].asked);
         for (size_t i = 0; i < h.n_runs; i++)
-            (void)strcat(kept, h.runs[i].run);
+            (void)strcat(kept, h.runs[i].start.run);
         assert_string_equal(kept, rows[r].runs);
         history_finish(&h);
     }
