@@ -17,13 +17,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 
-enum {
-    DEFAULT_SHUTDOWN_S = 30,
-    REPLACE_TIMEOUT_MAX_S = 86400,
-    RESTART_PAUSE_MAX_S = 3600,
-    HANG_TIMEOUT_MAX_S = 30 * 86400,
-    HEALTH_CHECK_MAX_S = 3600
-};
+enum { DEFAULT_SHUTDOWN_S = 30 };
 
 int job_refuse(struct job_builder *b, const char *format, ...)
 {
@@ -174,18 +168,31 @@ static int take_warm(struct job_builder *b)
     return 0;
 }
 
-static int take_hang_options(struct job_builder *b)
+static int take_numbers(struct job_builder *b)
 {
-    long long seconds = job_value(b, OPTION_HANG_TIMEOUT)->number;
-    const char *action = job_text(b, OPTION_HANG_ACTION);
+    static const struct {
+        enum option_id id;
+        size_t offset;
+        int min, max;
+        const char *what;
+    } numbers[] = {
+        {OPTION_REPLACE_TIMEOUT, offsetof(struct job, replace_timeout_s), 1, 86400, "a number of seconds"},
+        {OPTION_RESTART_PAUSE, offsetof(struct job, restart_pause_s), 0, 3600, "a number of seconds"},
+        {OPTION_HANG_TIMEOUT, offsetof(struct job, hang_timeout_s), 0, 30 * 86400, "a number of seconds"},
+        {OPTION_HEALTH_CHECK_TIMEOUT, offsetof(struct job, health_check_timeout_s), 1, 3600,
+         "a number of seconds"},
+        {OPTION_NO_REQUEUE_CODE, offsetof(struct job, no_requeue_code), 1, 255, "an exit code"},
+    };
 
-    if (seconds < 0 || seconds > HANG_TIMEOUT_MAX_S)
-        return job_refuse(b, "--hang-timeout=%lld: a number of seconds from 0 to %d", seconds,
-                          HANG_TIMEOUT_MAX_S);
-    b->job->hang_timeout_s = (int)seconds;
-    b->job->hang_action = strcmp(action, "restart") == 0 ? JOB_HANG_RESTART
-                          : strcmp(action, "stop") == 0  ? JOB_HANG_STOP
-                                                         : JOB_HANG_REPORT;
+    for (size_t i = 0; i < ARRAY_SIZE(numbers); i++) {
+        const struct option_value *option = job_value(b, numbers[i].id);
+
+        if (option->text && (option->number < numbers[i].min || option->number > numbers[i].max))
+            return job_refuse(b, "--%s=%lld: %s from %d to %d", options_table[numbers[i].id].name,
+                              option->number, numbers[i].what, numbers[i].min, numbers[i].max);
+        int kept = (int)option->number; /* 0: not given */
+        memcpy((char *)b->job + numbers[i].offset, &kept, sizeof(kept));
+    }
     return 0;
 }
 
@@ -202,30 +209,13 @@ static int take_restarts_without_progress(struct job_builder *b)
     return 0;
 }
 
-static int take_no_requeue_code(struct job_builder *b)
-{
-    const struct option_value *option = job_value(b, OPTION_NO_REQUEUE_CODE);
-
-    if (!option->text)
-        return 0;
-    if (option->number < 1 || option->number > 255)
-        return job_refuse(b, "--no-requeue-code=%lld: an exit code from 1 to 255", option->number);
-    b->job->no_requeue_code = (int)option->number;
-    return 0;
-}
-
 static int take_health_check(struct job_builder *b)
 {
     const char *command = job_text(b, OPTION_HEALTH_CHECK);
-    long long seconds = job_value(b, OPTION_HEALTH_CHECK_TIMEOUT)->number;
 
     if (command && !*command)
         return job_refuse(b, "--health-check= names no command");
-    if (seconds < 1 || seconds > HEALTH_CHECK_MAX_S)
-        return job_refuse(b, "--health-check-timeout=%lld: a number of seconds from 1 to %d", seconds,
-                          HEALTH_CHECK_MAX_S);
     b->job->health_check = command;
-    b->job->health_check_timeout_s = (int)seconds;
     if (command && b->job->agent_fd >= 0)
         return job_refuse(b, "--health-check: an agent that is another program checks its node itself");
     return 0;
@@ -241,24 +231,14 @@ static int take_supervision(struct job_builder *b)
     if (!(job_value(b, OPTION_MONITOR_INTERVAL)->seconds > 0))
         return job_refuse(b, "--monitor-interval: must be greater than 0");
     b->job->replace = strcmp(job_text(b, OPTION_RESTART_POLICY), "replace") == 0;
-    long long seconds = job_value(b, OPTION_REPLACE_TIMEOUT)->number;
-    if (seconds < 1 || seconds > REPLACE_TIMEOUT_MAX_S)
-        return job_refuse(b, "--replace-timeout=%lld: a number of seconds from 1 to %d", seconds,
-                          REPLACE_TIMEOUT_MAX_S);
-    b->job->replace_timeout_s = (int)seconds;
-    seconds = job_value(b, OPTION_RESTART_PAUSE)->number;
-    if (seconds < 0 || seconds > RESTART_PAUSE_MAX_S)
-        return job_refuse(b, "--restart-pause=%lld: a number of seconds from 0 to %d", seconds,
-                          RESTART_PAUSE_MAX_S);
-    b->job->restart_pause_s = (int)seconds;
+    b->job->hang_action = (enum job_hang_action)job_choice(b, OPTION_HANG_ACTION);
     b->job->debug = job_flag(b, OPTION_DEBUG);
     b->job->debug_file = job_text(b, OPTION_DEBUG);
     if (b->job->debug_file && !*b->job->debug_file)
         return job_refuse(b, "--debug= names no file; give one, or write --debug alone");
     b->job->exit_code_of_worker = strcmp(job_text(b, OPTION_EXIT_CODE), "worker") == 0;
     take_handled_signals(b);
-    int r = take_hang_options(b);
-    return r ? r : take_shutdown_timeout(b);
+    return take_shutdown_timeout(b);
 }
 
 /* ---- program and output ---- */
@@ -271,8 +251,7 @@ static int job_take_program(struct job_builder *b)
     job->program_args = b->options->program_args;
     job->role = job_text(b, OPTION_ROLE);
     job->virtual_local_rank = job_flag(b, OPTION_VIRTUAL_LOCAL_RANK);
-    if (job_text(b, OPTION_NUMA_BINDING) && !numa_mode_parse(job_text(b, OPTION_NUMA_BINDING), &job->numa))
-        return job_refuse(b, "--numa-binding=%s: no such mode", job_text(b, OPTION_NUMA_BINDING));
+    job->numa = (enum numa_mode)(job_choice(b, OPTION_NUMA_BINDING) + 1);
     if (job_flag(b, OPTION_RUN_PATH))
         job->program = JOB_PROGRAM_RUN_PATH;
     else if (job_flag(b, OPTION_NO_PYTHON) && job_flag(b, OPTION_MODULE))
@@ -579,13 +558,10 @@ static int take_certificates(struct job_builder *b)
 
 static int take_security(struct job_builder *b)
 {
-    const char *mode = job_text(b, OPTION_SECURITY);
     struct job *job = b->job;
 
     job->secret_file = job_text(b, OPTION_SECRET_FILE);
-    job->security = strcmp(mode, "open") == 0      ? JOB_SECURITY_OPEN
-                    : strcmp(mode, "require") == 0 ? JOB_SECURITY_REQUIRE
-                                                   : JOB_SECURITY_PREFER;
+    job->security = (enum job_security)job_choice(b, OPTION_SECURITY);
     job->local_store = job_flag(b, OPTION_SEAL) || strcmp(job_text(b, OPTION_WORKER_STORE), "local") == 0;
     job->params.local_store = job->local_store;
     if (job->local_store && job->security == JOB_SECURITY_OPEN)
@@ -657,15 +633,12 @@ static int take_line_rules(struct job_builder *b)
 static int job_build(struct job_builder *b)
 {
     static int (*const steps[])(struct job_builder *) = {
-        take_agent_fd,     job_check_nodes,
-        take_supervision,  job_count_workers,
-        job_take_conf,     job_take_rendezvous,
-        job_take_program,  job_take_output,
-        check_logs_specs,  warn_of_switches,
-        warn_of_replacing, take_security,
-        take_warm,         take_health_check,
-        take_line_rules,   take_no_requeue_code,
-        take_fold_output,  take_restarts_without_progress,
+        take_agent_fd,       job_check_nodes,   take_supervision,
+        take_numbers,        job_count_workers, job_take_conf,
+        job_take_rendezvous, job_take_program,  job_take_output,
+        check_logs_specs,    warn_of_switches,  warn_of_replacing,
+        take_security,       take_warm,         take_health_check,
+        take_line_rules,     take_fold_output,  take_restarts_without_progress,
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(steps); i++) {

@@ -30,7 +30,7 @@ enum job_program {
     JOB_PROGRAM_COUNT
 };
 
-/* Whether nodes have to prove a secret. */
+/* Whether nodes have to prove a secret; in the order of the choices of --security. */
 enum job_security {
     JOB_SECURITY_OPEN,   /* never */
     JOB_SECURITY_PREFER, /* where there is one */
@@ -65,7 +65,7 @@ struct job_machine {
 };
 
 /* What follows the report on a hang. */
-enum job_hang_action { JOB_HANG_REPORT, JOB_HANG_RESTART, JOB_HANG_STOP };
+enum job_hang_action { JOB_HANG_REPORT, JOB_HANG_RESTART, JOB_HANG_STOP }; /* in the order of the choices */
 
 struct line_rules;
 

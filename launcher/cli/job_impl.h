@@ -38,6 +38,14 @@ static inline const char *job_text_or_none(const struct job_builder *b, enum opt
     return text && *text ? text : NULL;
 }
 
+/* The place of the value among the choices of the option; -1: it has none. */
+static inline int job_choice(const struct job_builder *b, enum option_id id)
+{
+    const char *text = job_text(b, id);
+
+    return text ? option_choice(options_table[id].choices, text, strlen(text)) : -1;
+}
+
 static inline bool job_flag(const struct job_builder *b, enum option_id id)
 {
     return b->options->value[id].flag;

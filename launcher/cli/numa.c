@@ -28,23 +28,6 @@ void numa_finish(struct numa_topology *t)
     *t = (struct numa_topology){0};
 }
 
-bool numa_mode_parse(const char *name, enum numa_mode *ret)
-{
-    static const char *const names[NUMA_MODE_COUNT] = {
-        [NUMA_NODE] = "node",
-        [NUMA_SOCKET] = "socket",
-        [NUMA_EXCLUSIVE] = "exclusive",
-        [NUMA_CORE_COMPLEX] = "core-complex",
-    };
-
-    for (enum numa_mode mode = NUMA_NODE; mode < NUMA_MODE_COUNT; mode++)
-        if (strcmp(name, names[mode]) == 0) {
-            *ret = mode;
-            return true;
-        }
-    return false;
-}
-
 /* ---- sets ---- */
 
 bool numa_cpus_has(const struct numa_cpus *cpus, int cpu)

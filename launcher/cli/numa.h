@@ -24,7 +24,8 @@ enum {
     NUMA_ERROR_SIZE = 512,
 };
 
-enum numa_mode { NUMA_NONE, NUMA_NODE, NUMA_SOCKET, NUMA_EXCLUSIVE, NUMA_CORE_COMPLEX, NUMA_MODE_COUNT };
+/* Those behind the first are in the order of the choices of --numa-binding. */
+enum numa_mode { NUMA_NONE, NUMA_NODE, NUMA_SOCKET, NUMA_EXCLUSIVE, NUMA_CORE_COMPLEX };
 
 /* A set of CPUs, laid out as sched_setaffinity() takes it. */
 struct numa_cpus {
@@ -50,9 +51,6 @@ struct numa_topology {
 };
 
 void numa_finish(struct numa_topology *t);
-
-/* "node" -> NUMA_NODE. False for a name that is no mode. */
-bool numa_mode_parse(const char *name, enum numa_mode *ret);
 
 /* A list as in /sys: "0-2,4,6-7". False when it is malformed or names a CPU beyond NUMA_CPUS_MAX. */
 bool numa_cpus_parse(const char *list, struct numa_cpus *ret);

@@ -12,12 +12,8 @@
 
 #include "tests/support/c/cpu_list.h"
 
-static void print_mode(const struct numa_topology *t, const char *name, int n_workers)
+static void print_mode(const struct numa_topology *t, enum numa_mode mode, const char *name, int n_workers)
 {
-    enum numa_mode mode;
-
-    if (!numa_mode_parse(name, &mode))
-        exit(2);
     for (int i = 0; i < n_workers; i++) {
         char error[NUMA_ERROR_SIZE], text[4096];
         struct numa_cpus cpus;
@@ -50,7 +46,7 @@ int main(int argc, char **argv)
         return 1;
     }
     for (size_t i = 0; i < sizeof(modes) / sizeof(modes[0]); i++)
-        print_mode(&t, modes[i], machine.n_workers);
+        print_mode(&t, (enum numa_mode)(NUMA_NODE + i), modes[i], machine.n_workers);
     numa_finish(&t);
     return 0;
 }

@@ -55,16 +55,6 @@ static void test_count(void **state)
     assert_int_equal(numa_cpus_count(&cpus), 5);
 }
 
-static void test_modes(void **state)
-{
-    enum numa_mode mode = NUMA_NONE;
-
-    assert_true(numa_mode_parse("core-complex", &mode));
-    assert_int_equal(mode, NUMA_CORE_COMPLEX);
-    assert_false(numa_mode_parse("core_complex", &mode));
-    assert_false(numa_mode_parse("", &mode));
-}
-
 /* Five cores without threads on one node, two caches of 3 and 2 cores, and n_places places. */
 static struct numa_topology five_cores(int n_places)
 {
@@ -136,7 +126,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lists),
         cmocka_unit_test(test_count),
-        cmocka_unit_test(test_modes),
         cmocka_unit_test(test_what_is_left_over_goes_to_the_first),
         cmocka_unit_test(test_the_largest_cache_comes_first_and_all_in_turn),
         cmocka_unit_test(test_sentences),
