@@ -119,7 +119,7 @@ static void take_handled_signals(struct job_builder *b)
     }
 }
 
-/* A timeout that the user chose is not cut to fit a grace that is only guessed. */
+/* A guessed grace does not cut a timeout of the user. */
 static int fit_timeout_into_grace(struct job_builder *b, bool is_chosen)
 {
     struct scheduler_grace grace;
@@ -264,7 +264,7 @@ static int job_take_program(struct job_builder *b)
     return 0;
 }
 
-/* RANK:DIGIT at *text; moves behind it. */
+/* RANK:DIGIT at *text; moves behind the pair. */
 static bool parse_stream_pair(const char **text, uint8_t *map, int n_workers)
 {
     size_t n = strspn(*text, "0123456789");
@@ -279,7 +279,7 @@ static bool parse_stream_pair(const char **text, uint8_t *map, int n_workers)
     return true;
 }
 
-/* As the pattern of torchrun has it, which takes a newline at the end: a block of YAML leaves one. */
+/* The pattern of torchrun takes a newline at the end as well: a block of YAML leaves a newline. */
 static bool is_end_of_map(const char *text)
 {
     return !*text || strcmp(text, "\n") == 0;

@@ -76,7 +76,7 @@ enum conf_kind {
     CONF_SECONDS, /* positive; kept in ms */
     CONF_NUMBER,  /* from min */
     CONF_BOOL,
-    /* settings of torchrun that have no effect here; torchrun checks their values, so crun does too */
+    /* settings of torchrun that have no effect here; torchrun checks the values, and so does crun */
     CONF_ACCEPTED_POSITIVE,
     CONF_ACCEPTED_NUMBER,
     CONF_ACCEPTED_SECONDS, /* from 0, with a fraction */
@@ -126,7 +126,7 @@ static const struct conf_key *find_conf_key(const char *key, size_t n)
     return NULL;
 }
 
-/* The setting that a misspelled one may mean, or NULL. */
+/* The setting meant by a misspelled name, or NULL. */
 static const char *nearest_conf_key(const char *key, size_t n)
 {
     for (size_t i = 0; i < ARRAY_SIZE(conf_keys); i++)
@@ -297,7 +297,7 @@ int job_take_conf(struct job_builder *b)
     b->job->params.min_nodes = (uint32_t)b->job->min_nodes;
     b->job->params.max_nodes = (uint32_t)b->job->max_nodes;
     b->job->params.max_restarts = (uint32_t)b->job->max_restarts;
-    if (b->job->agent_fd >= 0) { /* it has a budget of its own */
+    if (b->job->agent_fd >= 0) { /* the other program has a budget of its own */
         b->job->params.foreign = 1;
         b->job->params.max_restarts = SESSION_COUNT_MAX;
     }
@@ -319,8 +319,7 @@ int job_take_conf(struct job_builder *b)
 
 /* ---- endpoint ---- */
 
-/* The endpoint's port, with *ret_host_size set to the length of the host in front of it; -1 when there is
- * none, -2 when it is malformed. */
+/* The endpoint's port, with *ret_host_size set to the length of the host in front; -1: no port; -2: malformed. */
 static long endpoint_port(const char *endpoint, size_t *ret_host_size)
 {
     const char *colon = strrchr(endpoint, ':');
@@ -336,7 +335,7 @@ static long endpoint_port(const char *endpoint, size_t *ret_host_size)
     return atol(colon + 1);
 }
 
-/* As torchrun has it, which also takes a name with a colon, and waits for a host that cannot be. */
+/* As in torchrun, but torchrun also takes a name with a colon, and waits for an impossible host. */
 static bool is_host_text(const char *host)
 {
     return *host && (!strchr(host, ':') || address_is_numeric(host)) &&
@@ -398,7 +397,7 @@ static bool has_c10d_endpoint(const struct job_builder *b)
     return from < to;
 }
 
-/* HOST[:PORT],HOST[:PORT],...: several rendezvous with one state. None of them is served by this node. */
+/* HOST[:PORT],HOST[:PORT],...: several rendezvous with one state, all on other nodes. */
 static int split_endpoints(struct job_builder *b)
 {
     struct job *job = b->job;
@@ -510,7 +509,7 @@ static int take_rounds(struct job_builder *b)
     return set_endpoint(b, "localhost", DEFAULT_ROUNDS_PORT);
 }
 
-/* A rendezvous that does not share the fate of one machine chooses a lease by itself. */
+/* A rendezvous on several machines chooses a lease. */
 static int take_lease(struct job_builder *b)
 {
     const struct option_value *option = job_value(b, OPTION_LEASE);

@@ -19,17 +19,17 @@
 /* Agents report within milliseconds of the first look. */
 enum { REPORT_WAIT_MS = 100, REPORT_TRIES = 5 };
 
-/* Stacks of a large job take some seconds, and those of a node that hangs are waited for 10 s. */
+/* Stacks of a large job take some seconds, and a hung node is waited for 10 s. */
 enum { STACKS_WAIT_MS = 500, STACKS_TRIES = 36 };
 
-/* For each endpoint of a list at first: one that is stopped, or whose host is lost, holds up those behind it for this long. */
+/* For each endpoint of a list at first: the longest delay of further endpoints by a stopped crund or a lost host. */
 enum { LIST_PATIENCE_MS = 500 };
 
 static void wait_for_ms(long ms)
 {
     const struct timespec pause = {.tv_nsec = ms * 1000000L};
 
-    (void)nanosleep(&pause, NULL); /* a signal only shortens it */
+    (void)nanosleep(&pause, NULL); /* a signal only shortens the pause */
 }
 
 /* ---- the key ---- */
@@ -40,18 +40,18 @@ void survey_secret_finish(struct survey_secret *s)
     *s = (struct survey_secret){0};
 }
 
-/* NULL: there is none, or its error has a sentence. */
+/* NULL: there is none, or request->secret.error has a sentence. */
 static const struct secret *find_secret(struct survey_options *request)
 {
     struct survey_secret *s = &request->secret;
 
-    if (!s->was_read) /* what it returns is kept: no bytes, and perhaps a sentence */
+    if (!s->was_read) /* the outcome is kept: no bytes, and perhaps a sentence */
         (void)job_secret_find(&s->secret, request->secret_file, request->environment, s->error);
     s->was_read = true;
     return s->secret.bytes ? &s->secret : NULL;
 }
 
-/* NULL when they cannot be used: then error has a sentence. They are read again for each look, as they may have been renewed. */
+/* NULL, with a sentence in error: unusable. Read again for each look, as certificates may have been renewed. */
 static struct tls_context *context_of_certificates(const struct certificate_paths *paths,
                                                    char error[CERTIFICATE_ERROR_SIZE])
 {
@@ -65,7 +65,7 @@ static struct tls_context *context_of_certificates(const struct certificate_path
     return r < 0 ? NULL : tls;
 }
 
-/* NULL without a secret, or when it cannot be used: then error has a sentence. */
+/* NULL without a usable secret: then error has a sentence. */
 static struct tls_context *context_of_secret(struct survey_options *request, const char *job,
                                              char error[SECRET_ERROR_SIZE])
 {
@@ -95,7 +95,7 @@ static struct tls_context *context_for(struct survey_options *request, const cha
 
 /* ---- asking ---- */
 
-/* While the answer lacks what agents have to send: their reports, or the stacks. */
+/* Repeats the request while reports of agents, or the stacks, are missing. */
 static int ask_until_whole(const struct rendezvous_query *target, struct query_answer *ret,
                            char error[RENDEZVOUS_QUERY_ERROR_SIZE])
 {
@@ -152,8 +152,7 @@ static int ask_endpoint_of_list(struct survey_options *request, const char *from
     return r;
 }
 
-/* One after the other: several crunds have one state, and one of them leads. 0; -ETIMEDOUT when none of them answers in a way
- * that can be used, and one not in time. */
+/* One after the other: several crunds have one state, and a single crund leads. 0; -ETIMEDOUT: no usable answer, and a crund was late. */
 static int ask_list(struct survey_options *request, int patience_ms, struct query_answer *ret,
                     struct strbuf *failures)
 {
@@ -171,7 +170,7 @@ static int ask_list(struct survey_options *request, int patience_ms, struct quer
     return r && was_late ? -ETIMEDOUT : r;
 }
 
-/* With little patience, and again with all of it where that was too little. */
+/* With little patience, and after a late answer with more. */
 int other_nodes_ask(struct survey_options *request, struct query_answer *ret)
 {
     bool is_list = strchr(request->endpoint, ',');
@@ -189,7 +188,7 @@ int other_nodes_ask(struct survey_options *request, struct query_answer *ret)
     return r;
 }
 
-/* The crun of this socket serves the rendezvous: it answers itself. False: it does not. */
+/* The crun of the socket serves the rendezvous, so crun answers. False: another process serves the rendezvous. */
 static bool ask_host(struct control_socket *s, struct query_answer *ret)
 {
     for (int i = 0; i < REPORT_TRIES; i++) {
@@ -227,6 +226,6 @@ void other_nodes_add(struct job_status *job, struct survey_options *request, str
     if (job->rendezvous[0] &&
         (ask_host(s, &looked) || (!s->is_foreign && ask_rendezvous(job, request, &looked))) &&
         looked.n_jobs > 0)
-        (void)job_status_take_nodes(job, &looked.jobs[0]); /* without memory they are left out */
+        (void)job_status_take_nodes(job, &looked.jobs[0]); /* without memory the nodes are left out */
     query_answer_finish(&looked);
 }

@@ -21,14 +21,15 @@ struct key_service {
     struct server_exchange exchange;
     uv_loop_t *loop;
     const struct job_keys *keys;
-    struct list asking;     /* one call for each connection, in their order; the thread has the first one */
-    struct side_call *call; /* of the first one; NULL: none asks, or there was no thread for it */
+    struct list asking; /* calls of the connections in order of arrival; the thread has the first call */
+    struct side_call
+        *call; /* of the first in `asking`; NULL: no connection asks, or no thread could be had */
     unsigned n_refused;
 };
 
 struct exchange_call {
     struct list link;           /* for the loop: in key_service.asking */
-    struct exchange_conn *conn; /* for the loop; NULL: cancelled while the thread had it */
+    struct exchange_conn *conn; /* for the loop; NULL: cancelled in the thread */
     struct munge_secret munge;  /* a copy, for the thread */
     char job[TLS_JOB_SIZE];
     char *request, *reply;
@@ -95,7 +96,7 @@ static struct exchange_call *first_call(const struct key_service *s)
     return list_is_empty(&s->asking) ? NULL : list_entry(s->asking.next, struct exchange_call, link);
 }
 
-/* Of the first one that asks: one at a time, so that a munged that hangs has one thread. Without a thread it waits for the next one. */
+/* Begins the first call. A munged without answer holds a single thread. Without a thread the call waits for the next connection. */
 static int begin_next(struct key_service *s)
 {
     const struct side_task task = {.kind = SIDE_OTHER,
@@ -126,14 +127,14 @@ static void on_exchanged(void *owner, void *data)
 static int begin_exchange(void *data, struct exchange_conn *conn, const char *credential, size_t n)
 {
     struct key_service *s = data;
-    struct exchange_call *x = calloc(1, sizeof(*x)); /* their number is that of connections (exchange_uv.h) */
+    struct exchange_call *x = calloc(1, sizeof(*x)); /* as many as connections (exchange_uv.h) */
 
     if (!x)
         return -ENOMEM; /* the agent dials again */
     list_append(&s->asking, &x->link);
     x->conn = conn;
     x->munge = s->keys->kept->munge;
-    (void)strcpy(x->job, s->keys->job); /* job_keys_init() has checked its length */
+    (void)strcpy(x->job, s->keys->job); /* job_keys_init() has checked the length */
     x->request = strndup(credential, n);
     int r = x->request ? begin_next(s) : -ENOMEM;
     if (r < 0) {
@@ -154,7 +155,7 @@ static void cancel_exchange(void *data, struct exchange_conn *conn)
         if (x->conn != conn)
             continue;
         x->conn = NULL;
-        if (!s->call || x != first_call(s)) { /* or it would take a place from those that wait */
+        if (!s->call || x != first_call(s)) { /* a waiting call would take a place from other connections */
             list_unlink(&x->link);
             exchange_call_free(x);
         }

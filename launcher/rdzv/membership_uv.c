@@ -1,10 +1,7 @@
 /*
- * Happy path: the name of the endpoint is resolved; if the address is one of this machine and its port is free, the
- * rendezvous is served here; the session connects to it, here or elsewhere, and reports that this node is ready, with
- * the port of an empty worker store that it would serve; a rank assignment comes; and so on until the job result.
+ * Happy path: the name of the endpoint is resolved; on a free port of an address of the own machine the rendezvous is served here; the session connects, here or elsewhere, and reports the node ready, with the port of an empty worker store; a rank assignment comes; and so on until the job result.
  *
- * Ways it fails: the name does not resolve (tried again until the join timeout: it may be published late), and the ends
- * that session.h lists: unreachable, another kind of server, another version, refused.
+ * Ways it fails: the name does not resolve (tried again until the join timeout: a name may be published late), and the ends in session.h: unreachable, another kind of server, another version, refused.
  */
 
 #include "launcher/rdzv/membership_uv.h"
@@ -57,32 +54,32 @@ struct membership {
     struct session_uv *session;
     struct server *rendezvous;       /* hosted here, or NULL */
     struct key_service *key_service; /* gives agents the secret; only where the rendezvous is hosted */
-    struct key_agreement *agreement; /* gets it from there; before the session */
+    struct key_agreement *agreement; /* asks there for the secret; before the session */
     struct server *store;            /* of the next generation */
     struct death_notice death_notice;
-    struct probe *proof;           /* that this node has the key, to the same store */
-    struct node_store *node_store; /* of the workers here, which forwards to the rendezvous */
+    struct probe *proof;           /* proves the key to the same store */
+    struct node_store *node_store; /* of the workers here; forwards to the rendezvous */
     uint16_t node_store_port;
     uint32_t key_space; /* of node_store */
     uint64_t instance;
     struct probe *probe; /* of the store of the present generation, on another node */
     char probed[ENDPOINT_SIZE];
-    struct session_cause stop_cause; /* why the last generation ended; kind NONE when it has been printed */
-    struct resolver *resolver;       /* of the endpoint's name */
-    struct resolver_addresses addresses; /* of the endpoint, as this node dials it */
+    struct session_cause stop_cause;     /* why the last generation ended; kind NONE: printed */
+    struct resolver *resolver;           /* of the endpoint's name */
+    struct resolver_addresses addresses; /* of the endpoint, as dialled here */
     uv_timer_t timer;                    /* begin, check the resolution, or linger */
     char endpoint[ENDPOINT_SIZE];
     uint64_t began_ms, trouble_ms, waiting_ms;
     time_t ended_s;
     struct job_endpoint
-        endpoints[JOB_ENDPOINTS_MAX]; /* of the job, but the first as the session connects to it */
+        endpoints[JOB_ENDPOINTS_MAX]; /* of the job, but the first endpoint as dialled by the session */
     uint16_t store_port;              /* while store is not NULL */
-    int store_port_fd; /* holds it, while the store may have to listen on further addresses; -1: it does not */
+    int store_port_fd; /* holds the port, while the store may have to listen on further addresses; -1: not held */
     struct waiting_line waiting;
     bool has_status;                  /* a line is being redrawn on the terminal */
     bool is_loopback;                 /* the endpoint leads each machine to itself */
-    char unfit[SESSION_UNFIT_SIZE];   /* this node's health check failed, and the session does not know yet */
-    char left_out[SESSION_TEXT_SIZE]; /* nodes that were printed to be unfit */
+    char unfit[SESSION_UNFIT_SIZE];   /* the health check failed, and the session does not know yet */
+    char left_out[SESSION_TEXT_SIZE]; /* unfit nodes, as printed */
     bool takes_messages; /* all nodes of the generation and the rendezvous know messages between agents */
     bool is_ready, leaving, closing, timer_closed;
 };
@@ -198,7 +195,7 @@ static void report_end(struct membership *n, int exit_code, const struct session
 
 /* ---- actions of the session ---- */
 
-/* On a terminal the line of the wait is redrawn; what comes next begins in an empty one. */
+/* On a terminal the line of the wait is redrawn; the next output begins in an empty line. */
 static void clear_status(struct membership *n)
 {
     if (n->has_status)
@@ -222,7 +219,7 @@ static void print_waiting(struct membership *n, const struct waiting_facts *fact
     n->has_status = is_terminal;
 }
 
-/* Nodes that are left out, once for each change. */
+/* Nodes left out, once for each change. */
 static void print_unfit(struct membership *n, const struct session_view *view)
 {
     if (strcmp(view->unfit, n->left_out) == 0)
@@ -246,7 +243,7 @@ static void print_progress(struct membership *n, const struct session_view *view
 
     if (uv_now(n->host.loop) < n->waiting_ms + QUIET_MS)
         return;
-    if (n->stop_cause.kind != SESSION_CAUSE_NONE) { /* with the next generation it is printed as its cause */
+    if (n->stop_cause.kind != SESSION_CAUSE_NONE) { /* or printed as the cause of the next generation */
         char why[SESSION_TEXT_SIZE + 256];
         session_cause_describe(&n->stop_cause, why, sizeof(why));
         log_line("%s; waiting for enough nodes to go on", why);
@@ -300,8 +297,7 @@ static void on_proof_failed(void *data, const char *why)
 }
 
 /*
- * Workers wait silently for minutes when they cannot reach their store, and the store of a job with a secret accepts workers only
- * from where an agent has proved the key. A probe that cannot begin is left out: then the time-out of the workers reports it.
+ * Workers wait silently for minutes when they cannot reach their store, and the store of a job with a secret accepts workers only from where an agent has proved the key. Without a probe the time-out of the workers reports the failure.
  */
 static void probe_store(struct membership *n, const struct rank_assignment *assignment)
 {
@@ -379,7 +375,7 @@ static int start_node_store(struct membership *n, const struct session_view *vie
             n->endpoint);
         return -EPROTONOSUPPORT;
     }
-    /* Remaining workers keep the store of their first generation, and so does their node. */
+    /* Remaining workers keep the store of the first generation, and so does the node. */
     if (n->node_store && (n->key_space != assignment->key_space || n->instance != view->instance)) {
         node_store_stop(n->node_store);
         n->node_store = NULL;
@@ -396,13 +392,13 @@ static int start_node_store(struct membership *n, const struct session_view *vie
     text_copy(assignment->master_host, sizeof(assignment->master_host), assignment->master_addr);
     if (local_address_towards(assignment->master_host, assignment->own_host, sizeof(assignment->own_host)) <
         0)
-        assignment->own_host[0] = '\0'; /* programs that need it report that */
+        assignment->own_host[0] = '\0'; /* programs in need of the address report the lack */
     text_copy(assignment->master_addr, sizeof(assignment->master_addr), "127.0.0.1");
     assignment->master_port = n->node_store_port;
     return 0;
 }
 
-/* The store that was offered, if this generation uses it. False: it does, and cannot be reached; a sentence was printed. */
+/* The offered store, if the generation uses the offer. False: the store cannot be reached; a sentence was printed. */
 static bool take_store(struct membership *n, const struct rank_assignment *place, struct server **ret)
 {
     int r = 0;
@@ -567,7 +563,7 @@ static void on_session_action(void *data, enum session_action action, const stru
 
 /* ---- state of the workers of this node ---- */
 
-/* The address of this node towards the rendezvous, to which its session belongs. False: it is not known before the session is there. */
+/* The address of the node towards the rendezvous. False: not known before the session. */
 static bool find_own_address(const struct membership *n, char ret[SESSION_ADDR_SIZE])
 {
     char rendezvous[INET6_ADDRSTRLEN];
@@ -583,10 +579,10 @@ static bool is_of_kind(const char *host, bool (*is_kind)(const struct sockaddr *
     return resolver_numeric(host, 0, &address) && is_kind(&address.items[0].any);
 }
 
-/* A fenced store listens on the job's interface alone, which is a guess here: MASTER_ADDR, of which START brings the listener if
- * it is another address, is chosen by the rendezvous. --local-addr as a name may be any address, for other nodes than this one; and
- * behind an address that is translated to this machine stands the own one towards the rendezvous, unless that is here too. An open
- * store listens on every interface, as PyTorch's does, unless the user names an address of this machine. */
+/* A fenced store listens on the job's interface alone. The interface is a guess here: the rendezvous chooses MASTER_ADDR, and START
+ * adds a listener there. --local-addr as a name may be any address for other nodes. Behind an address translated to this machine
+ * stands the own address towards the rendezvous, unless the rendezvous is here, too. An open store listens on every interface, as the
+ * store of PyTorch does, unless the user names an address of the own machine. */
 static void choose_interface(const struct membership *n, char host[SESSION_ADDR_SIZE],
                              struct worker_store_options *options)
 {
@@ -606,7 +602,7 @@ static void choose_interface(const struct membership *n, char host[SESSION_ADDR_
         options->host = is_loopback ? "localhost" : host;
 }
 
-/* The port is held on every address: START may bring another one to listen on. */
+/* The port is held on every address: START may bring another address to listen on. */
 static int open_store(struct membership *n)
 {
     struct worker_store_options options = {.security = n->host.job->security, .keys = n->host.keys};
@@ -624,7 +620,7 @@ static int open_store(struct membership *n)
     return r;
 }
 
-/* Opens an empty store, before it is known which node will be node 0. */
+/* Opens an empty store, before the rendezvous chooses node 0. */
 static int offer_store(struct membership *n, uint16_t *ret_port)
 {
     int r = n->store ? 0 : open_store(n);
@@ -716,7 +712,7 @@ int membership_look(struct membership *n, struct buf *out)
     return n->rendezvous ? server_look(n->rendezvous, &request, out) : -ENOENT;
 }
 
-/* As the rendezvous does where it is served here. */
+/* As a rendezvous here does. */
 static bool send_stack_order(struct membership *n, uint32_t group_rank, uint32_t generation)
 {
     const struct agent_message all = {.to = AGENT_MESSAGE_TO_ALL, .generation = generation};
@@ -763,16 +759,14 @@ static void log_for_rendezvous(void *data, const char *line)
     log_line("rendezvous: %s", line);
 }
 
-/* What the endpoint is, seen from this node. */
+/* The endpoint, seen from the node. */
 struct endpoint_kind {
     bool is_name;
     bool is_own;      /* the address is on an interface of this machine */
-    bool is_loopback; /* it leads each machine to itself */
+    bool is_loopback; /* each machine reaches the own host there */
 };
 
-/* Listens at the endpoint: at its address; or on all addresses if it is a name, which other nodes may resolve to another
- * address of this machine, an address that is translated to one of this machine (a service, NAT), or loopback: nodes on other
- * machines are given another name of this one. */
+/* Listens at the address of the endpoint. Listens on all addresses for a name (other nodes may resolve another address), for a translated address (a service, NAT), and for loopback: other machines are given another name. */
 static int listen_at_endpoint(struct server *server, const struct membership *n,
                               const struct endpoint_kind *kind, uint16_t *ret_port)
 {
@@ -798,7 +792,7 @@ static int make_security(struct membership *n, struct server_security *ret)
     return r;
 }
 
-/* -EADDRINUSE: another process of this machine may serve it already; then this node connects like others. */
+/* -EADDRINUSE: another process of the machine may serve already; then the node connects like others. */
 static int host_rendezvous(struct membership *n, const struct endpoint_kind *kind)
 {
     static char loopback[] = "127.0.0.1";
@@ -930,7 +924,7 @@ static void on_resolver_check(uv_timer_t *timer)
             on_name_trouble(n, resolver_why(n->resolver));
         return;
     }
-    (void)uv_timer_stop(timer); /* cannot fail on a timer that exists */
+    (void)uv_timer_stop(timer); /* cannot fail */
     log_line(
         "the rendezvous at %s could not be reached for %u s (the join timeout): the name cannot be looked up: %s; %s",
         n->endpoint, n->host.job->params.join_timeout_ms / 1000, resolver_why(n->resolver), names_advice);
@@ -990,8 +984,7 @@ static void on_membership_begin(uv_timer_t *timer)
     bool is_numeric = resolver_numeric(job->endpoints[0].host, job->endpoints[0].port, &n->addresses);
 
     if (!is_numeric && job->n_endpoints > 1 && !needs_agreement(n)) {
-        begin_session(
-            n); /* which looks all names up: one that is not known must not keep the others waiting */
+        begin_session(n); /* looks all names up: an unknown name must not keep the others waiting */
         return;
     }
     if (!is_numeric) {

@@ -22,12 +22,11 @@ enum { LOOK_WATCH_BODY_MAX = 64 };
 
 /* Of an endpoint. */
 struct resolved {
-    struct resolver_addresses addresses; /* as of the last resolution that succeeded; perhaps none */
-    struct resolver *resolver;           /* checks whether they have changed */
+    struct resolver_addresses addresses; /* of the last successful resolution; perhaps none */
+    struct resolver *resolver;           /* looks for changed addresses */
 };
 
-/* What is dialled, with the name that the certificate of the rendezvous at each address has to have: NULL: that of the first
- * endpoint. */
+/* The addresses to dial, each with the name for the certificate of the rendezvous there; NULL: the name of the first endpoint. */
 struct dial_targets {
     struct resolver_addresses addresses;
     const char *names[RESOLVER_ADDRESSES_MAX];
@@ -39,7 +38,7 @@ struct session_uv {
     struct session machine;
     struct tcp_client *client;
     char redirect_host[SESSION_ADDR_SIZE]; /* of the last redirect, in numbers */
-    unsigned n_dials; /* distinguishes connections, in loops around calls that may close one */
+    unsigned n_dials;                      /* tells connections apart in loops around calls */
     struct frame_reader reader;
     struct buf in;
     uv_timer_t timer;
@@ -71,10 +70,10 @@ static void on_look_timer(uv_timer_t *timer)
     if (s->client && s->machine.link == SESSION_LINK_UP && uv_now(s->host.loop) < s->looked_until_ms)
         report_status(s);
     else
-        (void)uv_timer_stop(timer); /* cannot fail on a timer that exists */
+        (void)uv_timer_stop(timer); /* cannot fail */
 }
 
-/* The rendezvous asks for the status for a while, and again when that is still wanted. */
+/* The rendezvous asks for the status for a while, and repeats the request. */
 static void begin_reports(struct session_uv *s, const struct look_watch *watch)
 {
     s->looked_until_ms = uv_now(s->host.loop) + (watch->ms < LOOK_WATCH_MS ? watch->ms : LOOK_WATCH_MS);
@@ -183,14 +182,13 @@ static uint32_t greeting_nonce(const struct session_uv *s)
     return (uint32_t)s->machine.hello.nonce.low ^ s->n_dials;
 }
 
-/* Without TLS the greeting follows. With TLS its time is for the handshake: a rendezvous that thousands of agents reach
- * at once needs seconds for theirs. */
+/* Without TLS the greeting follows. With TLS the time of the greeting is for the handshake: thousands of handshakes at once take seconds. */
 static void on_session_reached(void *data)
 {
     run_session_step(data, (struct session_event){.kind = SESSION_EVENT_CONNECTED});
 }
 
-/* The greeting asks whether the peer is a rendezvous. One that has proved the key is. */
+/* The greeting asks whether the peer is a rendezvous. The proof of the key is an answer. */
 static void on_session_connected(void *data)
 {
     struct session_uv *s = data;
@@ -218,8 +216,7 @@ static void on_endpoint_found(void *data, const struct resolver_addresses *found
     e->resolver = NULL;
 }
 
-/* The rendezvous may have another address now. No attempt waits for the answer, which is for the next one: a resolver
- * that is slow or unreachable does not delay a connection to the known address. */
+/* The rendezvous may have another address now. The answer is for the next attempt: a slow or unreachable resolver does not delay a connection to the known address. */
 static void resolve_again(struct session_uv *s, size_t i)
 {
     const struct job_endpoint *endpoint = &s->host.endpoints[i];
@@ -237,7 +234,7 @@ static void resolve_again(struct session_uv *s, size_t i)
         e->resolver = NULL; /* the next attempt resolves again */
 }
 
-/* The name that the certificate of an endpoint's rendezvous has to have; NULL: the one of the TLS context. */
+/* The name for the certificate of an endpoint's rendezvous; NULL: the name in the TLS context. */
 static const char *name_of_endpoint(const struct session_uv *s, size_t i)
 {
     return i == 0 ? NULL : s->host.endpoints[i].host;
@@ -268,8 +265,7 @@ static bool is_among(const union resolver_address *address, const struct resolve
     return false;
 }
 
-/* Of the rendezvous at the address of a redirect: that of the endpoint with this address, and else the address: what another
- * rendezvous sends must not choose a name. */
+/* Of the rendezvous at the address of a redirect: the name of the endpoint with the same address, and else the address. Bytes of another rendezvous must not choose a name. */
 static const char *name_of_redirect(const struct session_uv *s, const union resolver_address *address)
 {
     for (size_t i = 0; i < s->host.n_endpoints; i++)
@@ -278,7 +274,7 @@ static const char *name_of_redirect(const struct session_uv *s, const union reso
     return s->redirect_host;
 }
 
-/* Where a crund that follows another one has sent us: HOST:PORT or [IPV6]:PORT. False: the endpoint is to be dialled. */
+/* Where a following crund has sent us: HOST:PORT or [IPV6]:PORT. False: the endpoint is to be dialled. */
 static bool parse_redirect(struct session_uv *s, struct dial_targets *ret)
 {
     const char *text = s->machine.redirect, *colon = strrchr(text, ':');
@@ -321,7 +317,7 @@ static void dial_rendezvous(struct session_uv *s)
     else
         frame_reader_init_agent(&s->reader, greeting_nonce(s));
     if (to.addresses.n == 0 || tcp_client_dial(&s->client, &config) != 0)
-        s->client = NULL; /* the machine ends this attempt by its deadline, as one without an answer */
+        s->client = NULL; /* the machine ends the attempt at the deadline, as without an answer */
 }
 
 static void close_connection(struct session_uv *s)
@@ -338,8 +334,8 @@ static void send_hello(struct session_uv *s, struct buf *out)
     if (s->client)
         tcp_client_own_address(s->client, hello.own, sizeof(hello.own));
     if (frame_put_opening(out) == 0)
-        (void)session_json_put_hello(out,
-                                     &hello); /* without memory there is no answer, and it is sent again */
+        (void)session_json_put_hello(
+            out, &hello); /* without memory there is no answer, and the hello is sent again */
 }
 
 static void send_phase_report(struct session_uv *s, struct buf *out)
@@ -468,7 +464,7 @@ static void arm_session_timer(struct session_uv *s)
     uint64_t deadline_ns = session_deadline(&s->machine), now_ns = boot_ns();
 
     if (deadline_ns == UINT64_MAX) {
-        (void)uv_timer_stop(&s->timer); /* cannot fail on a timer that exists */
+        (void)uv_timer_stop(&s->timer); /* cannot fail */
         return;
     }
     uv_update_time(s->host.loop);
