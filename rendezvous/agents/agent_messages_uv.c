@@ -9,9 +9,7 @@
 
 static void forward_message(struct agent_conn *to, const struct buf *frame)
 {
-    size_t unread = buf_size(&to->out) + buf_size(&to->wire) + buf_size(&to->held);
-
-    if (unread + buf_size(frame) <= AGENT_CONN_OUTPUT_MAX / 2)
+    if (agent_conn_unread(to) + buf_size(frame) <= AGENT_CONN_OUTPUT_MAX / 2)
         agent_conn_send(to, frame, 0);
 }
 

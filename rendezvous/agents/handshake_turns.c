@@ -12,49 +12,34 @@ void handshake_turns_init(struct handshake_turns *t, const uint8_t seed[SIPHASH_
     memcpy(t->seed, seed, SIPHASH_SEED_SIZE);
 }
 
-void handshake_wait_init(struct handshake_wait *w)
-{
-    list_init(&w->link);
-}
-
-void handshake_wait_end(struct handshake_wait *w)
-{
-    list_unlink(&w->link);
-}
-
-bool handshake_wait_is_pending(const struct handshake_wait *w)
-{
-    return !list_is_empty(&w->link);
-}
-
 bool handshake_turns_are_pending(const struct handshake_turns *t)
 {
     return !list_is_empty(&t->ring);
 }
 
-void handshake_turns_add(struct handshake_turns *t, struct handshake_wait *w, uint64_t address)
+void handshake_turns_add(struct handshake_turns *t, struct list *waiting, uint64_t address)
 {
     struct handshake_queue *q = &t->queues[siphash13(t->seed, &address, sizeof(address)) % HANDSHAKE_QUEUES];
 
-    list_append(&q->waiting, &w->link);
+    list_append(&q->waiting, waiting);
     if (list_is_empty(&q->ring_link))
         list_append(&t->ring, &q->ring_link);
 }
 
-struct handshake_wait *handshake_turns_next(struct handshake_turns *t)
+struct list *handshake_turns_next(struct handshake_turns *t)
 {
-    while (!list_is_empty(&t->ring)) {
-        struct handshake_queue *q = list_entry(t->ring.next, struct handshake_queue, ring_link);
-        struct handshake_wait *w;
+    struct handshake_queue *q;
+
+    while ((q = list_first(&t->ring, struct handshake_queue, ring_link))) {
+        struct list *waiting = q->waiting.next;
 
         list_unlink(&q->ring_link);
         if (list_is_empty(&q->waiting))
             continue; /* they have ended */
-        w = list_entry(q->waiting.next, struct handshake_wait, link);
-        list_unlink(&w->link);
+        list_unlink(waiting);
         if (!list_is_empty(&q->waiting))
             list_append(&t->ring, &q->ring_link);
-        return w;
+        return waiting;
     }
     return NULL;
 }

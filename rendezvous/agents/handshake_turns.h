@@ -28,25 +28,13 @@ struct handshake_turns {
     uint8_t seed[SIPHASH_SEED_SIZE];
 };
 
-/* In the connection. */
-struct handshake_wait {
-    struct list link;
-};
-
 void handshake_turns_init(struct handshake_turns *t, const uint8_t seed[SIPHASH_SEED_SIZE]);
 
-void handshake_wait_init(struct handshake_wait *w);
+/* The connection, by its unlinked link, waits for a turn among the connections of the address. list_unlink() ends the wait. */
+void handshake_turns_add(struct handshake_turns *t, struct list *waiting, uint64_t address);
 
-/* w has to wait for its turn among those of that address; it must not wait already. */
-void handshake_turns_add(struct handshake_turns *t, struct handshake_wait *w, uint64_t address);
-
-/* It waits no more; also when it did not. */
-void handshake_wait_end(struct handshake_wait *w);
-
-bool handshake_wait_is_pending(const struct handshake_wait *w);
-
-/* The one whose turn it is, which waits no more; NULL: none waits. */
-struct handshake_wait *handshake_turns_next(struct handshake_turns *t);
+/* Takes the next link out of its queue; NULL: no connection waits. */
+struct list *handshake_turns_next(struct handshake_turns *t);
 
 /* Whether handshake_turns_next() has to be called again; true also when all that waited have ended since. */
 bool handshake_turns_are_pending(const struct handshake_turns *t);

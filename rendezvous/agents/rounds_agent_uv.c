@@ -41,11 +41,6 @@ enum { HANDSHAKE_TURN_NS = 1000000, HANDSHAKE_MEMORY = 24 * 1024 };
 
 static void on_agent_poll(uv_poll_t *poll, int status, int events);
 
-static struct rounds_shell *shell_of(const struct agent_conn *a)
-{
-    return a->shell;
-}
-
 static void __attribute__((format(printf, 2, 3)))
 agent_conn_log(struct agent_conn *a, const char *format, ...)
 {
@@ -59,18 +54,11 @@ agent_conn_log(struct agent_conn *a, const char *format, ...)
     server_log(a->server, -1, "agent, %s %s", who, what);
 }
 
-/* ---- the network ---- */
-
-uint64_t agent_conn_slack_ns(const struct agent_conn *a)
-{
-    return tcp_liveness_slack_ns(a->fd);
-}
-
 /* ---- polling ---- */
 
 static void update_agent_polling(struct agent_conn *a)
 {
-    uint8_t events = (handshake_wait_is_pending(&a->handshake) ? 0 : UV_READABLE) |
+    uint8_t events = (list_is_empty(&a->handshake) ? UV_READABLE : 0) |
                      (buf_size(&a->out) + buf_size(&a->wire) > 0 ? UV_WRITABLE : 0);
 
     if (events == a->events || a->closing)
@@ -102,7 +90,7 @@ static void arm_hello_timer(struct rounds_shell *r)
 
 static void start_hello_timeout(struct agent_conn *a)
 {
-    struct rounds_shell *r = shell_of(a);
+    struct rounds_shell *r = a->shell;
 
     list_unlink(&a->pending_hello_link);
     list_append(&r->pending_hello, &a->pending_hello_link);
@@ -167,11 +155,14 @@ void agent_conn_cut(struct agent_conn *a)
     (void)shutdown(a->fd, SHUT_RDWR);                                      /* fails when broken already */
 }
 
+size_t agent_conn_unread(const struct agent_conn *a)
+{
+    return buf_size(&a->out) + buf_size(&a->wire) + buf_size(&a->held);
+}
+
 static bool agent_conn_queue(struct agent_conn *a, struct buf *to, const struct buf *frame)
 {
-    size_t unread = buf_size(&a->out) + buf_size(&a->wire) + buf_size(&a->held);
-
-    if (unread + buf_size(frame) > AGENT_CONN_OUTPUT_MAX) {
+    if (agent_conn_unread(a) + buf_size(frame) > AGENT_CONN_OUTPUT_MAX) {
         agent_conn_log(a, "does not read its views (%d KiB unread): closed", AGENT_CONN_OUTPUT_MAX / 1024);
         return false;
     }
@@ -184,7 +175,7 @@ static bool agent_conn_queue(struct agent_conn *a, struct buf *to, const struct 
 static void agent_conn_want_flush(struct agent_conn *a)
 {
     if (list_is_empty(&a->unsent_link))
-        list_append(&shell_of(a)->unsent, &a->unsent_link);
+        list_append(&a->shell->unsent, &a->unsent_link);
 }
 
 void agent_conn_send(struct agent_conn *a, const struct buf *frame, uint64_t mark)
@@ -200,7 +191,7 @@ void agent_conn_send(struct agent_conn *a, const struct buf *frame, uint64_t mar
     if (mark > a->held_mark)
         a->held_mark = mark;
     if (hold && list_is_empty(&a->held_link))
-        list_append(&shell_of(a)->holding, &a->held_link);
+        list_append(&a->shell->holding, &a->held_link);
     if (!hold)
         agent_conn_want_flush(a);
 }
@@ -218,7 +209,7 @@ void agent_conn_send_alive(struct agent_conn *a)
 /* Ahead of held views: a slow disk must not end a lease. */
 void agent_conn_send_renewed(struct agent_conn *a, uint32_t number)
 {
-    struct buf frame = {0};
+    _cleanup_(buf_finish) struct buf frame = {0};
 
     if (a->write_failed || a->shutting_down || a->closing)
         return;
@@ -226,7 +217,6 @@ void agent_conn_send_renewed(struct agent_conn *a, uint32_t number)
         agent_conn_cut(a);
     else
         agent_conn_want_flush(a);
-    buf_finish(&frame);
 }
 
 void agent_conn_release(struct agent_conn *a, uint64_t mark)
@@ -239,11 +229,6 @@ void agent_conn_release(struct agent_conn *a, uint64_t mark)
     list_unlink(&a->held_link);
     a->held_mark = 0;
     agent_conn_want_flush(a);
-}
-
-static bool is_output_empty(const struct agent_conn *a)
-{
-    return buf_size(&a->out) + buf_size(&a->wire) + buf_size(&a->held) == 0;
 }
 
 /* The bytes for the socket: the frames, or their records. */
@@ -278,7 +263,7 @@ void agent_conn_flush(struct agent_conn *a)
         if (buf_size(records) == 0)
             buf_reset(records);
     }
-    if (a->shutting_down && !a->shut && is_output_empty(a)) {
+    if (a->shutting_down && !a->shut && agent_conn_unread(a) == 0) {
         a->shut = true;
         (void)shutdown(a->fd, SHUT_WR); /* fails when broken already */
     }
@@ -292,7 +277,7 @@ void agent_conn_shutdown(struct agent_conn *a)
     if (a->shutting_down || a->closing)
         return;
     a->shutting_down = true;
-    rounds_debug_conn(shell_of(a), a, "shut down");
+    rounds_debug_conn(a->shell, a, "shut down", false);
     start_hello_timeout(a);
     agent_conn_want_flush(a);
 }
@@ -327,7 +312,7 @@ void agent_conn_close(struct agent_conn *a)
     struct server *s = a->server;
 
     assert(!a->closing);
-    rounds_debug_conn(a->shell, a, "closed");
+    rounds_debug_conn(a->shell, a, "closed", false);
     a->closing = true;
     buf_finish(&a->in);
     buf_finish(&a->out);
@@ -341,7 +326,7 @@ void agent_conn_close(struct agent_conn *a)
     list_unlink(&a->pending_hello_link);
     list_unlink(&a->unsent_link);
     list_unlink(&a->held_link);
-    handshake_wait_end(&a->handshake);
+    list_unlink(&a->handshake);
     server_close_conn(s, &a->poll);
     if (a->fd >= 0)
         (void)close(a->fd); /* released by uv_close() above */
@@ -351,50 +336,43 @@ void agent_conn_close(struct agent_conn *a)
 
 /* ---- frames ---- */
 
+static void send_last_view(struct agent_conn *a, const struct session_view *view)
+{
+    _cleanup_(buf_finish) struct buf frame = {0};
+
+    if (session_json_put_view(&frame, view) == 0)
+        agent_conn_send(a, &frame, 0);
+    agent_conn_shutdown(a);
+}
+
 /* Sends the reason to the agent, which ends with the reason: trying again would not help. */
 static void refuse_agent(struct agent_conn *a, const char *why)
 {
     struct session_view view = session_view_refused(why);
-    struct buf frame = {0};
 
-    view.term = rounds_state_term(shell_of(a)->state);
+    view.term = rounds_state_term(a->shell->state);
     agent_conn_log(a, "was refused: %s", why);
-    if (session_json_put_view(&frame, &view) == 0)
-        agent_conn_send(a, &frame, 0);
-    buf_finish(&frame);
-    agent_conn_shutdown(a);
+    send_last_view(a, &view);
 }
 
 /* The address of an end of the connection, numeric. An agent on a unix socket is on the same machine, as on loopback. */
-static void format_endpoint(int fd, int (*ask)(int fd, struct sockaddr *to, socklen_t *size), char *text,
-                            socklen_t n)
+static void format_endpoint(int fd, bool is_peer, char *text, socklen_t n)
 {
     union address_endpoint at = {0};
     socklen_t size = sizeof(at);
 
     text[0] = 0;
-    if (ask(fd, &at.any, &size) < 0)
+    if ((is_peer ? getpeername(fd, &at.any, &size) : getsockname(fd, &at.any, &size)) < 0)
         return; /* the peer has disconnected: no address is needed */
     if (!address_format(&at.any, text, n))
         (void)snprintf(text, n, "127.0.0.1");
-}
-
-static int ask_peer(int fd, struct sockaddr *to, socklen_t *size)
-{
-    return getpeername(fd, to, size);
-}
-
-static int ask_local(int fd, struct sockaddr *to, socklen_t *size)
-{
-    return getsockname(fd, to, size);
 }
 
 /* The death notice of an ended agent: the agent's guardian sends the notice in the clear, once, and proves the origin by
  * the nonce. */
 static bool is_death_notice(struct agent_conn *a, const struct session_hello *hello)
 {
-    return hello->report.phase == SESSION_LEFT &&
-           rounds_has_node(&shell_of(a)->core, hello->job, hello->nonce);
+    return hello->report.phase == SESSION_LEFT && rounds_has_node(&a->shell->core, hello->job, hello->nonce);
 }
 
 /* A closed job is for agents with a proof of the job's key. NULL: the agent may join; else a sentence for the agent. */
@@ -434,13 +412,9 @@ static void send_elsewhere(struct agent_conn *a)
 {
     struct session_view view = {
         .kind = SESSION_VIEW_ELSEWHERE, .generation = -1, .cause = session_cause_empty(SESSION_CAUSE_NONE)};
-    struct buf frame = {0};
 
-    text_copy(view.leader, sizeof(view.leader), rounds_state_leader(shell_of(a)->state));
-    if (session_json_put_view(&frame, &view) == 0)
-        agent_conn_send(a, &frame, 0);
-    buf_finish(&frame);
-    agent_conn_shutdown(a);
+    text_copy(view.leader, sizeof(view.leader), a->shell->state->kind->leader(a->shell->state));
+    send_last_view(a, &view);
 }
 
 /* Owner of a job for quotas: 0 for agents with a proof of a key or certificate; else the user on the same machine, or the
@@ -459,20 +433,20 @@ static void receive_hello(struct agent_conn *a, const struct session_hello *hell
         refuse_agent(a, why);
         return;
     }
-    if (!shell_of(a)->leads) {
+    if (!a->shell->leads) {
         send_elsewhere(a);
         return;
     }
 
     a->can_report = hello->can_report;
-    format_endpoint(a->fd, ask_peer, peer, sizeof(peer));
-    format_endpoint(a->fd, ask_local, local, sizeof(local));
-    rounds_shell_step(shell_of(a), &(struct rounds_event){.kind = ROUNDS_HELLO,
-                                                          .session = &a->session,
-                                                          .hello = hello,
-                                                          .peer = peer,
-                                                          .local = local,
-                                                          .owner = owner_of(a)});
+    format_endpoint(a->fd, true, peer, sizeof(peer));
+    format_endpoint(a->fd, false, local, sizeof(local));
+    rounds_shell_step(a->shell, &(struct rounds_event){.kind = ROUNDS_HELLO,
+                                                       .session = &a->session,
+                                                       .hello = hello,
+                                                       .peer = peer,
+                                                       .local = local,
+                                                       .owner = owner_of(a)});
     if (a->session.node && !a->closing)
         list_unlink(&a->pending_hello_link); /* from here on silence ends a */
 }
@@ -486,7 +460,7 @@ static void receive_look(struct agent_conn *a, const struct look_request *reques
         refuse_agent(a, why);
         return;
     }
-    if (!shell_of(a)->leads) {
+    if (!a->shell->leads) {
         send_elsewhere(a); /* no job is known here */
         return;
     }
@@ -499,7 +473,7 @@ static void receive_look(struct agent_conn *a, const struct look_request *reques
     if (!a->session.node)
         start_hello_timeout(a); /* between two looks */
     agent_conn_want_flush(a);
-    rounds_shell_flush(shell_of(a)); /* the agents are asked to report */
+    rounds_shell_flush(a->shell); /* the agents are asked to report */
 }
 
 static void receive_body(struct agent_conn *a, struct wire_span body)
@@ -513,7 +487,7 @@ static void receive_body(struct agent_conn *a, struct wire_span body)
         receive_hello(a, &message.hello);
     else if (message.kind == SESSION_JSON_RENEW)
         rounds_shell_step(
-            shell_of(a),
+            a->shell,
             &(struct rounds_event){.kind = ROUNDS_RENEW, .session = &a->session, .number = message.renewal});
     else if (message.kind == SESSION_JSON_LOOK)
         receive_look(a, &message.look);
@@ -523,7 +497,7 @@ static void receive_body(struct agent_conn *a, struct wire_span body)
         agent_messages_forward(a, &message.agent_message, body.data, body.size);
     else
         rounds_shell_step(
-            shell_of(a),
+            a->shell,
             &(struct rounds_event){.kind = ROUNDS_REPORT, .session = &a->session, .report = &message.report});
 }
 
@@ -542,7 +516,7 @@ static void receive_frame(struct agent_conn *a, const struct frame *frame)
         open_session(a);
         break;
     case FRAME_ALIVE:
-        rounds_shell_step(shell_of(a), &(struct rounds_event){.kind = ROUNDS_ALIVE, .session = &a->session});
+        rounds_shell_step(a->shell, &(struct rounds_event){.kind = ROUNDS_ALIVE, .session = &a->session});
         break;
     case FRAME_BODY:
         receive_body(a, frame->body);
@@ -735,7 +709,7 @@ static bool is_shaking_hands(const struct agent_conn *a)
 /* The next part of the handshake has arrived. */
 static void wait_for_handshake(struct agent_conn *a)
 {
-    handshake_turns_add(&shell_of(a)->handshakes, &a->handshake, server_network_of(a->fd));
+    handshake_turns_add(&a->shell->handshakes, &a->handshake, server_network_of(a->fd));
     update_agent_polling(a);
     server_want_turn(a->server);
 }
@@ -764,10 +738,10 @@ void agents_shake_hands(void *shell)
 {
     struct rounds_shell *r = shell;
     uint64_t until_ns = uv_hrtime() + HANDSHAKE_TURN_NS;
-    struct handshake_wait *w;
+    struct list *waiting;
 
-    while ((w = handshake_turns_next(&r->handshakes))) {
-        run_handshake(list_entry(w, struct agent_conn, handshake));
+    while ((waiting = handshake_turns_next(&r->handshakes))) {
+        run_handshake(list_entry(waiting, struct agent_conn, handshake));
         if (uv_hrtime() >= until_ns)
             return;
     }
@@ -797,10 +771,11 @@ static void on_agent_poll(uv_poll_t *poll, int status, int events)
     }
     if (events & UV_WRITABLE)
         agent_conn_flush(a);
-    if (events & UV_READABLE && !a->closing && is_shaking_hands(a) &&
-        !handshake_wait_is_pending(&a->handshake))
+    if (!(events & UV_READABLE) || a->closing || !list_is_empty(&a->handshake))
+        return;
+    if (is_shaking_hands(a))
         wait_for_handshake(a);
-    else if (events & UV_READABLE && !a->closing && !handshake_wait_is_pending(&a->handshake))
+    else
         (void)agent_conn_read(a); /* every outcome is settled */
 }
 
@@ -835,12 +810,12 @@ void agent_conn_adopt(void *shell, int fd, const struct conn_owner *owner, struc
     list_init(&a->pending_hello_link);
     list_init(&a->unsent_link);
     list_init(&a->held_link);
-    handshake_wait_init(&a->handshake);
+    list_init(&a->handshake);
     rounds_conn_init(&a->session);
     frame_reader_init_server(&a->reader);
     server_handle_opened(s);
     list_append(&r->agents, &a->link);
-    rounds_debug_opened(r, a);
+    rounds_debug_conn(r, a, "opened by", true);
     start_hello_timeout(a);
     update_agent_polling(a);
     if (a->tls) {

@@ -24,13 +24,13 @@ struct debug_line {
     struct rounds_text line;
 };
 
-static void debug_begin(struct debug_line *l, const char *what)
+static void debug_begin(struct debug_line *l, const char *what, const char *name)
 {
     uint64_t us = uv_hrtime() / 1000;
 
     l->line = (struct rounds_text){.to = l->text, .size = sizeof(l->text)};
-    rounds_text_add(&l->line, "%llu.%06llu %s", (unsigned long long)(us / 1000000),
-                    (unsigned long long)(us % 1000000), what);
+    rounds_text_add(&l->line, "%llu.%06llu %s %s", (unsigned long long)(us / 1000000),
+                    (unsigned long long)(us % 1000000), what, name);
 }
 
 static void debug_end(struct rounds_shell *r, struct debug_line *l)
@@ -61,8 +61,7 @@ void rounds_debug_event(struct rounds_shell *r, const struct rounds_event *event
 
     if (!r->debug)
         return;
-    debug_begin(&l, "event ");
-    rounds_text_add(&l.line, "%s", rounds_event_name(event->kind));
+    debug_begin(&l, "event", rounds_event_name(event->kind));
     debug_add_conn(&l, event->session);
     if (event->kind == ROUNDS_HELLO) {
         rounds_text_add(&l.line, " job %.100s host %.100s attempt %u", event->hello->job, event->hello->host,
@@ -97,8 +96,7 @@ void rounds_debug_action(struct rounds_shell *r, const struct rounds_action *act
 
     if (!r->debug)
         return;
-    debug_begin(&l, "action ");
-    rounds_text_add(&l.line, "%s", rounds_action_name(action->kind));
+    debug_begin(&l, "action", rounds_action_name(action->kind));
     debug_add_conn(&l, action->session);
     if (action->kind == ROUNDS_DO_SEND)
         debug_add_view(&l, &action->view);
@@ -109,26 +107,16 @@ void rounds_debug_action(struct rounds_shell *r, const struct rounds_action *act
     debug_end(r, &l);
 }
 
-void rounds_debug_opened(struct rounds_shell *r, const struct agent_conn *a)
+void rounds_debug_conn(struct rounds_shell *r, const struct agent_conn *a, const char *what, bool with_peer)
 {
-    char peer[INET6_ADDRSTRLEN + 32];
+    char peer[INET6_ADDRSTRLEN + 32] = "";
     struct debug_line l;
 
     if (!r->debug)
         return;
-    server_format_peer(a->fd, peer, sizeof(peer));
-    debug_begin(&l, "conn ");
-    rounds_text_add(&l.line, "%d opened by %s", a->fd, peer);
-    debug_end(r, &l);
-}
-
-void rounds_debug_conn(struct rounds_shell *r, const struct agent_conn *a, const char *what)
-{
-    struct debug_line l;
-
-    if (!r->debug)
-        return;
-    debug_begin(&l, "conn ");
-    rounds_text_add(&l.line, "%d %s", a->fd, what);
+    if (with_peer)
+        server_format_peer(a->fd, peer, sizeof(peer));
+    debug_begin(&l, "conn", "");
+    rounds_text_add(&l.line, "%d %s%s%s", a->fd, what, with_peer ? " " : "", peer);
     debug_end(r, &l);
 }

@@ -5,6 +5,7 @@
  * each with its time. Nothing is formatted unless rounds_shell.debug is set.
  */
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct agent_conn;
@@ -17,7 +18,5 @@ enum { ROUNDS_DEBUG_SIZE = 1024 };
 void rounds_debug_event(struct rounds_shell *r, const struct rounds_event *event);
 void rounds_debug_action(struct rounds_shell *r, const struct rounds_action *action);
 
-void rounds_debug_opened(struct rounds_shell *r, const struct agent_conn *a);
-
-/* Something happened to a connection: "shut down", "closed". */
-void rounds_debug_conn(struct rounds_shell *r, const struct agent_conn *a, const char *what);
+/* Something happened to a connection: "shut down", "closed"; with_peer: and the address of the client. */
+void rounds_debug_conn(struct rounds_shell *r, const struct agent_conn *a, const char *what, bool with_peer);

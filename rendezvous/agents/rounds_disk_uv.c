@@ -1,6 +1,6 @@
 /*
- * Marks: every save gets the next number, and a batch is done with its highest one. A job has an entry here
- * while something of it is not on disk; the entry's mark is its last save's.
+ * Marks: every save gets the next number, and a batch is done with the highest number of the batch. A job with a part not on disk
+ * has an entry here, with the mark of the last save.
  */
 
 #include "rendezvous/agents/rounds_disk_uv.h"
@@ -29,10 +29,10 @@ enum {
     DISK_LIMIT_MS = 30000,
     DISK_WARNING_PART = 6,
     ASIDE_NAME_SIZE = ROUNDS_FILE_NAME_SIZE + 24,
-    ASIDE_MAX = 1000, /* then the last one is written over */
+    ASIDE_MAX = 1000, /* after ASIDE_MAX names the last is written over */
 };
 
-/* One job's file that is to change. */
+/* A change of a job's file. */
 struct change {
     struct list link;
     uint64_t instance, mark;
@@ -49,8 +49,7 @@ struct rounds_disk {
     struct list writing; /* the thread's, while work is under way */
     uv_work_t work;
     bool busy;
-    bool
-        given_up; /* the batch takes longer than limit_ms: nothing is held for it, or for what waits behind it */
+    bool given_up; /* the batch takes longer than limit_ms: nothing is held for the batch or the next one */
     unsigned limit_ms;
     uint64_t started_ns; /* of the batch */
     uint64_t complained_ns;
@@ -58,7 +57,7 @@ struct rounds_disk {
 
 static struct rounds_disk *disk_of(struct rounds_state *s)
 {
-    return (struct rounds_disk *)s; /* its first member */
+    return (struct rounds_disk *)s; /* the first member */
 }
 
 /* ---- writing, in the thread ---- */
@@ -94,7 +93,7 @@ static int write_state_file(int dir, const char *name, const struct buf *text)
     if (r == 0 && renameat(dir, beside, dir, name) < 0)
         r = -errno;
     if (r < 0)
-        (void)unlinkat(dir, beside, 0); /* it is of no use, and may not be there */
+        (void)unlinkat(dir, beside, 0); /* of no use, and may be missing */
     return r;
 }
 
@@ -171,7 +170,7 @@ static void on_disk_timer(uv_timer_t *timer)
 static void watch_batch(struct rounds_disk *d)
 {
     d->started_ns = boot_ns();
-    /* Cannot fail unless it is being closed: has a callback. */
+    /* Cannot fail unless the timer is being closed: has a callback. */
     if (!uv_is_closing((uv_handle_t *)&d->timer))
         (void)uv_timer_start(&d->timer, on_disk_timer, d->limit_ms / DISK_WARNING_PART, 0);
 }
@@ -183,7 +182,7 @@ static void on_written(uv_work_t *work, int status)
     struct rounds_disk *d = work->data;
     struct server *s = d->state.shell->server;
 
-    assert(status == 0); /* it is never cancelled */
+    assert(status == 0); /* never cancelled */
     rounds_shell_postpone(d->state.shell);
     d->busy = false;
     if (d->given_up)
@@ -291,21 +290,21 @@ static uint64_t disk_mark(struct rounds_state *s, const struct rounds_job *job)
 
 static uint64_t disk_done(const struct rounds_state *s)
 {
-    const struct rounds_disk *d = (const struct rounds_disk *)s; /* its first member */
+    const struct rounds_disk *d = (const struct rounds_disk *)s; /* the first member */
 
     return d->given_up ? d->mark : d->done;
 }
 
 static uint64_t disk_unsaved(const struct rounds_state *s)
 {
-    const struct rounds_disk *d = (const struct rounds_disk *)s; /* its first member */
+    const struct rounds_disk *d = (const struct rounds_disk *)s; /* the first member */
 
     return d->busy && !d->given_up ? d->started_ns : 0;
 }
 
 /* ---- reading ---- */
 
-/* 0, -errno, or 1: it is larger than any of ours. */
+/* 0, -errno, or 1: larger than any file of crund. */
 static int read_state_file(int dir, const char *name, struct buf *to)
 {
     _cleanup_close_ int fd = openat(dir, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
@@ -328,7 +327,7 @@ static int read_state_file(int dir, const char *name, struct buf *to)
     return 0;
 }
 
-/* A name that no file has yet: NAME.ENDING, NAME.ENDING.2, ... The directory is locked, so it stays free. */
+/* A name that no file has yet: NAME.ENDING, NAME.ENDING.2, ... The directory is locked, so the name stays free. */
 static void choose_name_aside(struct rounds_disk *d, const char *name, const char *ending,
                               char aside[ASIDE_NAME_SIZE])
 {
@@ -337,7 +336,7 @@ static void choose_name_aside(struct rounds_disk *d, const char *name, const cha
         (void)snprintf(aside, ASIDE_NAME_SIZE, "%s.%s.%d", name, ending, i);
 }
 
-/* what: of the saved state, for the log; then: what follows from that. */
+/* what: of the saved state, for the log; then: the consequence. */
 static int set_aside(struct rounds_disk *d, const char *name, const char *ending, const char *what,
                      const char *then)
 {
@@ -355,24 +354,10 @@ static int set_aside(struct rounds_disk *d, const char *name, const char *ending
     return 0;
 }
 
-static int set_damaged_aside(struct rounds_disk *d, const char *name)
-{
-    return set_aside(d, name, "damaged", "damaged", "its job begins anew with what its agents know");
-}
-
-/* The state of an instance that another one of the same job has replaced. */
-static int set_superseded_aside(struct rounds_disk *d, uint64_t instance)
-{
-    char name[ROUNDS_FILE_NAME_SIZE];
-
-    rounds_file_name(instance, name);
-    return set_aside(d, name, "superseded", "out of date", "its job was begun again");
-}
-
 static int load_state_file(struct rounds_disk *d, struct rounds *rounds, const char *name, uint64_t now_ns)
 {
     _cleanup_(buf_finish) struct buf file = {0};
-    char error[ROUNDS_JSON_ERROR_SIZE];
+    char error[ROUNDS_JSON_ERROR_SIZE], older[ROUNDS_FILE_NAME_SIZE];
     const uint8_t *rest;
     size_t n;
     int r = read_state_file(d->dir, name, &file);
@@ -383,14 +368,17 @@ static int load_state_file(struct rounds_disk *d, struct rounds *rounds, const c
     }
     rest = r == 0 ? rounds_file_check(buf_bytes(&file), buf_size(&file), &n) : NULL;
     if (!rest)
-        return set_damaged_aside(d, name);
+        return set_aside(d, name, "damaged", "damaged", "its job begins anew with what its agents know");
     if (!rounds_json_load(rounds, rest, n, now_ns, error)) {
         rounds_log(d->state.shell,
                    "%s (%s); use the release and the limits that it was written with, or remove it", error,
                    name);
         return -EINVAL;
     }
-    return rounds->superseded ? set_superseded_aside(d, rounds->superseded) : 0;
+    if (!rounds->superseded)
+        return 0;
+    rounds_file_name(rounds->superseded, older); /* the job has another instance now */
+    return set_aside(d, older, "superseded", "out of date", "its job was begun again");
 }
 
 static int load_state_entry(struct rounds_disk *d, struct rounds *rounds, const char *name, uint64_t now_ns)
@@ -433,8 +421,8 @@ static int disk_load(struct rounds_state *s, struct rounds *rounds, uint64_t now
 
 /* ---- life ---- */
 
-/* The entry of a directory that was just created has to be on disk, too. One that may not be read was not created by
- * us. */
+/* The entry of a new directory has to be on disk, too. Without permission to read the parent the directory is not
+ * new. */
 static int sync_parent(int dir)
 {
     _cleanup_close_ int parent = openat(dir, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -445,52 +433,48 @@ static int sync_parent(int dir)
                                              : -errno; /* a file system that has no fsync of directories */
 }
 
+/* error: -errno, returned. */
+static int log_dir_error(struct rounds_shell *shell, const char *dir, const char *what, int error)
+{
+    rounds_log(shell, "the state directory %s %s: %s", dir, what, strerror(-error));
+    return error;
+}
+
 static int open_dir(struct rounds_shell *shell, const char *dir)
 {
-    int fd, r;
+    _cleanup_close_ int fd = -1;
+    int r;
 
-    if (mkdir(dir, 0700) < 0 && errno != EEXIST) {
-        rounds_log(shell, "the state directory %s cannot be created: %s", dir, strerror(errno));
-        return -errno;
-    }
+    if (mkdir(dir, 0700) < 0 && errno != EEXIST)
+        return log_dir_error(shell, dir, "cannot be created", -errno);
     fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) {
-        rounds_log(shell, "the state directory %s cannot be opened: %s", dir, strerror(errno));
-        return -errno;
-    }
+    if (fd < 0)
+        return log_dir_error(shell, dir, "cannot be opened", -errno);
     r = sync_parent(fd);
     if (r < 0) {
         rounds_log(shell, "the folder of the state directory %s cannot be written to disk: %s", dir,
                    strerror(-r));
-        (void)close(fd); /* only opened */
         return r;
     }
-    if (flock(fd, LOCK_EX | LOCK_NB) == 0)
-        return fd;
-    rounds_log(shell, "the state directory %s is used by another rendezvous: %s", dir, strerror(errno));
-    (void)close(fd); /* only opened */
-    return -EBUSY;
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+        (void)log_dir_error(shell, dir, "is used by another rendezvous", -errno);
+        return -EBUSY;
+    }
+    if (faccessat(fd, ".", W_OK | X_OK, AT_EACCESS) < 0)
+        return log_dir_error(shell, dir, "cannot be written to", -errno);
+    return steal_fd(&fd);
 }
 
 static void disk_start(struct rounds_state *s)
 {
     struct rounds_disk *d = disk_of(s);
 
-    (void)uv_timer_init(s->shell->server->loop, &d->timer); /* cannot fail */
-    d->timer.data = d;
-    server_handle_opened(s->shell->server);
-}
-
-static void on_disk_timer_closed(uv_handle_t *handle)
-{
-    struct rounds_disk *d = handle->data;
-
-    server_handle_closed(d->state.shell->server);
+    server_open_timer(s->shell->server, &d->timer, d);
 }
 
 static void disk_stop(struct rounds_state *s)
 {
-    uv_close((uv_handle_t *)&disk_of(s)->timer, on_disk_timer_closed);
+    server_close_handle(s->shell->server, &disk_of(s)->timer);
 }
 
 static void disk_close(struct rounds_state *s)
@@ -524,13 +508,6 @@ int rounds_disk_open(struct rounds_state **ret, struct rounds_shell *shell, cons
 
     if (fd < 0)
         return fd;
-    if (faccessat(fd, ".", W_OK | X_OK, AT_EACCESS) < 0) {
-        int error = -errno;
-
-        rounds_log(shell, "the state directory %s cannot be written to: %s", dir, strerror(-error));
-        (void)close(fd); /* only opened */
-        return error;
-    }
     d = calloc(1, sizeof(*d));
     if (!d) {
         (void)close(fd); /* only opened */

@@ -144,12 +144,11 @@ static void wake_loop(void *data)
 static void etcd_start(struct rounds_state *s)
 {
     struct rounds_etcd *e = etcd_of(s);
-    uv_loop_t *loop = s->shell->server->loop;
 
-    (void)uv_timer_init(loop, &e->timer); /* neither can fail but for descriptors of the loop, which exist */
-    (void)uv_async_init(loop, &e->answered, on_etcd_answered);
-    e->timer.data = e->answered.data = e;
-    server_handle_opened(s->shell->server);
+    server_open_timer(s->shell->server, &e->timer, e);
+    /* Fails for want of descriptors of the loop alone, which exist. */
+    (void)uv_async_init(s->shell->server->loop, &e->answered, on_etcd_answered);
+    e->answered.data = e;
     server_handle_opened(s->shell->server);
 }
 
@@ -172,13 +171,6 @@ static int etcd_advertise(struct rounds_state *s, const char *address)
     return 0;
 }
 
-static void on_etcd_handle_closed(uv_handle_t *handle)
-{
-    struct rounds_etcd *e = handle->data;
-
-    server_handle_closed(e->state.shell->server);
-}
-
 static void etcd_stop(struct rounds_state *s)
 {
     struct rounds_etcd *e = etcd_of(s);
@@ -186,8 +178,8 @@ static void etcd_stop(struct rounds_state *s)
     e->is_stopping = true;
     etcd_client_destroy(e->client);
     e->client = NULL;
-    uv_close((uv_handle_t *)&e->timer, on_etcd_handle_closed);
-    uv_close((uv_handle_t *)&e->answered, on_etcd_handle_closed);
+    server_close_handle(s->shell->server, &e->timer);
+    server_close_handle(s->shell->server, &e->answered);
 }
 
 static void etcd_close(struct rounds_state *s)

@@ -22,7 +22,7 @@ static int open_state(struct rounds_shell *r, const struct server_rounds *config
     else if (config->state)
         error = rounds_disk_open(&r->state, r, config->state, config->disk_limit_ms);
     r->leads = !rounds_state_is_shared(r->state);
-    return error < 0 || !r->leads ? error : rounds_state_load(r->state, &r->core, boot_ns());
+    return error < 0 || !r->leads || !r->state ? error : r->state->kind->load(r->state, &r->core, boot_ns());
 }
 
 struct rounds_shell *rounds_shell_of(const struct server *s)
@@ -67,7 +67,7 @@ int server_advertise(struct server *s, const char *address)
 {
     struct rounds_shell *r = rounds_shell_of(s);
 
-    return r ? rounds_state_advertise(r->state, address) : 0;
+    return r && rounds_state_is_shared(r->state) ? r->state->kind->advertise(r->state, address) : 0;
 }
 
 size_t server_n_nodes(const struct server *s)

@@ -29,6 +29,7 @@
 #include "rendezvous/session/session_json.h"
 #include "base/random_os.h"
 #include "base/time.h"
+#include "rendezvous/agents/tcp_liveness_os.h"
 
 enum { LOG_LINES_PER_S = 50, LOG_BURST = 200, NS_PER_MS = 1000000, OVERDUE_MAX = 64 };
 
@@ -94,7 +95,7 @@ static void send_view(struct rounds_shell *r, const struct rounds_action *action
     view.term = rounds_state_term(r->state);
     frame = view_frame(r, &view);
     if (frame)
-        agent_conn_send(a, frame, rounds_state_mark(r->state, action->job));
+        agent_conn_send(a, frame, r->state ? r->state->kind->mark(r->state, action->job) : 0);
     else
         agent_conn_cut(a); /* the answer to the next hello is the view */
 }
@@ -113,7 +114,8 @@ static void run_action(struct rounds_shell *r, const struct rounds_action *actio
     rounds_debug_action(r, action);
     switch (action->kind) {
     case ROUNDS_DO_SAVE:
-        rounds_state_save(r->state, action->job);
+        if (r->state)
+            r->state->kind->save(r->state, action->job);
         break;
     case ROUNDS_DO_REPORT:
         follow_keys(r, action->job, action->log_kinds);
@@ -134,7 +136,8 @@ static void run_action(struct rounds_shell *r, const struct rounds_action *actio
     case ROUNDS_DO_FORGET:
         if (r->keys.data)
             r->keys.end(r->keys.data, action->job->id, action->job->instance);
-        rounds_state_forget(r->state, action->job);
+        if (r->state)
+            r->state->kind->forget(r->state, action->job);
         break;
     case ROUNDS_ACTION_COUNT:
         break;
@@ -184,7 +187,8 @@ static void run_actions(struct rounds_shell *r)
 
     while (rounds_next(&r->core, &action))
         run_action(r, &action);
-    rounds_state_write(r->state);
+    if (r->state)
+        r->state->kind->write(r->state);
     rounds_shell_flush(r);
     arm_rounds_timer(r);
     notify_empty(r);
@@ -207,7 +211,8 @@ void rounds_shell_step(struct rounds_shell *r, struct rounds_event *event)
 {
     event->now_ns = boot_ns();
     rounds_debug_event(r, event);
-    if (r->over || !r->leads || !rounds_state_holds(r->state, event->now_ns)) {
+    if (r->over || !r->leads ||
+        (rounds_state_is_shared(r->state) && !r->state->kind->holds(r->state, event->now_ns))) {
         drop_event(r, event);
         return;
     }
@@ -218,14 +223,14 @@ void rounds_shell_step(struct rounds_shell *r, struct rounds_event *event)
 
 void rounds_shell_postpone(struct rounds_shell *r)
 {
-    if (r->leads)
-        rounds_postpone(&r->core, rounds_state_unsaved(r->state), boot_ns());
+    if (r->leads && r->state)
+        rounds_postpone(&r->core, r->state->kind->unsaved(r->state), boot_ns());
 }
 
 void rounds_shell_saved(struct rounds_shell *r)
 {
     list_for_each_safe(i, &r->holding)
-        agent_conn_release(list_entry(i, struct agent_conn, held_link), rounds_state_done(r->state));
+        agent_conn_release(list_entry(i, struct agent_conn, held_link), r->state->kind->done(r->state));
     rounds_shell_flush(r);
 }
 
@@ -246,10 +251,11 @@ static void extend_slow_sessions(struct rounds_shell *r)
         rounds_overdue(&r->core, boot_ns() + NS_PER_MS, overdue, OVERDUE_MAX); /* until we have looked */
 
     for (size_t i = 0; n < OVERDUE_MAX && i < n; i++)
-        rounds_shell_step(r, &(struct rounds_event){.kind = ROUNDS_SLOW,
-                                                    .session = overdue[i],
-                                                    .slack_ns = agent_conn_slack_ns(
-                                                        list_entry(overdue[i], struct agent_conn, session))});
+        rounds_shell_step(
+            r, &(struct rounds_event){.kind = ROUNDS_SLOW,
+                                      .session = overdue[i],
+                                      .slack_ns = tcp_liveness_slack_ns(
+                                          list_entry(overdue[i], struct agent_conn, session)->fd)});
 }
 
 static void on_rounds_check(uv_check_t *check)
@@ -278,7 +284,7 @@ static void on_rounds_timer(uv_timer_t *timer)
 
 void rounds_shell_lead(struct rounds_shell *r)
 {
-    if (r->over || rounds_state_load(r->state, &r->core, boot_ns()) < 0)
+    if (r->over || r->state->kind->load(r->state, &r->core, boot_ns()) < 0)
         return;
     r->leads = true;
     run_actions(r);
@@ -307,7 +313,8 @@ void rounds_shell_destroy(void *self)
 {
     struct rounds_shell *r = self;
 
-    rounds_state_close(r->state);
+    if (r->state)
+        r->state->kind->close(r->state);
     rounds_finish(&r->core);
     buf_finish(&r->last_view_frame);
     free(r);
@@ -370,7 +377,8 @@ void rounds_shell_start(void *self)
     r->check.data = r->idle.data = r;
     server_handle_opened(s);
     server_handle_opened(s);
-    rounds_state_start(r->state);
+    if (r->state)
+        r->state->kind->start(r->state);
     run_actions(r); /* jobs read from disk may have actions */
 }
 
@@ -392,7 +400,8 @@ void rounds_shell_stop(void *self)
     list_for_each_safe(i, &r->agents) agent_conn_close(list_entry(i, struct agent_conn, link));
     server_close_handle(r->server, &r->timer);
     server_close_handle(r->server, &r->hello_timer);
-    rounds_state_stop(r->state);
+    if (r->state)
+        r->state->kind->stop(r->state);
     server_close_handle(r->server, &r->check);
     server_close_handle(r->server, &r->idle);
 }

@@ -90,11 +90,11 @@ struct agent_conn {
     struct buf out;        /* output not yet taken by the socket */
     struct list held_link; /* of rounds_shell.holding, while frames are held */
     struct buf held;       /* frames to send when the job's state is on disk */
-    uint64_t held_mark;    /* mark of that state: rounds_state_mark() */
+    uint64_t held_mark;    /* mark of that state */
     size_t charged_input;
-    struct tls_link *tls;            /* NULL: the agent speaks in the clear */
-    struct handshake_wait handshake; /* pending: not read until its turn comes */
-    struct buf wire;                 /* with TLS: records not yet taken by the socket */
+    struct tls_link *tls;  /* NULL: the agent speaks in the clear */
+    struct list handshake; /* in a queue of rounds_shell.handshakes: not read until its turn comes */
+    struct buf wire;       /* with TLS: records not yet taken by the socket */
     /* rounds_look_uv.c: the agent's reports of its workers, as whole frames. */
     struct buf status, status_begun;
     uint64_t status_ms, watched_until_ms, stacks_again_ms;
@@ -161,11 +161,11 @@ void agent_conn_adopt(void *shell, int fd, const struct conn_owner *owner, struc
 /* Queues a frame for the end of the step; mark: not before the mark is on disk, 0: at once. An agent that does not read, or
  * without memory for the frame, is cut off: the agent gets its view after reconnecting. */
 void agent_conn_send(struct agent_conn *a, const struct buf *frame, uint64_t mark);
+/* Bytes of output not yet taken by the socket, held frames among them. */
+size_t agent_conn_unread(const struct agent_conn *a);
 void agent_conn_send_alive(struct agent_conn *a);
 /* The answer to a renewal of a lease. */
 void agent_conn_send_renewed(struct agent_conn *a, uint32_t number);
-/* See tcp_liveness_slack_ns(). */
-uint64_t agent_conn_slack_ns(const struct agent_conn *a);
 void agent_conn_cut(struct agent_conn *a);
 
 /* Goes on with TLS handshakes for a millisecond, of each address in turn. */

@@ -19,18 +19,18 @@ static int set_up(void **state)
     return 0;
 }
 
-static void add(struct handshake_wait *w, uint64_t address)
+static void add(struct list *w, uint64_t address)
 {
-    handshake_wait_init(w);
-    assert_false(handshake_wait_is_pending(w));
+    list_init(w);
+    assert_true(list_is_empty(w));
     handshake_turns_add(&turns, w, address);
-    assert_true(handshake_wait_is_pending(w));
+    assert_false(list_is_empty(w));
 }
 
 static void a_flood_delays_others_by_one(void **state)
 {
-    static struct handshake_wait flood[N_FLOOD];
-    struct handshake_wait others[3];
+    static struct list flood[N_FLOOD];
+    struct list others[3];
     size_t at[ARRAY_SIZE(others)] = {0};
 
     for (size_t i = 0; i < N_FLOOD; i++)
@@ -39,7 +39,7 @@ static void a_flood_delays_others_by_one(void **state)
     for (size_t i = 0; i < ARRAY_SIZE(others); i++)
         add(&others[i], 2 + i);
     for (size_t i = 1; i <= 2 * ARRAY_SIZE(others); i++) {
-        struct handshake_wait *w = handshake_turns_next(&turns);
+        struct list *w = handshake_turns_next(&turns);
 
         for (size_t k = 0; k < ARRAY_SIZE(others); k++)
             if (w == &others[k])
@@ -52,7 +52,7 @@ static void a_flood_delays_others_by_one(void **state)
 
 static void two_addresses_alternate(void **state)
 {
-    struct handshake_wait a[4], b[4];
+    struct list a[4], b[4];
 
     for (size_t i = 0; i < ARRAY_SIZE(a); i++)
         add(&a[i], 10);
@@ -68,27 +68,27 @@ static void two_addresses_alternate(void **state)
 
 static void one_that_ends_is_left_out(void **state)
 {
-    struct handshake_wait a, b, c;
+    struct list a, b, c;
 
     add(&a, 1);
     add(&b, 1);
     add(&c, 2);
-    handshake_wait_end(&a);
-    handshake_wait_end(&a); /* twice is once */
-    assert_false(handshake_wait_is_pending(&a));
+    list_unlink(&a);
+    list_unlink(&a); /* twice is once */
+    assert_true(list_is_empty(&a));
     assert_ptr_equal(handshake_turns_next(&turns), &b);
-    handshake_wait_end(&c);
+    list_unlink(&c);
     assert_true(handshake_turns_are_pending(&turns));
     assert_null(handshake_turns_next(&turns));
     assert_false(handshake_turns_are_pending(&turns));
     add(&a, 2); /* its queue has left the ring meanwhile */
     assert_ptr_equal(handshake_turns_next(&turns), &a);
-    assert_false(handshake_wait_is_pending(&a));
+    assert_true(list_is_empty(&a));
 }
 
 static void all_of_many_addresses_have_a_turn(void **state)
 {
-    static struct handshake_wait many[4 * HANDSHAKE_QUEUES];
+    static struct list many[4 * HANDSHAKE_QUEUES];
     size_t n = 0;
 
     for (size_t i = 0; i < ARRAY_SIZE(many); i++)
