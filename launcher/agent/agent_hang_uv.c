@@ -240,9 +240,9 @@ static void report_hang(struct agent_hang *h)
     h->is_reported = watch_take_stacks(h->watch, WATCH_HANG); /* false: stacks are being taken already */
 }
 
-void agent_hang_all_quiet(struct agent_hang *h, bool takes_messages)
+void agent_hang_all_quiet(struct agent_hang *h)
 {
-    h->collects_reports = takes_messages;
+    h->collects_reports = true;
     report_hang(h);
 }
 

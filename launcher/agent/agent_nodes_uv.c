@@ -260,11 +260,11 @@ static void on_lease(void *data, uint64_t end_ns)
         generation_pass_lease_on(a->host.generation);
 }
 
-static void on_all_quiet(void *data, bool takes_messages)
+static void on_all_quiet(void *data)
 {
     const struct agent *a = data;
 
-    agent_hang_all_quiet(a->hang, takes_messages);
+    agent_hang_all_quiet(a->hang);
 }
 
 static void on_drain(void *data)

@@ -9,19 +9,13 @@
 #include "base/err.h"
 #include "rendezvous/session/fields_json.h"
 
-static const char *foreign_command_name(unsigned kind)
-{
-    static const char *const names[] = {[FOREIGN_READY] = "ready",
-                                        [FOREIGN_FAILED] = "failed",
-                                        [FOREIGN_DONE] = "done",
-                                        [FOREIGN_LEAVE] = "leave"};
-
-    return kind < ARRAY_SIZE(names) ? names[kind] : NULL;
-}
+static const char *const command_names[FOREIGN_COMMAND_COUNT] = {[FOREIGN_READY] = "ready",
+                                                                 [FOREIGN_FAILED] = "failed",
+                                                                 [FOREIGN_DONE] = "done",
+                                                                 [FOREIGN_LEAVE] = "leave"};
 
 static const struct field command_fields[] = {
-    {"do", FIELD_WORD, offsetof(struct foreign_command, kind), .size = FOREIGN_COMMAND_COUNT,
-     .word = foreign_command_name, .required = true},
+    {"do", FIELD_WORD_AT(struct foreign_command, kind, command_names), .required = true},
     {"fatal", FIELD_BOOL, offsetof(struct foreign_command, is_fatal)},
     {"text", FIELD_TEXT, offsetof(struct foreign_command, text), .size = SESSION_TEXT_SIZE},
 };

@@ -80,7 +80,6 @@ struct membership {
     bool is_loopback;                 /* the endpoint leads each machine to itself */
     char unfit[SESSION_UNFIT_SIZE];   /* the health check failed, and the session does not know yet */
     char left_out[SESSION_TEXT_SIZE]; /* unfit nodes, as printed */
-    bool takes_messages; /* all nodes of the generation and the rendezvous know messages between agents */
     bool is_ready, leaving, closing, timer_closed;
 };
 
@@ -522,7 +521,6 @@ static void on_session_action(void *data, enum session_action action, const stru
 
     switch (action) {
     case SESSION_DO_START:
-        n->takes_messages = view->takes_messages;
         start_generation_here(n, view);
         break;
     case SESSION_DO_STOP:
@@ -539,7 +537,7 @@ static void on_session_action(void *data, enum session_action action, const stru
         break;
     case SESSION_DO_QUIET:
         if (n->host.on_quiet)
-            n->host.on_quiet(n->host.data, view && view->takes_messages);
+            n->host.on_quiet(n->host.data);
         break;
     case SESSION_DO_PROGRESS:
         print_progress(n, view);
@@ -731,7 +729,7 @@ bool membership_ask_for_stacks(struct membership *n, uint32_t group_rank, uint32
 {
     if (n->rendezvous)
         return server_ask_for_stacks(n->rendezvous, n->host.job->run_id_text, group_rank) > 0;
-    return n->takes_messages && send_stack_order(n, group_rank, generation);
+    return n->session && send_stack_order(n, group_rank, generation);
 }
 
 void membership_send(struct membership *n, const struct buf *frames)

@@ -36,9 +36,8 @@ struct membership_host {
     void (*on_fenced)(void *data, const struct session_cause *cause);
     /* All nodes are to stop at a common point, for good. */
     void (*on_drain)(void *data);
-    /* No worker of any node makes progress: after membership_quiet() of all. takes_messages: all nodes understand membership_send().
-     * NULL: not of interest. */
-    void (*on_quiet)(void *data, bool takes_messages);
+    /* No worker of any node makes progress: after membership_quiet() of all. NULL: not of interest. */
+    void (*on_quiet)(void *data);
     /* This node is unfit, and the job needs it: its health check is to be repeated. */
     void (*on_check)(void *data);
     /* The job has ended; membership_print_end() prints how. cause: NULL if it is not known. */
@@ -83,7 +82,7 @@ const char *membership_endpoint(const struct membership *n);
 int membership_look(struct membership *n, struct buf *out);
 
 /* Asks the other nodes of this generation for the stacks of their workers, which come as messages to group_rank. False: no node is
- * asked, as one of them or the rendezvous is of an older release. */
+ * asked. */
 bool membership_ask_for_stacks(struct membership *n, uint32_t group_rank, uint32_t generation);
 
 /* The session, and the rendezvous where it is served here. */

@@ -413,11 +413,9 @@ static const char *session_action_name(unsigned action)
 static void trace_session(const struct session *m, const struct session_event *event,
                           const struct session_actions *actions)
 {
-    const char *link = session_link_name(m->link);
-
     trace_line("session event %s link=%s phase=%d generation=%lld%s%s", session_event_name(event->kind),
-               link ? link : "?", (int)m->phase, (long long)m->generation, event->text ? " text=" : "",
-               event->text ? event->text : "");
+               session_link_names[m->link], (int)m->phase, (long long)m->generation,
+               event->text ? " text=" : "", event->text ? event->text : "");
     for (size_t i = 0; i < actions->n_items; i++)
         trace_line("session action %s", session_action_name(actions->items[i]));
 }

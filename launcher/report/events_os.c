@@ -257,7 +257,7 @@ void events_peer(struct events *e, const struct worker_group *g, const struct se
     if (!is_own && !is_repeated)
         write_event(e, g,
                     (struct event){.kind = EVENT_PEER,
-                                   .cause = session_cause_name(cause->kind),
+                                   .cause = session_cause_names[cause->kind],
                                    .reason = reason,
                                    .peer = &peer},
                     now_ns());

@@ -15,7 +15,7 @@ static void forward_message(struct agent_conn *to, const struct buf *frame)
 
 static bool may_get(const struct rounds_node *to)
 {
-    return to->member && to->takes_messages && to->session;
+    return to->member && to->session;
 }
 
 /* One agent's order. False: it is not sent. */

@@ -47,10 +47,10 @@ static void debug_add_conn(struct debug_line *l, struct rounds_conn *conn)
 
 static void debug_add_report(struct debug_line *l, const struct session_report *report)
 {
-    rounds_text_add(&l->line, " phase %s generation %lld", session_phase_name(report->phase),
+    rounds_text_add(&l->line, " phase %s generation %lld", session_phase_names[report->phase],
                     (long long)report->generation);
     if (report->cause.kind != SESSION_CAUSE_NONE)
-        rounds_text_add(&l->line, " cause %s", session_cause_name(report->cause.kind));
+        rounds_text_add(&l->line, " cause %s", session_cause_names[report->cause.kind]);
     if (report->drain)
         rounds_text_add(&l->line, " drain");
 }
@@ -61,7 +61,7 @@ void rounds_debug_event(struct rounds_shell *r, const struct rounds_event *event
 
     if (!r->debug)
         return;
-    debug_begin(&l, "event", rounds_event_name(event->kind));
+    debug_begin(&l, "event", rounds_event_names[event->kind]);
     debug_add_conn(&l, event->session);
     if (event->kind == ROUNDS_HELLO) {
         rounds_text_add(&l.line, " job %.100s host %.100s attempt %u", event->hello->job, event->hello->host,
@@ -79,14 +79,14 @@ void rounds_debug_event(struct rounds_shell *r, const struct rounds_event *event
 
 static void debug_add_view(struct debug_line *l, const struct session_view *view)
 {
-    rounds_text_add(&l->line, " %s generation %lld", session_view_name(view->kind),
+    rounds_text_add(&l->line, " %s generation %lld", session_view_names[view->kind],
                     (long long)view->generation);
     if (view->kind == SESSION_VIEW_START)
         rounds_text_add(&l->line, " group_rank %u", (unsigned)view->place.group_rank);
     if (view->kind == SESSION_VIEW_END)
-        rounds_text_add(&l->line, " verdict %s", session_verdict_name(view->verdict));
+        rounds_text_add(&l->line, " verdict %s", session_verdict_names[view->verdict]);
     if (view->cause.kind != SESSION_CAUSE_NONE)
-        rounds_text_add(&l->line, " cause %s", session_cause_name(view->cause.kind));
+        rounds_text_add(&l->line, " cause %s", session_cause_names[view->cause.kind]);
 }
 
 void rounds_debug_action(struct rounds_shell *r, const struct rounds_action *action)
@@ -96,13 +96,13 @@ void rounds_debug_action(struct rounds_shell *r, const struct rounds_action *act
 
     if (!r->debug)
         return;
-    debug_begin(&l, "action", rounds_action_name(action->kind));
+    debug_begin(&l, "action", rounds_action_names[action->kind]);
     debug_add_conn(&l, action->session);
     if (action->kind == ROUNDS_DO_SEND)
         debug_add_view(&l, &action->view);
     else if (job && !action->session)
         rounds_text_add(&l.line, " job %.100s %s generation %lld nodes %u", job->id,
-                        rounds_job_state_name(job->state), (long long)job->generation,
+                        rounds_job_state_names[job->state], (long long)job->generation,
                         (unsigned)rounds_job_n_nodes(job));
     debug_end(r, &l);
 }

@@ -129,7 +129,7 @@ static int put_node_facts(const struct server *s, const struct rounds_node *n, c
     struct look_node node = {.group_rank = n->group_rank, .n_workers = n->n_workers, .status_ms = -1};
 
     text_copy(node.host, sizeof(node.host), n->host);
-    text_copy(node.state, sizeof(node.state), rounds_node_state_name(n->state));
+    text_copy(node.state, sizeof(node.state), rounds_node_state_names[n->state]);
     if (n->heard_ns < now_ns && (now_ns - n->heard_ns) / NS_PER_MS < INT32_MAX)
         node.silent_ms = (uint32_t)((now_ns - n->heard_ns) / NS_PER_MS);
     if (a && has_status(s, a))
@@ -156,7 +156,7 @@ static int put_job_facts(const struct rounds_job *job, struct buf *out)
                              .n_nodes = rounds_job_n_nodes(job)};
 
     text_copy(facts.job, sizeof(facts.job), job->id);
-    text_copy(facts.state, sizeof(facts.state), rounds_job_state_name(job->state));
+    text_copy(facts.state, sizeof(facts.state), rounds_job_state_names[job->state]);
     return look_put_job(out, &facts);
 }
 

@@ -18,7 +18,7 @@ static void write_job_states(const struct rounds *r, struct metrics_text *m)
     metrics_family(m, "crun_jobs", METRIC_GAUGE, "Jobs of the rendezvous by state.");
     for (unsigned s = 0; s < ROUNDS_JOB_STATE_COUNT; s++)
         metrics_sample(m, "crun_jobs", "",
-                       (const struct metric_label[]){{"state", rounds_job_state_name(s)}, {NULL, NULL}},
+                       (const struct metric_label[]){{"state", rounds_job_state_names[s]}, {NULL, NULL}},
                        (double)n_jobs[s]);
 }
 
@@ -125,7 +125,7 @@ static void write_job_restarts(const struct rounds_job *job, struct metrics_text
 {
     for (unsigned c = SESSION_CAUSE_WORKER; c < SESSION_CAUSE_COUNT; c++) {
         const struct metric_label labels[] = {
-            {"job_id", job->id}, {"cause", session_cause_name(c)}, {NULL, NULL}};
+            {"job_id", job->id}, {"cause", session_cause_names[c]}, {NULL, NULL}};
 
         metrics_sample(m, "crun_restarts", "_total", labels, job->n_restarts_by[c]);
     }

@@ -20,14 +20,14 @@ static const uint64_t AGE_MAX_NS = UINT64_C(3600000000000);
 /* A save longer than UNSAVED_MAX_NS counts as a wait: deadlines of jobs are postponed. */
 static const uint64_t UNSAVED_MAX_NS = UINT64_C(1000000000);
 
-static const char *const state_names[ROUNDS_JOB_STATE_COUNT] = {
+const char *const rounds_job_state_names[ROUNDS_JOB_STATE_COUNT] = {
     [ROUNDS_GATHERING] = "gathering",
     [ROUNDS_RUNNING] = "running",
     [ROUNDS_ENDING] = "ending",
     [ROUNDS_CLOSED] = "closed",
 };
 
-static const char *const node_state_names[ROUNDS_NODE_STATE_COUNT] = {
+const char *const rounds_node_state_names[ROUNDS_NODE_STATE_COUNT] = {
     [ROUNDS_NODE_RUNNING] = "running",   [ROUNDS_NODE_DONE] = "done",       [ROUNDS_NODE_READY] = "ready",
     [ROUNDS_NODE_STOPPING] = "stopping", [ROUNDS_NODE_JOINING] = "joining", [ROUNDS_NODE_UNFIT] = "unfit",
     [ROUNDS_NODE_LOST] = "lost",
@@ -40,37 +40,17 @@ bool rounds_job_is_quiet(const struct rounds_job *job)
            job_is_quiet(job); /* nodes that are done are quiet, too */
 }
 
-const char *rounds_node_state_name(unsigned state)
-{
-    return state < ROUNDS_NODE_STATE_COUNT ? node_state_names[state] : NULL;
-}
-
-const char *rounds_job_state_name(unsigned state)
-{
-    return state < ROUNDS_JOB_STATE_COUNT ? state_names[state] : NULL;
-}
-
-static const char *const event_names[ROUNDS_EVENT_COUNT] = {
+const char *const rounds_event_names[ROUNDS_EVENT_COUNT] = {
     [ROUNDS_HELLO] = "hello", [ROUNDS_REPORT] = "report", [ROUNDS_ALIVE] = "alive",
     [ROUNDS_RENEW] = "renew", [ROUNDS_SLOW] = "slow",     [ROUNDS_DISCONNECTED] = "disconnected",
     [ROUNDS_TIMER] = "timer", [ROUNDS_CLOSE] = "close",
 };
 
-const char *rounds_event_name(unsigned kind)
-{
-    return kind < ROUNDS_EVENT_COUNT ? event_names[kind] : NULL;
-}
-
-static const char *const action_names[ROUNDS_ACTION_COUNT] = {
+const char *const rounds_action_names[ROUNDS_ACTION_COUNT] = {
     [ROUNDS_DO_SAVE] = "save",       [ROUNDS_DO_REPORT] = "log",  [ROUNDS_DO_SEND] = "send",
     [ROUNDS_DO_ALIVE] = "alive",     [ROUNDS_DO_CLOSE] = "close", [ROUNDS_DO_FORGET] = "forget",
     [ROUNDS_DO_RENEWED] = "renewed",
 };
-
-const char *rounds_action_name(unsigned kind)
-{
-    return kind < ROUNDS_ACTION_COUNT ? action_names[kind] : NULL;
-}
 
 /* ---- life ---- */
 
@@ -229,7 +209,7 @@ static void refuse_closed(struct rounds *r, const struct rounds_job *job, const 
     session_cause_describe(&job->cause, cause, sizeof(cause));
     refuse_hello(r, event->session, job,
                  "job '%.100s' is over (%s%s%s); use another --rdzv-id, or try again in %llu s", job->id,
-                 session_verdict_name(job->verdict), job->verdict == SESSION_VERDICT_FAILURE ? ": " : "",
+                 session_verdict_names[job->verdict], job->verdict == SESSION_VERDICT_FAILURE ? ": " : "",
                  job->verdict == SESSION_VERDICT_FAILURE ? cause : "",
                  (unsigned long long)((job->forget_ns > event->now_ns ? job->forget_ns - event->now_ns : 0) /
                                           1000000000 +
@@ -520,7 +500,6 @@ static void attach_connection(struct rounds *r, struct rounds_node *n, const str
     node_set_session(n, event->session);
     n->pending_start = -1; /* the hello knows the result of all views sent over the closed connection */
     n->attempt = event->hello->attempt;
-    node_set_traits(n, n->member, n->quiet, event->hello->takes_messages); /* takes_messages is not saved */
     text_copy(n->addr, sizeof(n->addr), event->hello->addr);
     text_copy(n->peer, sizeof(n->peer), event->peer);
     text_copy(n->own, sizeof(n->own), event->hello->own);
@@ -791,11 +770,9 @@ void rounds_view(const struct rounds_node *n, struct session_view *ret)
         ret->changes = job->changes;
     } else if (playing && n->phase == SESSION_READY) {
         view_start(n, ret);
-        ret->takes_messages = job->n_mute == 0;
     } else if (playing && node_is_current(n)) {
         ret->kind = SESSION_VIEW_CONTINUE;
         ret->quiet = job_is_quiet(job);
-        ret->takes_messages = ret->quiet && job->n_mute == 0;
     } else if (n->phase == SESSION_READY || n->generation < 0 || n->state == ROUNDS_NODE_UNFIT) {
         view_wait(n, ret);
     } else {

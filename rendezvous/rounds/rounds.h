@@ -113,7 +113,6 @@ struct rounds_node {
         pending_start; /* START of this generation was sent over this connection, and no report about it has come yet; -1: none */
 
     enum rounds_node_state state;
-    bool takes_messages;  /* it understands messages of other agents */
     bool keeps_keys;      /* READY: workers of it remain, and use the keys of their generation on */
     bool quiet;           /* none of its workers makes progress, or all have ended */
     bool member;          /* of the present generation */
@@ -160,7 +159,7 @@ struct rounds_job {
     struct list silence; /* the same, by deadline */
     uint32_t n_nodes[ROUNDS_NODE_STATE_COUNT];
     uint32_t n_disconnected;                 /* nodes without a connection */
-    uint32_t n_busy, n_mute;                 /* members that are not quiet; members that cannot relay */
+    uint32_t n_busy;                         /* members that are not quiet */
     struct rounds_node **by_rank, **by_role; /* room for all nodes */
     size_t n_slots;
 
@@ -354,11 +353,11 @@ bool rounds_job_is_quiet(const struct rounds_job *job);
 /* The view of this node. */
 void rounds_view(const struct rounds_node *n, struct session_view *ret);
 
-/* "gathering", "hello", "save", ...; NULL beyond the table. */
-const char *rounds_job_state_name(unsigned state);
-const char *rounds_node_state_name(unsigned state);
-const char *rounds_event_name(unsigned kind);
-const char *rounds_action_name(unsigned kind);
+/* "gathering", "running", "hello", "save", ... */
+extern const char *const rounds_job_state_names[ROUNDS_JOB_STATE_COUNT];
+extern const char *const rounds_node_state_names[ROUNDS_NODE_STATE_COUNT];
+extern const char *const rounds_event_names[ROUNDS_EVENT_COUNT];
+extern const char *const rounds_action_names[ROUNDS_ACTION_COUNT];
 
 static inline uint32_t rounds_job_n_nodes(const struct rounds_job *job)
 {

@@ -44,8 +44,8 @@ void node_destroy(struct rounds_node *n);
 /* NULL: the connection is lost. */
 void node_set_session(struct rounds_node *n, struct rounds_conn *session);
 
-/* Sets three traits of the node, and the job's counts of members with them: each view asks for these. */
-void node_set_traits(struct rounds_node *n, bool member, bool quiet, bool takes_messages);
+/* Sets two traits of the node, and the job's count of members that are not quiet: each view asks for the count. */
+void node_set_traits(struct rounds_node *n, bool member, bool quiet);
 
 /* What n->state has to be now. */
 enum rounds_node_state node_state_now(const struct rounds_node *n);

@@ -63,7 +63,7 @@ void job_end_generation(struct rounds_job *job, const struct session_cause *caus
 static void end_membership(struct rounds_node *n)
 {
     n->previous_member = n->member || (n->lost && n->previous_member);
-    node_set_traits(n, false, n->quiet, n->takes_messages);
+    node_set_traits(n, false, n->quiet);
     n->answered = false;
     node_update_state(n);
 }
@@ -182,8 +182,7 @@ void job_take_quiet(struct rounds_node *n, const struct session_report *report)
     bool was_quiet = n->quiet;
 
     node_set_traits(n, n->member,
-                    report->phase == SESSION_DONE || (report->phase == SESSION_RUNNING && report->quiet),
-                    n->takes_messages);
+                    report->phase == SESSION_DONE || (report->phase == SESSION_RUNNING && report->quiet));
     if (n->quiet && !was_quiet && n->member && job_is_quiet(n->job))
         for_each_node(n->job, node_want_view);
 }

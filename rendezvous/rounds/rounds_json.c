@@ -16,8 +16,7 @@ static const struct field job_fields[] = {
     {"job", FIELD_TEXT, offsetof(struct rounds_job, id), .size = SESSION_JOB_SIZE, .required = true},
     {"instance", FIELD_HEX, offsetof(struct rounds_job, instance), .required = true},
     {"sequence", FIELD_U64, offsetof(struct rounds_job, sequence), 0, FIELD_EXACT_MAX},
-    {"state", FIELD_WORD, offsetof(struct rounds_job, state), .size = ROUNDS_JOB_STATE_COUNT,
-     .word = rounds_job_state_name, .required = true},
+    {"state", FIELD_WORD_AT(struct rounds_job, state, rounds_job_state_names), .required = true},
     {"generation", FIELD_I64, offsetof(struct rounds_job, generation), -1, INT32_MAX, .missing = -1},
     {"floor", FIELD_I64, offsetof(struct rounds_job, floor), -1, INT32_MAX, .missing = -1},
     {"restarts", FIELD_U32_AT(struct rounds_job, restarts, 0, SESSION_COUNT_MAX)},
@@ -29,8 +28,7 @@ static const struct field job_fields[] = {
     {"master_addr", FIELD_TEXT, offsetof(struct rounds_job, master_addr), .size = SESSION_ADDR_SIZE},
     {"master_port", FIELD_U16, offsetof(struct rounds_job, master_port), 0, UINT16_MAX},
     {"key_space", FIELD_U32_AT(struct rounds_job, key_space, 0, INT32_MAX)},
-    {"verdict", FIELD_WORD, offsetof(struct rounds_job, verdict), .size = SESSION_VERDICT_COUNT,
-     .word = session_verdict_name},
+    {"verdict", FIELD_WORD_AT(struct rounds_job, verdict, session_verdict_names)},
     {"lease_ms", FIELD_U32_AT(struct rounds_job, lease_ms, 0, SESSION_TIMEOUT_MS_MAX)},
     {"replaced", FIELD_BOOL, offsetof(struct rounds_job, replaced)}, /* see is_tombstone() */
 };
@@ -147,8 +145,7 @@ static bool load_node(struct rounds_job *job, const cJSON *json, char error[ROUN
         return load_error(error, "memory is out", "");
     (void)fields_read(json, node_fields, ARRAY_SIZE(node_fields), n, part); /* did not fail above */
     n->member = false;                                                      /* as counted by the job so far */
-    node_set_traits(n, saved.member && (job->state == ROUNDS_RUNNING || job->state == ROUNDS_ENDING), false,
-                    false);
+    node_set_traits(n, saved.member && (job->state == ROUNDS_RUNNING || job->state == ROUNDS_ENDING), false);
     n->lost = saved.lost && !n->member && job->lease_ms > 0 && job->state != ROUNDS_CLOSED;
     n->phase = SESSION_STOPPING; /* until the next hello */
     if (n->member && !has_place(job, n))

@@ -226,7 +226,7 @@ void job_assign_ranks(struct rounds_job *job)
         struct rounds_node *node = job->by_rank[i];
 
         assert(node); /* as many nodes as ranks, and each has one */
-        node_set_traits(node, true, node->quiet, node->takes_messages);
+        node_set_traits(node, true, node->quiet);
         node->answered = false;
         node->group_rank = (int32_t)i;
         node->rank_base = job->world_size;

@@ -258,15 +258,13 @@ void node_set_session(struct rounds_node *n, struct rounds_conn *session)
     job->n_disconnected += !session;
 }
 
-void node_set_traits(struct rounds_node *n, bool member, bool quiet, bool takes_messages)
+void node_set_traits(struct rounds_node *n, bool member, bool quiet)
 {
     struct rounds_job *job = n->job;
 
     job->n_busy += (member && !quiet) - (n->member && !n->quiet);
-    job->n_mute += (member && !takes_messages) - (n->member && !n->takes_messages);
     n->member = member;
     n->quiet = quiet;
-    n->takes_messages = takes_messages;
 }
 
 void node_destroy(struct rounds_node *n)
@@ -278,7 +276,7 @@ void node_destroy(struct rounds_node *n)
     if (n->session)
         conn_end(r, n->session);
     job->n_disconnected--;
-    node_set_traits(n, false, n->quiet, n->takes_messages);
+    node_set_traits(n, false, n->quiet);
     bucket_remove(r, n);
     r->n_nodes--;
     job->n_nodes[n->state]--;
@@ -373,7 +371,7 @@ void node_fence(struct rounds_node *n, uint64_t until_ns)
     n->lost = true;
     n->previous_member = n->previous_member || n->member;
     n->answered = false;
-    node_set_traits(n, false, false, n->takes_messages);
+    node_set_traits(n, false, false);
     node_update_state(n);
     node_set_deadline(n, until_ns);
 }

@@ -21,11 +21,10 @@ static int64_t load(const struct field *f, const void *from)
     case FIELD_U16:
         return *(const uint16_t *)(const void *)at;
     case FIELD_U32:
+    case FIELD_WORD:
         return *(const uint32_t *)(const void *)at;
     case FIELD_I32:
         return *(const int32_t *)(const void *)at;
-    case FIELD_WORD:
-        return *(const unsigned *)(const void *)at;
     default:
         return *(const int64_t *)(const void *)at;
     }
@@ -48,7 +47,7 @@ static bool write_field(cJSON *object, const struct field *f, const void *from)
     case FIELD_TEXT:
         return cJSON_AddStringToObject(object, f->name, text);
     case FIELD_WORD:
-        return cJSON_AddStringToObject(object, f->name, f->word((unsigned)value));
+        return cJSON_AddStringToObject(object, f->name, f->words[value]);
     default:
         return cJSON_AddNumberToObject(object, f->name, (double)value);
     }
@@ -86,13 +85,11 @@ static void store(const struct field *f, void *to, int64_t value)
         *(uint16_t *)(void *)at = (uint16_t)value;
         break;
     case FIELD_U32:
+    case FIELD_WORD:
         *(uint32_t *)(void *)at = (uint32_t)value;
         break;
     case FIELD_I32:
         *(int32_t *)(void *)at = (int32_t)value;
-        break;
-    case FIELD_WORD:
-        *(unsigned *)(void *)at = (unsigned)value;
         break;
     default:
         *(int64_t *)(void *)at = value;
@@ -135,7 +132,7 @@ static bool read_word(const cJSON *item, const struct field *f, void *to)
     const char *text = cJSON_GetStringValue(item);
 
     for (unsigned i = 0; text && i < f->size; i++) {
-        if (strcmp(text, f->word(i)) == 0) {
+        if (strcmp(text, f->words[i]) == 0) {
             store(f, to, i);
             return true;
         }

@@ -31,12 +31,12 @@ struct field {
     const char *name;
     enum field_type type;
     size_t offset;
-    int64_t min, max;                    /* numbers */
-    size_t size;                         /* FIELD_TEXT: of the array; FIELD_WORD: number of words */
-    const char *(*word)(unsigned value); /* FIELD_WORD */
-    int64_t missing;                     /* numbers and words: the default */
-    bool required;                       /* always written, and must be there */
-    bool always;                         /* always written, and may be missing */
+    int64_t min, max;         /* numbers */
+    size_t size;              /* FIELD_TEXT: of the array; FIELD_WORD: number of words */
+    const char *const *words; /* FIELD_WORD: by the value of the enum */
+    int64_t missing;          /* numbers and words: the default */
+    bool required;            /* always written, and must be there */
+    bool always;              /* always written, and may be missing */
 };
 
 /* What a double of JSON holds exactly. */
@@ -53,6 +53,11 @@ struct field {
 
 #define FIELD_TEXT_AT(structure, member)                                                                     \
     .type = FIELD_TEXT, .offset = offsetof(structure, member), .size = sizeof(((structure *)NULL)->member)
+
+/* An enum by a table of names. */
+#define FIELD_WORD_AT(structure, member, names)                                                              \
+    .type = FIELD_WORD, .offset = offsetof(structure, member), .size = sizeof(names) / sizeof((names)[0]),   \
+    .words = (names)
 
 enum { FIELDS_ERROR_SIZE = 256 };
 

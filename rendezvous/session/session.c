@@ -31,7 +31,7 @@ enum {
     DRAIN_UNREACHABLE_MS = 5000,
 };
 
-static const char *const link_names[SESSION_LINK_COUNT] = {
+const char *const session_link_names[SESSION_LINK_COUNT] = {
     [SESSION_LINK_DOWN] = "down",
     [SESSION_LINK_DIALING] = "dialing",
     [SESSION_LINK_GREETING] = "greeting",
@@ -39,11 +39,6 @@ static const char *const link_names[SESSION_LINK_COUNT] = {
     [SESSION_LINK_UP] = "up",
     [SESSION_LINK_CLOSED] = "over",
 };
-
-const char *session_link_name(unsigned link)
-{
-    return link < SESSION_LINK_COUNT ? link_names[link] : NULL;
-}
 
 static void add_action(struct session_actions *out, enum session_action action)
 {

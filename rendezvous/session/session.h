@@ -213,5 +213,5 @@ uint64_t session_lease_end(const struct session *s);
 /* When SESSION_EVENT_TIMER is wanted, at the latest; UINT64_MAX: not at all. */
 uint64_t session_deadline(const struct session *s);
 
-/* "down", "dialing", ...; NULL beyond the table. */
-const char *session_link_name(unsigned link);
+/* "down", "dialing", ... */
+extern const char *const session_link_names[SESSION_LINK_COUNT];

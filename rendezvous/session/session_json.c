@@ -11,8 +11,7 @@
 #include "rendezvous/session/look_json.h"
 
 static const struct field cause_fields[] = {
-    {"kind", FIELD_WORD, offsetof(struct session_cause, kind), .size = SESSION_CAUSE_COUNT,
-     .word = session_cause_name},
+    {"kind", FIELD_WORD_AT(struct session_cause, kind, session_cause_names)},
     {"fatal", FIELD_BOOL, offsetof(struct session_cause, fatal)},
     {"group_rank", FIELD_I32, offsetof(struct session_cause, group_rank), -1, INT32_MAX, .missing = -1},
     {"rank", FIELD_I32, offsetof(struct session_cause, rank), -1, INT32_MAX, .missing = -1},
@@ -44,8 +43,7 @@ static const struct field params_fields[] = {
 };
 
 static const struct field report_fields[] = {
-    {"phase", FIELD_WORD, offsetof(struct session_report, phase), .size = SESSION_PHASE_COUNT,
-     .word = session_phase_name, .required = true},
+    {"phase", FIELD_WORD_AT(struct session_report, phase, session_phase_names), .required = true},
     {"instance", FIELD_HEX, offsetof(struct session_report, instance)},
     {"generation", FIELD_I64, offsetof(struct session_report, generation), -1, INT32_MAX, .missing = -1},
     {"group_rank", FIELD_I32, offsetof(struct session_report, group_rank), -1, INT32_MAX, .missing = -1},
@@ -73,12 +71,10 @@ static const struct field hello_fields[] = {
     {"node_rank", FIELD_I32, offsetof(struct session_hello, node_rank), -1, SESSION_NODES_MAX - 1,
      .missing = -1},
     {"can_report", FIELD_BOOL, offsetof(struct session_hello, can_report)},
-    {"can_relay", FIELD_BOOL, offsetof(struct session_hello, takes_messages)},
 };
 
 static const struct field view_fields[] = {
-    {"view", FIELD_WORD, offsetof(struct session_view, kind), .size = SESSION_VIEW_COUNT,
-     .word = session_view_name, .required = true},
+    {"view", FIELD_WORD_AT(struct session_view, kind, session_view_names), .required = true},
     {"term", FIELD_U64, offsetof(struct session_view, term), 0, FIELD_EXACT_MAX},
     {"leader", FIELD_TEXT, offsetof(struct session_view, leader), .size = SESSION_ADDR_SIZE},
     {"lease_ms", FIELD_U32_AT(struct session_view, lease_ms, 0, SESSION_TIMEOUT_MS_MAX)},
@@ -86,7 +82,6 @@ static const struct field view_fields[] = {
     {"generation", FIELD_I64, offsetof(struct session_view, generation), -1, INT32_MAX, .missing = -1},
     {"drain", FIELD_BOOL, offsetof(struct session_view, drain)},
     {"quiet", FIELD_BOOL, offsetof(struct session_view, quiet)},
-    {"relay", FIELD_BOOL, offsetof(struct session_view, takes_messages)},
     {"standby", FIELD_BOOL, offsetof(struct session_view, standby)},
     {"check", FIELD_BOOL, offsetof(struct session_view, check)},
     {"unfit", FIELD_TEXT, offsetof(struct session_view, unfit), .size = SESSION_TEXT_SIZE},
@@ -95,8 +90,7 @@ static const struct field view_fields[] = {
     {"max_nodes", FIELD_U32_AT(struct session_view, max_nodes, 0, SESSION_NODES_MAX)},
     {"restarts", FIELD_U32_AT(struct session_view, restarts, 0, SESSION_COUNT_MAX)},
     {"changes", FIELD_U32_AT(struct session_view, changes, 0, SESSION_COUNT_MAX)},
-    {"verdict", FIELD_WORD, offsetof(struct session_view, verdict), .size = SESSION_VERDICT_COUNT,
-     .word = session_verdict_name},
+    {"verdict", FIELD_WORD_AT(struct session_view, verdict, session_verdict_names)},
 };
 
 static const struct field waiting_fields[] = {

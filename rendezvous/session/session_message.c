@@ -6,17 +6,17 @@
 
 #include "base/utf8.h"
 
-static const char *const cause_names[SESSION_CAUSE_COUNT] = {
+const char *const session_cause_names[SESSION_CAUSE_COUNT] = {
     [SESSION_CAUSE_NONE] = "none", [SESSION_CAUSE_WORKER] = "worker", [SESSION_CAUSE_LOST] = "lost",
     [SESSION_CAUSE_LEFT] = "left", [SESSION_CAUSE_JOINED] = "joined", [SESSION_CAUSE_CLOSED] = "closed",
 };
 
-static const char *const phase_names[SESSION_PHASE_COUNT] = {
+const char *const session_phase_names[SESSION_PHASE_COUNT] = {
     [SESSION_STOPPING] = "stopping", [SESSION_READY] = "ready", [SESSION_RUNNING] = "running",
     [SESSION_FAILED] = "failed",     [SESSION_DONE] = "done",   [SESSION_LEFT] = "left",
 };
 
-static const char *const view_names[SESSION_VIEW_COUNT] = {
+const char *const session_view_names[SESSION_VIEW_COUNT] = {
     [SESSION_VIEW_WAIT] = "wait",
     [SESSION_VIEW_START] = "start",
     [SESSION_VIEW_CONTINUE] = "continue",
@@ -26,49 +26,22 @@ static const char *const view_names[SESSION_VIEW_COUNT] = {
     [SESSION_VIEW_ELSEWHERE] = "elsewhere",
 };
 
-static const char *const verdict_names[SESSION_VERDICT_COUNT] = {
+const char *const session_verdict_names[SESSION_VERDICT_COUNT] = {
     [SESSION_VERDICT_NONE] = "none",
     [SESSION_VERDICT_SUCCESS] = "success",
     [SESSION_VERDICT_DRAINED] = "drained",
     [SESSION_VERDICT_FAILURE] = "failure",
 };
 
-const char *session_cause_name(unsigned kind)
-{
-    return kind < SESSION_CAUSE_COUNT ? cause_names[kind] : NULL;
-}
-
-const char *session_phase_name(unsigned phase)
-{
-    return phase < SESSION_PHASE_COUNT ? phase_names[phase] : NULL;
-}
-
-const char *session_view_name(unsigned kind)
-{
-    return kind < SESSION_VIEW_COUNT ? view_names[kind] : NULL;
-}
-
-const char *session_verdict_name(unsigned verdict)
-{
-    return verdict < SESSION_VERDICT_COUNT ? verdict_names[verdict] : NULL;
-}
-
 static bool is_timeout(uint32_t ms)
 {
     return ms > 0 && ms <= SESSION_TIMEOUT_MS_MAX;
 }
 
-static bool is_default_node_timeout(const struct session_params *p)
-{
-    return p->node_timeout_origin == SESSION_TIMEOUT_DEFAULT ||
-           (p->node_timeout_origin == SESSION_TIMEOUT_UNKNOWN &&
-            p->node_timeout_ms == SESSION_NODE_TIMEOUT_MS_EARLIER);
-}
-
 bool session_node_timeouts_agree(const struct session_params *a, const struct session_params *b)
 {
-    return a->node_timeout_ms == b->node_timeout_ms ||
-           (is_default_node_timeout(a) && is_default_node_timeout(b));
+    return a->node_timeout_ms == b->node_timeout_ms || (a->node_timeout_origin == SESSION_TIMEOUT_DEFAULT &&
+                                                        b->node_timeout_origin == SESSION_TIMEOUT_DEFAULT);
 }
 
 const char *session_params_fault(const struct session_params *p)
@@ -186,11 +159,8 @@ void session_cause_describe(const struct session_cause *c, char *ret, size_t siz
 
 struct session_hello session_hello_of_node(const struct session_params *params, uint32_t n_workers)
 {
-    return (struct session_hello){.params = *params,
-                                  .n_workers = n_workers,
-                                  .node_rank = -1,
-                                  .can_report = true,
-                                  .takes_messages = true};
+    return (struct session_hello){
+        .params = *params, .n_workers = n_workers, .node_rank = -1, .can_report = true};
 }
 
 struct session_view session_view_refused(const char *reason)

@@ -41,8 +41,7 @@ enum {
 
 /* Origin of a node timeout. Nodes of a job with different defaults (of different releases) take the larger default. */
 enum session_timeout_origin {
-    SESSION_TIMEOUT_UNKNOWN, /* not sent by older releases, with a default of 1 s */
-    SESSION_TIMEOUT_GIVEN,   /* by the user */
+    SESSION_TIMEOUT_GIVEN = 1, /* by the user */
     SESSION_TIMEOUT_DEFAULT,
     SESSION_TIMEOUT_ORIGIN_COUNT
 };
@@ -75,7 +74,6 @@ enum {
         30 * 24 * 3600 * 1000u / 2, /* fits the arithmetic, longer than any useful timeout */
     SESSION_NODE_TIMEOUT_MS_MIN = 100,
     SESSION_NODE_TIMEOUT_MS_DEFAULT = 3000, /* less loses machines that stall for a moment */
-    SESSION_NODE_TIMEOUT_MS_EARLIER = 1000, /* the default of releases without origin */
     SESSION_LEASE_MS_MIN = 1000,
     SESSION_LEASE_MS_DEFAULT = 15000,
     SESSION_COUNT_MAX = 1000000,
@@ -188,9 +186,8 @@ struct session_hello {
     char own[SESSION_NUMERIC_SIZE]; /* local address of the connection, before any NAT; may be "" */
     char role[SESSION_ROLE_SIZE];
     uint32_t n_workers;
-    int32_t node_rank;   /* the wanted group rank; -1: any */
-    bool can_report;     /* sends the status of its workers on request (look_json.h) */
-    bool takes_messages; /* understands messages of other agents (agent_message_json.h) */
+    int32_t node_rank; /* the wanted group rank; -1: any */
+    bool can_report;   /* sends the status of its workers on request (look_json.h) */
     struct session_report report;
 };
 
@@ -251,8 +248,6 @@ struct session_view {
     int64_t generation; /* of START, CONTINUE, STOP */
     bool drain;         /* CONTINUE: have the workers snapshot and end */
     bool quiet;         /* CONTINUE: no worker of any node makes progress */
-    /* START; CONTINUE with quiet: the rendezvous and all nodes of the generation know messages between agents */
-    bool takes_messages;
     /* WAIT */
     bool standby; /* the job runs without the node, a spare */
     uint32_t n_ready, min_nodes, max_nodes;
@@ -273,11 +268,11 @@ struct session_view {
     struct session_cause cause;
 };
 
-/* "worker", "lost", ...: the words of the JSON bodies. NULL beyond the table. */
-const char *session_cause_name(unsigned kind);
-const char *session_phase_name(unsigned phase);
-const char *session_view_name(unsigned kind);
-const char *session_verdict_name(unsigned verdict);
+/* "worker", "lost", ...: the words of the JSON bodies. */
+extern const char *const session_cause_names[SESSION_CAUSE_COUNT];
+extern const char *const session_phase_names[SESSION_PHASE_COUNT];
+extern const char *const session_view_names[SESSION_VIEW_COUNT];
+extern const char *const session_verdict_names[SESSION_VERDICT_COUNT];
 
 /* The fault of parameters or of a hello, as a sentence; NULL: no fault. */
 const char *session_params_fault(const struct session_params *p);

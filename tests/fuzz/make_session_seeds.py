@@ -48,7 +48,7 @@ SEEDS = {
     "spare": pair + join(2, 3) + report(1, "left") + report(2, "ready", -1),
     "drain": pair + report(0, "running", drain=True) + report(0, "done") + report(1, "done"),
     "alive": pair + record(0, FRAME) + record(1, FRAME),
-    "relay": (join(0, 1, can_relay=True) + join(1, 2, can_relay=True) + report(0, "running", quiet=True) + report(1, "running", quiet=True)
+    "relay": (join(0, 1) + join(1, 2) + report(0, "running", quiet=True) + report(1, "running", quiet=True)
               + b"".join(record(i % 2, FRAME, {"relay": to, "generation": 0, "hang": {"text": "x" * 300}}) for i, to in enumerate((0, 1, -1, 7) * 40))),
     "deaf": record(0, BEGIN) + record(0, FRAME_DEAF, hello(1)) + b"".join(record(0, FRAME, {"report": READY}) for _ in range(9)),
     "store": record(0, SAY, bytes.fromhex("00cef7853c0d07000000")) + record(0, SAY, b"\x03" + struct.pack("<Q", 2) + b"/a") + join(1, 1),

@@ -238,8 +238,8 @@ static void step_agent(struct sim *sim, unsigned agent, struct session_event *ev
         run_session_action(sim, agent, actions.items[i], event);
     if (sim->trace && event->kind != SESSION_EVENT_ALIVE && event->kind != SESSION_EVENT_TIMER)
         sim_trace(sim, "agent %u: event %d%s%s -> %s, %s, generation %lld", agent, (int)event->kind,
-                  event->view ? " " : "", event->view ? session_view_name(event->view->kind) : "",
-                  session_link_name(a->session.link), session_phase_name(a->session.phase),
+                  event->view ? " " : "", event->view ? session_view_names[event->view->kind] : "",
+                  session_link_names[a->session.link], session_phase_names[a->session.phase],
                   (long long)a->session.generation);
     arm_agent(sim, agent);
 }

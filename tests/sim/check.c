@@ -413,7 +413,7 @@ void check_log(struct sim *sim, const struct rounds_job *job, unsigned log_kinds
 
         session_cause_describe(&job->cause, cause, sizeof(cause));
         sim_trace(sim, "job %s: news %u, %s, generation %lld, %u nodes, %u/%u charged, cause: %s", job->id,
-                  log_kinds, rounds_job_state_name(job->state), (long long)job->generation,
+                  log_kinds, rounds_job_state_names[job->state], (long long)job->generation,
                   rounds_job_n_nodes(job), job->restarts, job->changes, cause);
     }
     if (log_kinds & ROUNDS_LOG_OVER && job->cause.kind == SESSION_CAUSE_LOST &&
@@ -652,8 +652,8 @@ static void check_verdict(struct sim *sim, uint64_t instance, const struct sessi
         if (v->instance != instance)
             continue;
         if (v->verdict != s->verdict || memcmp(&v->cause, &s->cause, sizeof(v->cause)) != 0)
-            violated(sim, "two verdicts about one job: %s and %s", session_verdict_name(v->verdict),
-                     session_verdict_name(s->verdict));
+            violated(sim, "two verdicts about one job: %s and %s", session_verdict_names[v->verdict],
+                     session_verdict_names[s->verdict]);
         return;
     }
     if (sim->n_verdicts < sizeof(sim->verdicts) / sizeof(sim->verdicts[0]))
@@ -711,7 +711,7 @@ static void check_own_result(struct sim *sim, unsigned agent, const struct sessi
         if (v->instance == instance && view->instance != instance && !sim->rendezvous.amnesia &&
             !asks_too_late(sim, a, instance))
             violated(sim, "agent %u ends with the result of another job: its own was %s", agent,
-                     session_verdict_name(v->verdict));
+                     session_verdict_names[v->verdict]);
     }
 }
 
@@ -720,7 +720,7 @@ void check_end(struct sim *sim, unsigned agent, const struct session_view *view)
     const struct sim_agent *a = &sim->agents[agent];
     const struct session *s = &a->session;
 
-    sim_trace(sim, "agent %u: ends: %d %s: %s", agent, (int)s->end, session_verdict_name(s->verdict),
+    sim_trace(sim, "agent %u: ends: %d %s: %s", agent, (int)s->end, session_verdict_names[s->verdict],
               s->text);
     if (s->end == SESSION_END_NONE || s->text[0] == 0)
         violated(sim, "agent %u ends without a reason", agent);
@@ -787,7 +787,7 @@ static void check_agent_calm(struct sim *sim, unsigned agent, unsigned n_alive)
             }
     }
     violated(sim, "agent %u is neither in a world nor at its end: %s, %s", agent,
-             session_link_name(a->session.link), session_phase_name(a->session.phase));
+             session_link_names[a->session.link], session_phase_names[a->session.phase]);
 }
 
 /* All that run are in one world of each job, and nobody is left over. */
@@ -822,7 +822,7 @@ void check_all_ended(struct sim *sim)
 
         if (a->alive)
             violated(sim, "agent %u has not ended: %s, %s, generation %lld", i,
-                     session_link_name(a->session.link), session_phase_name(a->session.phase),
+                     session_link_names[a->session.link], session_phase_names[a->session.phase],
                      (long long)a->session.generation);
     }
 }

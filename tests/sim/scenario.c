@@ -6,6 +6,8 @@
 #include "base/utf8.h"
 #include "tests/sim/sim.h"
 
+enum { EARLIER_NODE_TIMEOUT_MS = 1000 }; /* default of another release */
+
 static const char *const fault_names[FAULT_COUNT] = {
     [FAULT_WORKER] = "worker failures",
     [FAULT_AGENT_KILL] = "agents killed",
@@ -110,8 +112,7 @@ static void choose_lease(struct sim_scenario *sc, struct random *r)
 
 void scenario_make_earlier(struct session_params *params)
 {
-    params->node_timeout_ms = SESSION_NODE_TIMEOUT_MS_EARLIER;
-    params->node_timeout_origin = SESSION_TIMEOUT_UNKNOWN;
+    params->node_timeout_ms = EARLIER_NODE_TIMEOUT_MS;
 }
 
 uint32_t scenario_lease_ms(const struct sim *sim)
@@ -212,8 +213,7 @@ void scenario_choose(struct sim *sim, unsigned n_agents, bool has_etcd)
     choose_params(sc, r);
     if (has_etcd && random_percent(r, 40)) /* so that agents may wait for a daemon that is paused */
         sc->params.node_timeout_ms = (uint32_t)random_between(r, 3000, 8000);
-    sc->mixes_releases =
-        sc->params.node_timeout_ms > SESSION_NODE_TIMEOUT_MS_EARLIER && random_percent(r, 25);
+    sc->mixes_releases = sc->params.node_timeout_ms > EARLIER_NODE_TIMEOUT_MS && random_percent(r, 25);
     choose_lease(sc, r);
     choose_network(sc, r);
     choose_disk(sc, r);
@@ -450,7 +450,7 @@ static void send_hostile_hello(struct sim *sim, unsigned agent)
         .group_rank = random_percent(r, 50) ? -1 : (int32_t)random_between(r, 0, SESSION_NODES_MAX - 1),
         .port = (uint16_t)random_u64(r),
         .age_ns = random_size(r) >> 11};
-    sim_trace(sim, "hostile hello: %s, generation %lld", session_phase_name(hello.report.phase),
+    sim_trace(sim, "hostile hello: %s, generation %lld", session_phase_names[hello.report.phase],
               (long long)hello.report.generation);
     network_dial_death_notice(sim, agent, &hello, 0);
 }

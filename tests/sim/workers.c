@@ -296,7 +296,7 @@ static void finish_group(struct sim *sim, unsigned agent, int code)
     if (n->gave_up ? code != 1
                    : n->machine.is_ending && a->session.end == SESSION_END_VERDICT && code != expected)
         violated(sim, "agent %u ends with exit code %d, and the job with %s", agent, code,
-                 session_verdict_name(a->session.verdict));
+                 session_verdict_names[a->session.verdict]);
     schedule_add(&sim->schedule, sim->now_ns, SIM_AGENT_EXIT, agent, a->life);
 }
 

@@ -40,7 +40,6 @@ static const struct session_hello a_hello = {.job = "train-7",
                                              .role = "default",
                                              .n_workers = 8,
                                              .node_rank = 3,
-                                             .takes_messages = true,
                                              .report = A_REPORT};
 
 static struct wire_span body_of(const struct buf *frame)
@@ -97,7 +96,6 @@ static void assert_hello_equal(const struct session_hello *a, const struct sessi
     assert_string_equal(a->role, b->role);
     assert_int_equal(a->n_workers, b->n_workers);
     assert_int_equal(a->node_rank, b->node_rank);
-    assert_int_equal(a->takes_messages, b->takes_messages);
     assert_report_equal(&a->report, &b->report);
 }
 
