@@ -5,7 +5,7 @@
  * out; bytes that arrived go in, replies come out. The owner of the socket (client_sock.h, a libuv
  * loop) moves the bytes.
  *
- *     client_key(&c, WIRE_OP_GET, key);            -> send buf_bytes(&c.out), then buf_consume() what went
+ *     client_request(&c, &request);                -> send buf_bytes(&c.out), then buf_consume() what went
  *     buf_append(&c.in, ...);                      <- what arrived
  *     while (client_next(&c, &reply) == 0) ...
  *
@@ -30,18 +30,15 @@ enum {
     CLIENT_E_INTERRUPTED, /* the caller's interrupt was raised */
 };
 
-struct client_pending;
-
 struct client {
     struct wire_limits limits; /* of replies */
     struct buf out;            /* to be sent; the owner consumes what is sent */
     struct buf in;             /* the owner appends what arrived */
     struct wire_scanner scanner;
-    size_t taken; /* bytes of `in` that the last reply points into, dropped by the next client_next() */
-    struct client_pending *pending; /* ring: what was asked and is not answered, oldest first */
-    size_t n_pending, first_pending, pending_capacity;
-    bool waiting;      /* the youngest pending is a WAIT or BARRIER that is not cancelled */
-    const char *error; /* after CLIENT_E_PROTOCOL: what was wrong, a constant part of a sentence */
+    size_t taken;       /* bytes of `in` that the last reply points into, dropped by the next client_next() */
+    struct buf pending; /* unanswered requests (struct client_pending), oldest first */
+    bool waiting;       /* the youngest pending is a WAIT or BARRIER that is not cancelled */
+    const char *error;  /* after CLIENT_E_PROTOCOL: what was wrong, a constant part of a sentence */
     uint64_t error_value;
 };
 
@@ -53,16 +50,8 @@ void client_finish(struct client *c);
  * Requests. Each appends one message to c->out and, if it is answered, remembers to expect that. 0,
  * -ENOMEM, CLIENT_E_BUSY or CLIENT_E_PROTOCOL (the stream was given up); nothing happened unless 0.
  */
-int client_word(struct client *c, enum wire_op op, uint32_t word);
-int client_plain(struct client *c, enum wire_op op); /* GETNUMKEYS, LIST_KEYS; not CANCEL_WAIT */
-int client_key(struct client *c, enum wire_op op, struct wire_span key);
-int client_key_amount(struct client *c, enum wire_op op, struct wire_span key, int64_t amount);
-int client_key_value(struct client *c, enum wire_op op, struct wire_span key, struct wire_span value);
-int client_compare_set(struct client *c, struct wire_span key, struct wire_span expected,
-                       struct wire_span desired);
+int client_request(struct client *c, const struct wire_request *request); /* not CANCEL_WAIT */
 int client_keys(struct client *c, enum wire_op op, const struct wire_span *keys, size_t n_keys);
-int client_multi_set(struct client *c, const struct wire_span *keys, const struct wire_span *values,
-                     size_t n_pairs);
 
 /*
  * Gives up the WAIT or BARRIER that is not answered yet. It still gets its reply: number is
@@ -76,10 +65,7 @@ int client_cancel(struct client *c);
 int client_abandon(struct client *c);
 
 /* Replies that will still come out of client_next() or be dropped by it. */
-static inline size_t client_n_pending(const struct client *c)
-{
-    return c->n_pending;
-}
+size_t client_n_pending(const struct client *c);
 
 /*
  * The next reply. 0: *ret_reply is set and points into c->in, valid until the next call of anything here

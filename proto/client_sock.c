@@ -1,16 +1,16 @@
 /*
  * The blocking client: the client machine (client.h) and a socket, with sock_wait() between them.
  *
- * The happy path of a call: client_sock_begin() finishes what an earlier call left, the operation puts its message
+ * The happy path of a call: client_sock_begin() finishes the rest of an earlier call, the operation puts a message
  * into the machine, client_sock_exchange() moves bytes until the machine has the reply, client_sock_end() returns
  * the result.
  *
- * A call that runs out of time leaves its request behind as abandoned: the machine cancels it if it waits
- * (the CANCEL_WAIT is sent at once if the socket takes it) and drops its reply when that arrives. The next
- * call first takes that up, within its own deadline; so a time-out costs no more than the time it was given,
- * and a server that never answers again makes every call time out, not hang.
+ * A call after the deadline leaves an abandoned request behind: the machine cancels a WAIT
+ * (the CANCEL_WAIT is sent at once if the socket takes the bytes) and drops the reply on arrival. The next
+ * call first finishes the abandoned request, within the deadline of the new call; so a time-out costs no more than the given time,
+ * and a silent server makes every call time out, not hang.
  *
- * Ways it dies: the server closes, resets or breaks the protocol. The descriptor is closed at once.
+ * Failures: the server closes, resets or breaks the protocol. The descriptor is closed at once.
  */
 
 #include "proto/client_sock.h"
@@ -30,7 +30,7 @@
 
 enum {
     RECEIVE_MIN = 16 << 10, /* room for one read */
-    KEEP_MAX = 1 << 20,     /* a buffer larger than this is not kept for the next call */
+    KEEP_MAX = 1 << 20,     /* a larger buffer is not kept for the next call */
     PAUSE_FIRST_MS = 10,    /* between attempts to connect */
     PAUSE_MAX_MS = 1000,
 };
@@ -125,7 +125,7 @@ static int lost(struct client_sock *s, const char *why)
     return fail(s, CLIENT_E_CLOSED, "store %s: connection lost in %s: %s", s->peer, call, why);
 }
 
-/* Sends what the socket takes. */
+/* Sends as much as the socket takes. */
 static int send_some(struct client_sock *s)
 {
     struct buf *out = &s->machine.out;
@@ -143,7 +143,7 @@ static int send_some(struct client_sock *s)
     return 0;
 }
 
-/* Room for what is announced, but no more than what has come so far: announcing is cheap. */
+/* Room for the announced bytes, but no more than have come so far: announcing is cheap. */
 static size_t receive_size(const struct client *c)
 {
     size_t have = buf_size(&c->in);
@@ -209,8 +209,8 @@ static void release_large(struct buf *b)
 }
 
 /*
- * What came although nothing was asked. Looked for before each request, or a stray byte that arrived between
- * two calls would be taken for the answer to the second, and each answer for the one before it ever after.
+ * Bytes without a request. Looked for before each request, or a stray byte between
+ * two calls would be taken for the answer to the second call, and every later answer for the answer of another call.
  */
 static int refuse_unasked(struct client_sock *s)
 {
@@ -250,7 +250,7 @@ int client_sock_end(struct client_sock *s, int r)
     }
     (void)fail_call(s, r);
     if (s->fd >= 0 && send_some(s) != 0)
-        (void)fail_call(s, r); /* it is lost, too, which the next call reports */
+        (void)fail_call(s, r); /* the connection is lost, too: the next call reports the loss */
     return r;
 }
 
@@ -266,22 +266,24 @@ static uint32_t random_u32(void)
     return value;
 }
 
-/* The server proves that it is one by sending our nonce back. */
-static int shake_hands(struct client_sock *s)
+/* The server proves to be a TCPStore by sending the nonce back. other: the sentence part about another answer. */
+static int ping(struct client_sock *s, const char *other)
 {
     uint32_t nonce = random_u32();
     struct wire_reply reply;
-    int r = client_word(&s->machine, WIRE_OP_VALIDATE, WIRE_VALIDATE_MAGIC);
+    int r = client_request(&s->machine, &(struct wire_request){.op = WIRE_OP_PING, .word = nonce});
 
     if (!r)
-        r = client_word(&s->machine, WIRE_OP_PING, nonce);
-    if (!r)
         r = client_sock_exchange(s, &reply);
-    if (r)
-        return r;
-    if (reply.number != nonce)
-        return lost(s, "it does not answer as a TCPStore");
-    return 0;
+    return !r && reply.number != nonce ? lost(s, other) : r;
+}
+
+static int shake_hands(struct client_sock *s)
+{
+    const struct wire_request validate = {.op = WIRE_OP_VALIDATE, .word = WIRE_VALIDATE_MAGIC};
+    int r = client_request(&s->machine, &validate);
+
+    return r ? r : ping(s, "it does not answer as a TCPStore");
 }
 
 /* A fresh machine on a fresh connection. */
@@ -306,7 +308,7 @@ static int connect_address(struct client_sock *s, const char *host, uint16_t por
     return r;
 }
 
-/* Between a half and one and a half of the pause: clients that failed together do not retry together. */
+/* Between 0.5 and 1.5 of the pause: clients that failed together do not retry together. */
 static int pause_between(struct client_sock *s, int pause_ms)
 {
     int jittered_ms = pause_ms / 2 + (int)(random_u32() % (uint32_t)pause_ms);
@@ -353,7 +355,7 @@ int client_sock_connect(struct client_sock *s, const char *host, uint16_t port, 
     s->error[0] = '\0';
     r = connect_until(s, host, port, &n_attempts);
     if (r == 0) {
-        s->error[0] = '\0'; /* of attempts that do not matter any more */
+        s->error[0] = '\0'; /* of earlier attempts */
         return 0;
     }
     disconnect(s);
@@ -377,7 +379,7 @@ static int check_value(struct client_sock *s, struct wire_span value)
                 value.size, (unsigned long long)s->limits.value_max);
 }
 
-/* As client_sock_begin(), for calls on one key; *key becomes the name on the wire, a copy with a "/" in front. */
+/* As client_sock_begin(), for calls on a key; *key becomes the name on the wire, a copy with a "/" in front. */
 static int begin_key(struct client_sock *s, enum wire_op op, int timeout_ms, struct wire_span *key)
 {
     struct client_sock_call call = {.op = op, .key = *key, .timeout_ms = timeout_ms};
@@ -400,31 +402,26 @@ static int begin_key(struct client_sock *s, enum wire_op op, int timeout_ms, str
 
 int client_sock_ping(struct client_sock *s)
 {
-    struct client_sock_call call = {.op = WIRE_OP_PING, .timeout_ms = -1};
-    uint32_t nonce = random_u32();
-    struct wire_reply reply;
-    int r = client_sock_begin(s, call);
+    int r = client_sock_begin(s, (struct client_sock_call){.op = WIRE_OP_PING, .timeout_ms = -1});
+
+    return client_sock_end(s, r ? r : ping(s, "the answer to PING has another number"));
+}
+
+/* One request for one key. ret_reply NULL: without a reply. */
+static int call_key(struct client_sock *s, struct wire_request request, struct wire_reply *ret_reply)
+{
+    int r = begin_key(s, request.op, -1, &request.key);
 
     if (!r)
-        r = client_word(&s->machine, WIRE_OP_PING, nonce);
+        r = check_value(s, request.value);
     if (!r)
-        r = client_sock_exchange(s, &reply);
-    if (!r && reply.number != nonce)
-        r = lost(s, "the answer to PING has another number");
-    return client_sock_end(s, r);
+        r = client_request(&s->machine, &request);
+    return client_sock_end(s, r ? r : client_sock_exchange(s, ret_reply));
 }
 
 int client_sock_set(struct client_sock *s, struct wire_span key, struct wire_span value)
 {
-    int r = begin_key(s, WIRE_OP_SET, -1, &key);
-
-    if (!r)
-        r = check_value(s, value);
-    if (!r)
-        r = client_key_value(&s->machine, WIRE_OP_SET, key, value);
-    if (!r)
-        r = client_sock_exchange(s, NULL);
-    return client_sock_end(s, r);
+    return call_key(s, (struct wire_request){.op = WIRE_OP_SET, .key = key, .value = value}, NULL);
 }
 
 int client_sock_get(struct client_sock *s, struct wire_span key, int timeout_ms, struct wire_span *ret_value)
@@ -437,7 +434,7 @@ int client_sock_get(struct client_sock *s, struct wire_span key, int timeout_ms,
     if (!r)
         r = client_sock_exchange(s, &reply); /* a release: the reply to a cancelled WAIT is dropped */
     if (!r)
-        r = client_key(&s->machine, WIRE_OP_GET, key);
+        r = client_request(&s->machine, &(struct wire_request){.op = WIRE_OP_GET, .key = key});
     if (!r)
         r = client_sock_exchange(s, &reply);
     if (!r)
@@ -448,27 +445,19 @@ int client_sock_get(struct client_sock *s, struct wire_span key, int timeout_ms,
 int client_sock_add(struct client_sock *s, struct wire_span key, int64_t amount, int64_t *ret_value)
 {
     struct wire_reply reply;
-    int r = begin_key(s, WIRE_OP_ADD, -1, &key);
+    int r = call_key(s, (struct wire_request){.op = WIRE_OP_ADD, .key = key, .amount = amount}, &reply);
 
     if (!r)
-        r = client_key_amount(&s->machine, WIRE_OP_ADD, key, amount);
-    if (!r)
-        r = client_sock_exchange(s, &reply);
-    if (!r)
         *ret_value = reply.number;
-    return client_sock_end(s, r);
+    return r;
 }
 
 int client_sock_delete(struct client_sock *s, struct wire_span key, bool *ret_deleted)
 {
     struct wire_reply reply;
-    int r = begin_key(s, WIRE_OP_DELETE_KEY, -1, &key);
+    int r = call_key(s, (struct wire_request){.op = WIRE_OP_DELETE_KEY, .key = key}, &reply);
 
     if (!r)
-        r = client_key(&s->machine, WIRE_OP_DELETE_KEY, key);
-    if (!r)
-        r = client_sock_exchange(s, &reply);
-    if (!r)
         *ret_deleted = reply.number > 0;
-    return client_sock_end(s, r);
+    return r;
 }

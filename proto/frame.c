@@ -104,8 +104,8 @@ int frame_put_greeting(struct buf *out, uint32_t nonce)
     /* Room for both first, so that never only one of them is there. */
     if (!buf_reserve(out, 10))
         return -ENOMEM;
-    (void)wire_put_word(out, WIRE_OP_VALIDATE, WIRE_VALIDATE_MAGIC);
-    (void)wire_put_word(out, WIRE_OP_PING, nonce);
+    (void)wire_put(out, &(struct wire_request){.op = WIRE_OP_VALIDATE, .word = WIRE_VALIDATE_MAGIC});
+    (void)wire_put(out, &(struct wire_request){.op = WIRE_OP_PING, .word = nonce});
     return 0;
 }
 

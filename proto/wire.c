@@ -1,36 +1,47 @@
 /*
- * Decoders of the TCPStore wire; the encoders are in wire_put.c.
+ * Decoders and encoders of the TCPStore wire.
  *
- * The happy path is one pass: the type byte picks a row of `layouts`, which lists the fields that follow, and
- * the fields are taken one after another. A message of few fields that is not complete is simply walked
- * again from its start when more has arrived: that is at most three length fields, whatever its size. Only
- * a list may have many, so only inside a list does the scanner remember its place; that keeps the cost of
- * a list linear however it is sliced.
+ * The happy path is one pass: the type byte picks a row of `layouts` with the fields of the message, and
+ * the fields are taken one after another. An incomplete message of few fields is simply walked
+ * again from the start when more has arrived: at most three length fields, whatever the size. Only
+ * a list may have many fields, so only inside a list does the scanner remember the place: the cost of
+ * a list stays linear in slices of any size.
  *
- * What ends in WIRE_E_BAD: an unknown type byte, and a length or count above its limit, as soon as its
- * eight bytes are there. Everything else that a peer can send is valid or incomplete.
+ * WIRE_E_BAD: an unknown type byte, and a length or count above the limit, as soon as the
+ * eight bytes are there. Everything else from a peer is valid or incomplete.
  *
- * Replies are decoded by the same means. They have no type byte, so the caller names the operation, and a
- * status that does not exist or a queue of negative length is bad as well.
+ * Replies are decoded by the same means. Replies have no type byte, so the caller names the operation, and an
+ * unknown status or a queue of negative length is bad as well.
  *
  * Not here: what the fields mean (whether a magic is right, whether a number makes sense), I/O.
  */
 
 #include "proto/wire.h"
 
+#include <string.h>
+
+#include "base/buf.h"
 #include "base/err.h"
 
 enum { LENGTH_SIZE = 8, AMOUNT_SIZE = 8, WORD_SIZE = 4 };
 
-enum shape {
-    SHAPE_PLAIN,       /* nothing follows */
-    SHAPE_WORD,        /* u32 */
-    SHAPE_KEY,         /* key */
-    SHAPE_KEY_AMOUNT,  /* key, i64 */
-    SHAPE_KEY_VALUE,   /* key, value */
-    SHAPE_COMPARE_SET, /* key, value, value */
-    SHAPE_KEYS,        /* count, then that many keys */
-    SHAPE_PAIRS,       /* count, then that many (key, value) */
+enum field {
+    FIELD_END,
+    FIELD_WORD,   /* u32 */
+    FIELD_AMOUNT, /* i64 */
+    FIELD_KEY,    /* a vector, as the next two */
+    FIELD_VALUE,
+    FIELD_DESIRED, /* another value */
+    FIELD_KEYS,    /* count, then that many keys; the only field of a message, as the next one */
+    FIELD_PAIRS,   /* count, then that many (key, value) */
+    FIELD_COUNT
+};
+
+/* Bytes of a field without the content of vectors. */
+static const uint8_t least_size[FIELD_COUNT] = {
+    [FIELD_WORD] = WORD_SIZE,    [FIELD_AMOUNT] = AMOUNT_SIZE,  [FIELD_KEY] = LENGTH_SIZE,
+    [FIELD_VALUE] = LENGTH_SIZE, [FIELD_DESIRED] = LENGTH_SIZE, [FIELD_KEYS] = LENGTH_SIZE,
+    [FIELD_PAIRS] = LENGTH_SIZE,
 };
 
 enum reply_shape {
@@ -46,30 +57,30 @@ enum reply_shape {
 
 struct layout {
     const char *name;
-    enum shape shape;
     enum reply_shape reply;
+    uint8_t fields[4]; /* of the request, in order; FIELD_END behind the last one */
 };
 
 static const struct layout layouts[] = {
-    [WIRE_OP_VALIDATE] = {"VALIDATE", SHAPE_WORD, REPLY_NONE},
-    [WIRE_OP_SET] = {"SET", SHAPE_KEY_VALUE, REPLY_NONE},
-    [WIRE_OP_COMPARE_SET] = {"COMPARE_SET", SHAPE_COMPARE_SET, REPLY_VALUE},
-    [WIRE_OP_GET] = {"GET", SHAPE_KEY, REPLY_VALUE},
-    [WIRE_OP_ADD] = {"ADD", SHAPE_KEY_AMOUNT, REPLY_NUMBER},
-    [WIRE_OP_CHECK] = {"CHECK", SHAPE_KEYS, REPLY_STATUS},
-    [WIRE_OP_WAIT] = {"WAIT", SHAPE_KEYS, REPLY_STATUS},
-    [WIRE_OP_GETNUMKEYS] = {"GETNUMKEYS", SHAPE_PLAIN, REPLY_NUMBER},
-    [WIRE_OP_DELETE_KEY] = {"DELETE_KEY", SHAPE_KEY, REPLY_NUMBER},
-    [WIRE_OP_APPEND] = {"APPEND", SHAPE_KEY_VALUE, REPLY_NONE},
-    [WIRE_OP_MULTI_GET] = {"MULTI_GET", SHAPE_KEYS, REPLY_VALUES},
-    [WIRE_OP_MULTI_SET] = {"MULTI_SET", SHAPE_PAIRS, REPLY_NONE},
-    [WIRE_OP_CANCEL_WAIT] = {"CANCEL_WAIT", SHAPE_PLAIN, REPLY_STATUS},
-    [WIRE_OP_PING] = {"PING", SHAPE_WORD, REPLY_WORD},
-    [WIRE_OP_QUEUE_PUSH] = {"QUEUE_PUSH", SHAPE_KEY_VALUE, REPLY_NONE},
-    [WIRE_OP_QUEUE_POP] = {"QUEUE_POP", SHAPE_KEY, REPLY_POPPED},
-    [WIRE_OP_QUEUE_LEN] = {"QUEUE_LEN", SHAPE_KEY, REPLY_NUMBER},
-    [WIRE_OP_LIST_KEYS] = {"LIST_KEYS", SHAPE_PLAIN, REPLY_COUNT_KEYS},
-    [WIRE_OP_BARRIER] = {"BARRIER", SHAPE_KEY_AMOUNT, REPLY_STATUS},
+    [WIRE_OP_VALIDATE] = {"VALIDATE", REPLY_NONE, {FIELD_WORD}},
+    [WIRE_OP_SET] = {"SET", REPLY_NONE, {FIELD_KEY, FIELD_VALUE}},
+    [WIRE_OP_COMPARE_SET] = {"COMPARE_SET", REPLY_VALUE, {FIELD_KEY, FIELD_VALUE, FIELD_DESIRED}},
+    [WIRE_OP_GET] = {"GET", REPLY_VALUE, {FIELD_KEY}},
+    [WIRE_OP_ADD] = {"ADD", REPLY_NUMBER, {FIELD_KEY, FIELD_AMOUNT}},
+    [WIRE_OP_CHECK] = {"CHECK", REPLY_STATUS, {FIELD_KEYS}},
+    [WIRE_OP_WAIT] = {"WAIT", REPLY_STATUS, {FIELD_KEYS}},
+    [WIRE_OP_GETNUMKEYS] = {"GETNUMKEYS", REPLY_NUMBER},
+    [WIRE_OP_DELETE_KEY] = {"DELETE_KEY", REPLY_NUMBER, {FIELD_KEY}},
+    [WIRE_OP_APPEND] = {"APPEND", REPLY_NONE, {FIELD_KEY, FIELD_VALUE}},
+    [WIRE_OP_MULTI_GET] = {"MULTI_GET", REPLY_VALUES, {FIELD_KEYS}},
+    [WIRE_OP_MULTI_SET] = {"MULTI_SET", REPLY_NONE, {FIELD_PAIRS}},
+    [WIRE_OP_CANCEL_WAIT] = {"CANCEL_WAIT", REPLY_STATUS},
+    [WIRE_OP_PING] = {"PING", REPLY_WORD, {FIELD_WORD}},
+    [WIRE_OP_QUEUE_PUSH] = {"QUEUE_PUSH", REPLY_NONE, {FIELD_KEY, FIELD_VALUE}},
+    [WIRE_OP_QUEUE_POP] = {"QUEUE_POP", REPLY_POPPED, {FIELD_KEY}},
+    [WIRE_OP_QUEUE_LEN] = {"QUEUE_LEN", REPLY_NUMBER, {FIELD_KEY}},
+    [WIRE_OP_LIST_KEYS] = {"LIST_KEYS", REPLY_COUNT_KEYS},
+    [WIRE_OP_BARRIER] = {"BARRIER", REPLY_STATUS, {FIELD_KEY, FIELD_AMOUNT}},
 };
 _Static_assert(ARRAY_SIZE(layouts) == WIRE_OP_COUNT, "each operation has its layout");
 
@@ -158,33 +169,15 @@ static inline int take_word(struct walk *w, uint32_t *ret_word)
     return 0;
 }
 
-static inline int take_key_amount(struct walk *w, struct wire_request *request)
+static inline int take_number(struct walk *w, int64_t *ret_number)
 {
     const uint8_t *field;
-    int r = scan_key(w, AMOUNT_SIZE, &request->key);
+    int r = take_fixed(w, AMOUNT_SIZE, &field);
 
-    if (!r)
-        r = take_fixed(w, AMOUNT_SIZE, &field);
     if (r)
         return r;
-    request->amount = (int64_t)wire_load_u64(field);
+    *ret_number = (int64_t)wire_load_u64(field);
     return 0;
-}
-
-static inline int take_key_value(struct walk *w, struct wire_request *request)
-{
-    int r = scan_key(w, LENGTH_SIZE, &request->key);
-
-    return r ? r : scan_value(w, 0, &request->value);
-}
-
-static int take_compare_set(struct walk *w, struct wire_request *request)
-{
-    int r = scan_key(w, 2 * LENGTH_SIZE, &request->key);
-
-    if (!r)
-        r = scan_value(w, LENGTH_SIZE, &request->value);
-    return r ? r : scan_value(w, 0, &request->desired);
 }
 
 /* The count of a list is read once; from then on the scanner holds the place. */
@@ -208,57 +201,71 @@ static int start_list(struct walk *w, unsigned vecs_per_item)
     return 0;
 }
 
-/* Walks the vectors of a list from where the last call stopped. In a list of pairs an odd number of
- * vectors left means that a value comes next. */
-static int take_list(struct walk *w, unsigned vecs_per_item, struct wire_request *request)
+enum list_kind { LIST_KEYS, LIST_PAIRS, LIST_VALUES };
+
+/* Walks the vectors of a list from where the last call stopped; the first one is at `start`. In a list of pairs an odd number
+ * of vectors left means that a value comes next. */
+static int walk_list(struct walk *w, enum list_kind kind, size_t start, struct wire_span *ret_items)
 {
     struct wire_scanner *s = w->scanner;
-    size_t start = 1 + LENGTH_SIZE;
     struct wire_span vec;
-    int r;
 
-    if (s->position == 0) {
-        r = start_list(w, vecs_per_item);
-        if (r)
-            return r;
-    }
     w->position = s->position;
     while (s->items_left > 0) {
         uint64_t n_behind = (s->items_left - 1) * LENGTH_SIZE;
-        bool is_value = vecs_per_item == 2 && s->items_left % 2 == 1;
+        bool is_value = kind == LIST_VALUES || (kind == LIST_PAIRS && s->items_left % 2 == 1);
+        int r = is_value ? scan_value(w, n_behind, &vec) : scan_key(w, n_behind, &vec);
 
-        r = is_value ? scan_value(w, n_behind, &vec) : scan_key(w, n_behind, &vec);
         if (r)
             return r;
         s->position = w->position;
         s->items_left--;
     }
-    request->n_items = (size_t)wire_load_u64(w->data + 1);
-    request->items = wire_span(w->data + start, w->position - start);
+    *ret_items = wire_span(w->data + start, w->position - start);
     return 0;
 }
 
-static inline int take_fields(struct walk *w, enum shape shape, struct wire_request *request)
+/* Position 0: the walk has not begun. */
+static int take_list(struct walk *w, enum list_kind kind, size_t start, size_t *ret_n,
+                     struct wire_span *ret_items)
 {
-    switch (shape) {
-    case SHAPE_PLAIN:
-        return 0;
-    case SHAPE_WORD:
-        return take_word(w, &request->word);
-    case SHAPE_KEY:
-        return scan_key(w, 0, &request->key);
-    case SHAPE_KEY_AMOUNT:
-        return take_key_amount(w, request);
-    case SHAPE_KEY_VALUE:
-        return take_key_value(w, request);
-    case SHAPE_COMPARE_SET:
-        return take_compare_set(w, request);
-    case SHAPE_KEYS:
-        return take_list(w, 1, request);
-    case SHAPE_PAIRS:
-        return take_list(w, 2, request);
+    int r = w->scanner->position == 0 ? start_list(w, kind == LIST_PAIRS ? 2 : 1) : 0;
+
+    if (r)
+        return r;
+    *ret_n = (size_t)wire_load_u64(w->data + start - LENGTH_SIZE);
+    return walk_list(w, kind, start, ret_items);
+}
+
+static inline int take_field(struct walk *w, enum field field, uint64_t n_behind, struct wire_request *q)
+{
+    switch (field) {
+    case FIELD_WORD:
+        return take_word(w, &q->word);
+    case FIELD_AMOUNT:
+        return take_number(w, &q->amount);
+    case FIELD_KEY:
+        return scan_key(w, n_behind, &q->key);
+    case FIELD_VALUE:
+        return scan_value(w, n_behind, &q->value);
+    case FIELD_DESIRED:
+        return scan_value(w, n_behind, &q->desired);
+    case FIELD_KEYS:
+    case FIELD_PAIRS:
+        return take_list(w, field == FIELD_PAIRS ? LIST_PAIRS : LIST_KEYS, 1 + LENGTH_SIZE, &q->n_items,
+                         &q->items);
+    default:
+        __builtin_unreachable(); /* the field comes from our own table */
     }
-    __builtin_unreachable(); /* the shape comes from our own table */
+}
+
+static uint64_t size_behind(const uint8_t *field)
+{
+    uint64_t size = 0;
+
+    while (*field && *++field)
+        size += least_size[*field];
+    return size;
 }
 
 int wire_decode(struct wire_scanner *s, const struct wire_limits *limits, const uint8_t *data, size_t n,
@@ -266,14 +273,15 @@ int wire_decode(struct wire_scanner *s, const struct wire_limits *limits, const 
 {
     struct walk w = {.scanner = s, .limits = limits, .data = data, .n = n, .position = 1};
     struct wire_request request = {0};
-    int r;
+    int r = 0;
 
     if (n == 0)
         return wire_need(&w, 1);
     if (data[0] >= WIRE_OP_COUNT)
         return wire_bad(&w, "unknown operation", data[0]);
     request.op = (enum wire_op)data[0];
-    r = take_fields(&w, layouts[data[0]].shape, &request);
+    for (const uint8_t *field = layouts[data[0]].fields; r == 0 && *field; field++)
+        r = take_field(&w, (enum field) * field, size_behind(field), &request);
     if (r)
         return r;
     *ret_request = request;
@@ -297,17 +305,6 @@ static int take_status(struct walk *w, struct wire_reply *reply)
     return 0;
 }
 
-static int scan_number(struct walk *w, struct wire_reply *reply)
-{
-    const uint8_t *field;
-    int r = take_fixed(w, AMOUNT_SIZE, &field);
-
-    if (r)
-        return r;
-    reply->number = (int64_t)wire_load_u64(field);
-    return 0;
-}
-
 static int take_nonce(struct walk *w, struct wire_reply *reply)
 {
     uint32_t word;
@@ -321,34 +318,13 @@ static int take_nonce(struct walk *w, struct wire_reply *reply)
 
 static int take_popped(struct walk *w, struct wire_reply *reply)
 {
-    int r = scan_number(w, reply);
+    int r = take_number(w, &reply->number);
 
     if (r)
         return r;
     if (reply->number < 0)
         return wire_bad(w, "negative queue length", (uint64_t)reply->number);
     return reply->number > 0 ? scan_value(w, 0, &reply->value) : 0;
-}
-
-/* The vectors of a reply, from where the last call stopped. The first of them is at `start`. */
-static int take_reply_list(struct walk *w, size_t start, bool keys, struct wire_reply *reply)
-{
-    struct wire_scanner *s = w->scanner;
-    struct wire_span vec;
-    int r;
-
-    w->position = s->position;
-    while (s->items_left > 0) {
-        uint64_t n_behind = (s->items_left - 1) * LENGTH_SIZE;
-
-        r = keys ? scan_key(w, n_behind, &vec) : scan_value(w, n_behind, &vec);
-        if (r)
-            return r;
-        s->position = w->position;
-        s->items_left--;
-    }
-    reply->items = wire_span(w->data + start, w->position - start);
-    return 0;
 }
 
 /* The request has the number of values. Position 0 is also where the first one starts, so a start is
@@ -362,17 +338,7 @@ static int take_values(struct walk *w, size_t n_items, struct wire_reply *reply)
     if (s->position == 0 && s->items_left == 0)
         s->items_left = n_items;
     reply->n_items = n_items;
-    return take_reply_list(w, 0, false, reply);
-}
-
-static int take_count_keys(struct walk *w, struct wire_reply *reply)
-{
-    int r = w->scanner->position == 0 ? start_list(w, 1) : 0;
-
-    if (r)
-        return r;
-    reply->n_items = (size_t)wire_load_u64(w->data);
-    return take_reply_list(w, LENGTH_SIZE, true, reply);
+    return walk_list(w, LIST_VALUES, 0, &reply->items);
 }
 
 static int scan_reply(struct walk *w, size_t n_items, struct wire_reply *reply)
@@ -383,7 +349,7 @@ static int scan_reply(struct walk *w, size_t n_items, struct wire_reply *reply)
     case REPLY_WORD:
         return take_nonce(w, reply);
     case REPLY_NUMBER:
-        return scan_number(w, reply);
+        return take_number(w, &reply->number);
     case REPLY_STATUS:
         return take_status(w, reply);
     case REPLY_VALUE:
@@ -393,7 +359,7 @@ static int scan_reply(struct walk *w, size_t n_items, struct wire_reply *reply)
     case REPLY_VALUES:
         return take_values(w, n_items, reply);
     case REPLY_COUNT_KEYS:
-        return take_count_keys(w, reply);
+        return take_list(w, LIST_KEYS, LENGTH_SIZE, &reply->n_items, &reply->items);
     }
     __builtin_unreachable(); /* the shape comes from our own table */
 }
@@ -446,4 +412,126 @@ bool wire_next_pair(struct wire_span *list, struct wire_span *ret_key, struct wi
         return false;
     *list = rest;
     return true;
+}
+
+/* ------------------------------------------------------------------ encoders */
+
+/* Writers into reserved room; each returns the place of the next writer. */
+
+static uint8_t *store_u64(uint8_t *to, uint64_t v)
+{
+    wire_store_u32(to, (uint32_t)v);
+    wire_store_u32(to + WORD_SIZE, (uint32_t)(v >> 32));
+    return to + AMOUNT_SIZE;
+}
+
+static uint8_t *store_bytes(uint8_t *to, struct wire_span bytes)
+{
+    if (bytes.size > 0) /* data may be NULL then */
+        memcpy(to, bytes.data, bytes.size);
+    return to + bytes.size;
+}
+
+static uint8_t *store_vec(uint8_t *to, struct wire_span vec)
+{
+    return store_bytes(store_u64(to, vec.size), vec);
+}
+
+/* The vector of a field, or the raw list; empty: the field has none. */
+static struct wire_span span_of_field(const struct wire_request *q, enum field field)
+{
+    switch (field) {
+    case FIELD_KEY:
+        return q->key;
+    case FIELD_VALUE:
+        return q->value;
+    case FIELD_DESIRED:
+        return q->desired;
+    case FIELD_KEYS:
+    case FIELD_PAIRS:
+        return q->items;
+    default:
+        return wire_span(NULL, 0);
+    }
+}
+
+static uint8_t *store_field(uint8_t *to, const struct wire_request *q, enum field field)
+{
+    struct wire_span span = span_of_field(q, field);
+
+    switch (field) {
+    case FIELD_WORD:
+        wire_store_u32(to, q->word);
+        return to + WORD_SIZE;
+    case FIELD_AMOUNT:
+        return store_u64(to, (uint64_t)q->amount);
+    case FIELD_KEYS:
+    case FIELD_PAIRS:
+        return store_bytes(store_u64(to, q->n_items), span);
+    default:
+        return store_vec(to, span);
+    }
+}
+
+/* Adds the sizes to the total; false when no memory could hold the sum. */
+static bool add_sizes(size_t *total, size_t a, size_t b)
+{
+    return !__builtin_add_overflow(*total, a, total) && !__builtin_add_overflow(*total, b, total);
+}
+
+/* Room for the whole message at once, so the buffer never holds half a message. NULL: no memory. */
+static uint8_t *take_room(struct buf *out, size_t size)
+{
+    uint8_t *to = buf_reserve(out, size);
+
+    if (to)
+        buf_commit(out, size);
+    return to;
+}
+
+int wire_put(struct buf *out, const struct wire_request *q)
+{
+    const uint8_t *fields = layouts[q->op].fields;
+    size_t total = 1;
+    uint8_t *to;
+
+    for (const uint8_t *field = fields; *field; field++)
+        if (!add_sizes(&total, least_size[*field], span_of_field(q, (enum field) * field).size))
+            return -ENOMEM;
+    to = take_room(out, total);
+    if (!to)
+        return -ENOMEM;
+    *to++ = (uint8_t)q->op;
+    for (const uint8_t *field = fields; *field; field++)
+        to = store_field(to, q, (enum field) * field);
+    return 0;
+}
+
+int wire_put_keys(struct buf *out, enum wire_op op, const struct wire_span *keys, size_t n_keys)
+{
+    size_t total = 1 + LENGTH_SIZE;
+    uint8_t *to;
+
+    for (size_t i = 0; i < n_keys; i++)
+        if (!add_sizes(&total, LENGTH_SIZE, keys[i].size))
+            return -ENOMEM;
+    to = take_room(out, total);
+    if (!to)
+        return -ENOMEM;
+    *to++ = (uint8_t)op;
+    to = store_u64(to, n_keys);
+    for (size_t i = 0; i < n_keys; i++)
+        to = store_vec(to, keys[i]);
+    return 0;
+}
+
+int wire_put_vec(struct buf *out, struct wire_span value)
+{
+    size_t total = 0;
+    uint8_t *to = add_sizes(&total, LENGTH_SIZE, value.size) ? take_room(out, total) : NULL;
+
+    if (!to)
+        return -ENOMEM;
+    (void)store_vec(to, value);
+    return 0;
 }

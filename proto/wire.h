@@ -120,17 +120,10 @@ int wire_decode_reply(struct wire_scanner *s, const struct wire_limits *limits, 
                       size_t n_items, const uint8_t *data, size_t n, struct wire_reply *ret_reply,
                       size_t *ret_size);
 
-/* Encoders of requests. Each appends one whole message; 0 or -ENOMEM, the buf then holds what it held. */
-int wire_put_word(struct buf *out, enum wire_op op, uint32_t word); /* VALIDATE, PING */
-int wire_put_plain(struct buf *out, enum wire_op op);               /* CANCEL_WAIT, GETNUMKEYS, LIST_KEYS */
-int wire_put_key(struct buf *out, enum wire_op op, struct wire_span key);
-int wire_put_key_amount(struct buf *out, enum wire_op op, struct wire_span key, int64_t amount);
-int wire_put_key_value(struct buf *out, enum wire_op op, struct wire_span key, struct wire_span value);
-int wire_put_compare_set(struct buf *out, struct wire_span key, struct wire_span expected,
-                         struct wire_span desired);
+/* Encoders of requests. Each appends one whole message; 0 or -ENOMEM, the buf then holds what it held before. wire_put() takes
+ * the fields of its operation alone, and lists as raw items; wire_put_keys() makes a list of keys. */
+int wire_put(struct buf *out, const struct wire_request *request);
 int wire_put_keys(struct buf *out, enum wire_op op, const struct wire_span *keys, size_t n_keys);
-int wire_put_multi_set(struct buf *out, const struct wire_span *keys, const struct wire_span *values,
-                       size_t n_pairs);
 
 /* A vector of a reply or a request: u64 length and the bytes. */
 int wire_put_vec(struct buf *out, struct wire_span value);

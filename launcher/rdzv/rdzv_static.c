@@ -7,9 +7,10 @@
 #include <string.h>
 
 #include "launcher/rdzv/rdzv_static_json.h"
+#include "base/err.h"
 #include "base/strbuf.h"
 
-static const char count_key[] = "init/"; /* a key of the store itself: without "/" and prefix */
+static const char count_key[] = "init/"; /* a key of the store: without "/" and prefix */
 
 void rdzv_static_init(struct rdzv_static *n, const struct rdzv_static_config *config)
 {
@@ -52,9 +53,9 @@ static int request_key(struct rdzv_static *n, enum wire_op op, char *key)
     if (!key)
         return -ENOMEM;
     span = span_of(key);
-    int r = op == WIRE_OP_ADD    ? client_key_amount(&n->client, op, span, 1)
-            : op == WIRE_OP_WAIT ? client_keys(&n->client, op, &span, 1)
-                                 : client_key(&n->client, op, span);
+    int r = op == WIRE_OP_WAIT
+                ? client_keys(&n->client, op, &span, 1)
+                : client_request(&n->client, &(struct wire_request){.op = op, .key = span, .amount = 1});
     free(key);
     return r;
 }
@@ -62,8 +63,11 @@ static int request_key(struct rdzv_static *n, enum wire_op op, char *key)
 /* Frees both. */
 static int set_store_key(struct rdzv_static *n, char *key, char *value)
 {
-    int r = key && value ? client_key_value(&n->client, WIRE_OP_SET, span_of(key), span_of(value)) : -ENOMEM;
+    int r = -ENOMEM;
 
+    if (key && value)
+        r = client_request(&n->client, &(struct wire_request){
+                                           .op = WIRE_OP_SET, .key = span_of(key), .value = span_of(value)});
     free(key);
     free(value);
     return r;
@@ -71,17 +75,20 @@ static int set_store_key(struct rdzv_static *n, char *key, char *value)
 
 int rdzv_static_join(struct rdzv_static *n)
 {
-    int r = client_word(&n->client, WIRE_OP_VALIDATE, WIRE_VALIDATE_MAGIC);
+    const struct wire_request requests[] = {
+        {.op = WIRE_OP_VALIDATE, .word = WIRE_VALIDATE_MAGIC},
+        {.op = WIRE_OP_PING, .word = n->config.rank},
+        {.op = WIRE_OP_ADD, .key = span_of(count_key), .amount = 1},
+    };
+    int r = 0;
 
     n->stage = STATIC_GREETING;
-    if (!r)
-        r = client_word(&n->client, WIRE_OP_PING, n->config.rank);
-    if (!r)
-        r = client_key_amount(&n->client, WIRE_OP_ADD, span_of(count_key), 1);
+    for (size_t i = 0; r == 0 && i < ARRAY_SIZE(requests); i++)
+        r = client_request(&n->client, &requests[i]);
     return r;
 }
 
-/* Requests op for a list of one role_info key for each node. */
+/* Requests op for a list: a role_info key of each node. */
 static int request_roles(struct rdzv_static *n, enum wire_op op)
 {
     uint32_t n_nodes = n->config.n_nodes;
@@ -122,8 +129,12 @@ static int read_awaited_keys(struct rdzv_static *n)
 static int request_twins(struct rdzv_static *n)
 {
     char *key = key_of(n, "crun_nodes/%u", n->config.rank);
-    int r = key ? client_key_amount(&n->client, WIRE_OP_ADD, span_of(key), n->is_counted ? 0 : 1) : -ENOMEM;
+    int r = -ENOMEM;
 
+    if (key)
+        r = client_request(
+            &n->client,
+            &(struct wire_request){.op = WIRE_OP_ADD, .key = span_of(key), .amount = n->is_counted ? 0 : 1});
     free(key);
     n->is_counted = true;
     return r;
@@ -133,9 +144,9 @@ int rdzv_static_count(struct rdzv_static *n)
 {
     if (n->stage != STATIC_GATHERING)
         return 0;
-    int r = client_cancel(&n->client); /* its answer comes with the others */
+    int r = client_cancel(&n->client); /* the answer comes with the others */
     if (!r)
-        r = client_key(&n->client, WIRE_OP_GET, span_of(count_key));
+        r = client_request(&n->client, &(struct wire_request){.op = WIRE_OP_GET, .key = span_of(count_key)});
     if (!r)
         r = request_twins(n);
     return r ? r : wait_for_others(n);
@@ -242,14 +253,14 @@ static int take_members(struct rdzv_static *n, int64_t count)
     if (count < n->config.n_nodes)
         return request_key(n, WIRE_OP_WAIT, key_of(n, "agent/terminal_state/last_member"));
     int r = set_store_key(n, key_of(n, "agent/terminal_state/last_member"), strdup("<val_ignored>"));
-    /* A SET has no answer; this one has, and comes after it. */
+    /* A SET has no answer; the request behind the SET has. */
     return r ? r : request_key(n, WIRE_OP_WAIT, key_of(n, "agent/terminal_state/last_member"));
 }
 
 static int take_wait(struct rdzv_static *n, int64_t status)
 {
     if (status == WIRE_WAIT_CANCELED)
-        return 0; /* by rdzv_static_count(), which waits again */
+        return 0; /* by rdzv_static_count(): the wait goes on */
     if (n->stage == STATIC_GATHERING)
         return client_abandon(&n->client) ? -ENOMEM : read_awaited_keys(n);
     if (n->stage == STATIC_LEAVING)

@@ -191,8 +191,9 @@ static void forget_wait(struct store_relay *r, uint64_t id)
 static int send_add(struct store_relay *r, struct relay_call *call)
 {
     buf_consume(&r->text, buf_size(&r->text));
-    if (wire_put_key_amount(&r->text, WIRE_OP_ADD, wire_span(call->key, call->n_key), (int64_t)call->amount) <
-        0) {
+    if (wire_put(&r->text, &(struct wire_request){.op = WIRE_OP_ADD,
+                                                  .key = wire_span(call->key, call->n_key),
+                                                  .amount = (int64_t)call->amount}) < 0) {
         relay_fail(r);
         return -ENOMEM;
     }

@@ -20,6 +20,7 @@
 #include "rendezvous/store/store.h"
 
 #include "tests/support/c/clock.h"
+#include "tests/support/c/wire_messages.h"
 
 struct sim_client {
     struct store_client client;

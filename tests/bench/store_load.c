@@ -32,6 +32,7 @@
 
 #include "base/buf.h"
 #include "proto/wire.h"
+#include "tests/support/c/wire_messages.h"
 
 enum { RING = 256, LATENCIES_MAX = 1 << 20, EVENTS = 256 };
 

@@ -11,6 +11,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "proto/client.h"
+#include "tests/support/c/wire_messages.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -42,32 +43,14 @@ static bool act(struct client *c, uint8_t action)
     const struct wire_span key = wire_span("/k", 2);
     const struct wire_span keys[] = {key, key, key, key, key, key, key, key};
     enum wire_op op = action & 31;
+    const struct wire_request request = {
+        .op = op, .word = 1, .amount = 1, .key = key, .value = key, .desired = key};
     size_t n = action >> 5;
     int r = 0;
 
     switch (op) {
-    case WIRE_OP_VALIDATE:
-    case WIRE_OP_PING:
-        r = client_word(c, op, 1);
-        break;
     case WIRE_OP_CANCEL_WAIT:
         r = client_cancel(c);
-        break;
-    case WIRE_OP_GETNUMKEYS:
-    case WIRE_OP_LIST_KEYS:
-        r = client_plain(c, op);
-        break;
-    case WIRE_OP_ADD:
-    case WIRE_OP_BARRIER:
-        r = client_key_amount(c, op, key, 1);
-        break;
-    case WIRE_OP_SET:
-    case WIRE_OP_APPEND:
-    case WIRE_OP_QUEUE_PUSH:
-        r = client_key_value(c, op, key, key);
-        break;
-    case WIRE_OP_COMPARE_SET:
-        r = client_compare_set(c, key, key, key);
         break;
     case WIRE_OP_CHECK:
     case WIRE_OP_WAIT:
@@ -77,14 +60,8 @@ static bool act(struct client *c, uint8_t action)
     case WIRE_OP_MULTI_SET:
         r = client_multi_set(c, keys, keys, n);
         break;
-    case WIRE_OP_GET:
-    case WIRE_OP_DELETE_KEY:
-    case WIRE_OP_QUEUE_POP:
-    case WIRE_OP_QUEUE_LEN:
-        r = client_key(c, op, key);
-        break;
     default:
-        r = client_abandon(c);
+        r = op < WIRE_OP_COUNT ? client_request(c, &request) : client_abandon(c);
         break;
     }
     require(r == 0 || r == CLIENT_E_BUSY || (r == CLIENT_E_PROTOCOL && c->error));

@@ -11,6 +11,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "proto/wire.h"
+#include "tests/support/c/wire_messages.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -76,31 +77,7 @@ static int encode_list(struct buf *out, const struct wire_request *q)
 
 static int encode(struct buf *out, const struct wire_request *q)
 {
-    switch (q->op) {
-    case WIRE_OP_VALIDATE:
-    case WIRE_OP_PING:
-        return wire_put_word(out, q->op, q->word);
-    case WIRE_OP_CANCEL_WAIT:
-    case WIRE_OP_GETNUMKEYS:
-    case WIRE_OP_LIST_KEYS:
-        return wire_put_plain(out, q->op);
-    case WIRE_OP_GET:
-    case WIRE_OP_DELETE_KEY:
-    case WIRE_OP_QUEUE_POP:
-    case WIRE_OP_QUEUE_LEN:
-        return wire_put_key(out, q->op, q->key);
-    case WIRE_OP_ADD:
-    case WIRE_OP_BARRIER:
-        return wire_put_key_amount(out, q->op, q->key, q->amount);
-    case WIRE_OP_SET:
-    case WIRE_OP_APPEND:
-    case WIRE_OP_QUEUE_PUSH:
-        return wire_put_key_value(out, q->op, q->key, q->value);
-    case WIRE_OP_COMPARE_SET:
-        return wire_put_compare_set(out, q->key, q->value, q->desired);
-    default:
-        return encode_list(out, q);
-    }
+    return q->items.data ? encode_list(out, q) : wire_put(out, q);
 }
 
 /* One message, at once. */

@@ -29,6 +29,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "proto/wire.h"
+#include "tests/support/c/wire_messages.h"
 
 enum { LATENCIES_MAX = 1 << 20, ADDRESSES = 64, BIG = 4 << 20, REPORT_S = 20, CLEAN_EVERY = 5000 };
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "tests/support/c/wire_messages.h"
 
 /* The keys as they are on the wire, each with a "/" in front; spans and bytes are one block. NULL: no memory. */
 static struct wire_span *name_keys(const struct wire_span *keys, size_t n_keys)
@@ -64,7 +65,8 @@ static int call_amount(struct client_sock *s, struct client_sock_call call, stru
     int r = client_sock_begin(s, call);
 
     if (!r)
-        r = client_key_amount(&s->machine, call.op, named, amount);
+        r = client_request(&s->machine,
+                           &(struct wire_request){.op = call.op, .key = named, .amount = amount});
     r = end(s, r, &reply);
     *ret_number = reply.number;
     return r;
@@ -94,7 +96,7 @@ static int put_value(struct client_sock *s, enum wire_op op, struct wire_span ke
     int r = begin(s, op, -1, &key, 1, &named);
 
     if (!r)
-        r = client_key_value(&s->machine, op, *named, value);
+        r = client_request(&s->machine, &(struct wire_request){.op = op, .key = *named, .value = value});
     return end(s, r, NULL);
 }
 
@@ -168,7 +170,10 @@ int store_call_compare_set(struct client_sock *s, struct wire_span key, struct w
     int r = begin(s, WIRE_OP_COMPARE_SET, -1, &key, 1, &named);
 
     if (!r)
-        r = client_compare_set(&s->machine, *named, expected, desired);
+        r = client_request(&s->machine, &(struct wire_request){.op = WIRE_OP_COMPARE_SET,
+                                                               .key = *named,
+                                                               .value = expected,
+                                                               .desired = desired});
     r = end(s, r, &reply);
     if (!r)
         *ret_value = reply.value;
@@ -182,7 +187,7 @@ static int ask_plain(struct client_sock *s, enum wire_op op, struct wire_reply *
     int r = client_sock_begin(s, call);
 
     if (!r)
-        r = client_plain(&s->machine, op);
+        r = client_request(&s->machine, &(struct wire_request){.op = op});
     return end(s, r, ret_reply);
 }
 
@@ -226,7 +231,7 @@ int store_call_queue_len(struct client_sock *s, struct wire_span key, int64_t *r
     int r = begin(s, WIRE_OP_QUEUE_LEN, -1, &key, 1, &named);
 
     if (!r)
-        r = client_key(&s->machine, WIRE_OP_QUEUE_LEN, *named);
+        r = client_request(&s->machine, &(struct wire_request){.op = WIRE_OP_QUEUE_LEN, .key = *named});
     r = end(s, r, &reply);
     if (!r)
         *ret_len = reply.number;
@@ -244,7 +249,7 @@ int store_call_queue_pop(struct client_sock *s, struct wire_span key, int timeou
     if (!r && waits)
         r = await_keys(s, named, 1);
     if (!r)
-        r = client_key(&s->machine, WIRE_OP_QUEUE_POP, *named);
+        r = client_request(&s->machine, &(struct wire_request){.op = WIRE_OP_QUEUE_POP, .key = *named});
     r = end(s, r, &reply);
     if (!r && reply.number == 0)
         return STORE_CALL_EMPTY;

@@ -11,6 +11,7 @@
 #include "base/err.h"
 #include "proto/client.h"
 #include "tests/support/c/transcript.h"
+#include "tests/support/c/wire_messages.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 
@@ -62,21 +63,6 @@ static int make_request(struct client *c, const struct step *step)
     struct wire_span keys[4] = {SPAN("/k"), SPAN("/k"), SPAN("/k"), SPAN("/k")};
 
     switch (step->op) {
-    case WIRE_OP_VALIDATE:
-    case WIRE_OP_PING:
-        return client_word(c, step->op, 0x01020304);
-    case WIRE_OP_GETNUMKEYS:
-    case WIRE_OP_LIST_KEYS:
-        return client_plain(c, step->op);
-    case WIRE_OP_ADD:
-    case WIRE_OP_BARRIER:
-        return client_key_amount(c, step->op, keys[0], 3);
-    case WIRE_OP_SET:
-    case WIRE_OP_APPEND:
-    case WIRE_OP_QUEUE_PUSH:
-        return client_key_value(c, step->op, keys[0], SPAN("v"));
-    case WIRE_OP_COMPARE_SET:
-        return client_compare_set(c, keys[0], SPAN("a"), SPAN("b"));
     case WIRE_OP_MULTI_SET:
         return client_multi_set(c, keys, keys, (size_t)step->number);
     case WIRE_OP_CHECK:
@@ -84,7 +70,12 @@ static int make_request(struct client *c, const struct step *step)
     case WIRE_OP_MULTI_GET:
         return client_keys(c, step->op, keys, (size_t)step->number);
     default:
-        return client_key(c, step->op, keys[0]);
+        return client_request(c, &(struct wire_request){.op = step->op,
+                                                        .word = 0x01020304,
+                                                        .amount = 3,
+                                                        .key = keys[0],
+                                                        .value = SPAN("v"),
+                                                        .desired = SPAN("b")});
     }
 }
 
@@ -129,7 +120,8 @@ static void run_step(struct client *c, const struct step *step)
     case PROTOCOL:
         assert_int_equal(client_next(c, &reply), CLIENT_E_PROTOCOL);
         assert_non_null(c->error);
-        assert_int_equal(client_key(c, WIRE_OP_GET, SPAN("/k")), CLIENT_E_PROTOCOL);
+        assert_int_equal(client_request(c, &(struct wire_request){.op = WIRE_OP_GET, .key = SPAN("/k")}),
+                         CLIENT_E_PROTOCOL);
         break;
     case PENDING:
         assert_int_equal(client_n_pending(c), step->number);
@@ -233,7 +225,7 @@ static void test_lists(void **state)
 
     client_init(&c, NULL);
     assert_int_equal(client_keys(&c, WIRE_OP_MULTI_GET, keys, 2), 0);
-    assert_int_equal(client_plain(&c, WIRE_OP_LIST_KEYS), 0);
+    assert_int_equal(client_request(&c, &(struct wire_request){.op = WIRE_OP_LIST_KEYS}), 0);
     assert_int_equal(buf_append(&c.in, ONE "1" NONE FEW ONE "k" FEW "/l", 8 + 1 + 8 + 8 + 8 + 1 + 8 + 2), 0);
 
     assert_int_equal(client_next(&c, &reply), 0);
@@ -296,7 +288,8 @@ static void test_many_ahead(void **state)
     client_init(&c, NULL);
     for (int round = 1; round < 40; round++) {
         for (int i = 0; i < 2 * round; i++, asked++)
-            assert_int_equal(client_key(&c, WIRE_OP_QUEUE_LEN, SPAN("/k")), 0);
+            assert_int_equal(
+                client_request(&c, &(struct wire_request){.op = WIRE_OP_QUEUE_LEN, .key = SPAN("/k")}), 0);
         for (int i = 0; i < round; i++, answered++) {
             assert_int_equal(buf_append_u64(&c.in, (uint64_t)answered), 0);
             assert_int_equal(client_next(&c, &reply), 0);
@@ -311,59 +304,8 @@ static void test_many_ahead(void **state)
 /* Asks what the recorded client asked. */
 static void ask_again(struct client *c, const struct wire_request *request)
 {
-    _cleanup_free_ struct wire_span *keys = calloc(request->n_items + 1, sizeof(*keys));
-    _cleanup_free_ struct wire_span *values = calloc(request->n_items + 1, sizeof(*values));
-    struct wire_span list = request->items;
-    size_t n = 0;
-    int r = -1;
+    int r = request->op == WIRE_OP_CANCEL_WAIT ? client_cancel(c) : client_request(c, request);
 
-    assert_non_null(keys);
-    assert_non_null(values);
-    switch (request->op) {
-    case WIRE_OP_CANCEL_WAIT:
-        r = client_cancel(c);
-        break;
-    case WIRE_OP_VALIDATE:
-    case WIRE_OP_PING:
-        r = client_word(c, request->op, request->word);
-        break;
-    case WIRE_OP_GETNUMKEYS:
-    case WIRE_OP_LIST_KEYS:
-        r = client_plain(c, request->op);
-        break;
-    case WIRE_OP_GET:
-    case WIRE_OP_DELETE_KEY:
-    case WIRE_OP_QUEUE_POP:
-    case WIRE_OP_QUEUE_LEN:
-        r = client_key(c, request->op, request->key);
-        break;
-    case WIRE_OP_ADD:
-    case WIRE_OP_BARRIER:
-        r = client_key_amount(c, request->op, request->key, request->amount);
-        break;
-    case WIRE_OP_SET:
-    case WIRE_OP_APPEND:
-    case WIRE_OP_QUEUE_PUSH:
-        r = client_key_value(c, request->op, request->key, request->value);
-        break;
-    case WIRE_OP_COMPARE_SET:
-        r = client_compare_set(c, request->key, request->value, request->desired);
-        break;
-    case WIRE_OP_CHECK:
-    case WIRE_OP_WAIT:
-    case WIRE_OP_MULTI_GET:
-        while (wire_next_key(&list, &keys[n]))
-            n++;
-        r = client_keys(c, request->op, keys, n);
-        break;
-    case WIRE_OP_MULTI_SET:
-        while (wire_next_pair(&list, &keys[n], &values[n]))
-            n++;
-        r = client_multi_set(c, keys, values, n);
-        break;
-    case WIRE_OP_COUNT:
-        break;
-    }
     assert_int_equal(r, 0);
 }
 

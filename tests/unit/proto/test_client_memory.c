@@ -11,6 +11,7 @@
 #include "base/err.h"
 #include "proto/client.h"
 #include "tests/support/c/failing_alloc.h"
+#include "tests/support/c/wire_messages.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 
@@ -20,32 +21,34 @@ static struct wire_span keys[N_KEYS], values[N_KEYS];
 
 static int request_word(struct client *c)
 {
-    return client_word(c, WIRE_OP_PING, 1);
+    return client_request(c, &(struct wire_request){.op = WIRE_OP_PING, .word = 1});
 }
 
 static int request_plain(struct client *c)
 {
-    return client_plain(c, WIRE_OP_LIST_KEYS);
+    return client_request(c, &(struct wire_request){.op = WIRE_OP_LIST_KEYS});
 }
 
 static int request_key(struct client *c)
 {
-    return client_key(c, WIRE_OP_GET, keys[0]);
+    return client_request(c, &(struct wire_request){.op = WIRE_OP_GET, .key = keys[0]});
 }
 
 static int request_amount(struct client *c)
 {
-    return client_key_amount(c, WIRE_OP_ADD, keys[0], 1);
+    return client_request(c, &(struct wire_request){.op = WIRE_OP_ADD, .key = keys[0], .amount = 1});
 }
 
 static int request_value(struct client *c)
 {
-    return client_key_value(c, WIRE_OP_SET, keys[0], values[0]);
+    return client_request(c, &(struct wire_request){.op = WIRE_OP_SET, .key = keys[0], .value = values[0]});
 }
 
 static int request_compare(struct client *c)
 {
-    return client_compare_set(c, keys[0], values[0], values[0]);
+    return client_request(
+        c, &(struct wire_request){
+               .op = WIRE_OP_COMPARE_SET, .key = keys[0], .value = values[0], .desired = values[0]});
 }
 
 static int request_pairs(struct client *c)

@@ -14,6 +14,7 @@
 #include "rendezvous/relay/relay.h"
 #include "rendezvous/relay/relay_node.h"
 #include "rendezvous/store/store.h"
+#include "tests/support/c/wire_messages.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 

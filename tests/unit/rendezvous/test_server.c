@@ -18,6 +18,7 @@
 #include "rendezvous/daemon/compose_uv.h"
 #include "rendezvous/server/store_shell_uv.h"
 #include "tests/support/c/failing_alloc.h"
+#include "tests/support/c/wire_messages.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 

@@ -13,6 +13,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "tests/support/c/store_harness.h"
+#include "tests/support/c/wire_messages.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 
@@ -70,19 +71,9 @@ static int encode(struct buf *out, const struct words *w)
         return wire_put_word(out, op, WIRE_VALIDATE_MAGIC);
     case WIRE_OP_PING:
         return wire_put_word(out, op, (uint32_t)number(w, 1));
-    case WIRE_OP_CANCEL_WAIT:
-    case WIRE_OP_GETNUMKEYS:
-    case WIRE_OP_LIST_KEYS:
-        return wire_put_plain(out, op);
     case WIRE_OP_ADD:
     case WIRE_OP_BARRIER:
         return wire_put_key_amount(out, op, at[1], number(w, 2));
-    case WIRE_OP_SET:
-    case WIRE_OP_APPEND:
-    case WIRE_OP_QUEUE_PUSH:
-        return wire_put_key_value(out, op, at[1], at[2]);
-    case WIRE_OP_COMPARE_SET:
-        return wire_put_compare_set(out, at[1], at[2], at[3]);
     case WIRE_OP_CHECK:
     case WIRE_OP_WAIT:
     case WIRE_OP_MULTI_GET:
@@ -94,7 +85,8 @@ static int encode(struct buf *out, const struct words *w)
         }
         return wire_put_multi_set(out, keys, values, (w->n - 1) / 2);
     default:
-        return wire_put_key(out, op, at[1]);
+        return wire_put(out,
+                        &(struct wire_request){.op = op, .key = at[1], .value = at[2], .desired = at[3]});
     }
 }
 

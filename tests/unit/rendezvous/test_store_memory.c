@@ -11,6 +11,7 @@
 #include "base/err.h"
 #include "tests/support/c/failing_alloc.h"
 #include "tests/support/c/store_harness.h"
+#include "tests/support/c/wire_messages.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 

@@ -12,6 +12,7 @@
 #include "rendezvous/store/blob.h"
 #include "rendezvous/store/store_entry.h"
 #include "tests/support/c/store_harness.h"
+#include "tests/support/c/wire_messages.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 
