@@ -162,9 +162,9 @@ int certificates_install(struct openssl_ctx *ctx, const struct certificate_files
     (void)snprintf(error, CERTIFICATE_ERROR_SIZE, "%s", i.o ? "out of memory" : why);
     if (!i.o)
         return -ENOSYS;
-    cert = i.o->BIO_new_mem_buf(buf_bytes(&files->cert), (int)buf_size(&files->cert));
-    key = i.o->BIO_new_mem_buf(buf_bytes(&files->key), (int)buf_size(&files->key));
-    ca = files->paths.ca ? i.o->BIO_new_mem_buf(buf_bytes(&files->ca), (int)buf_size(&files->ca)) : NULL;
+    cert = i.o->BIO_new_mem_buf(files->cert.bytes, (int)files->cert.size);
+    key = i.o->BIO_new_mem_buf(files->key.bytes, (int)files->key.size);
+    ca = files->paths.ca ? i.o->BIO_new_mem_buf(files->ca.bytes, (int)files->ca.size) : NULL;
     if (cert && key && (ca || !files->paths.ca))
         r = use_chain(&i, cert, files->paths.cert);
     if (r == 0)

@@ -14,21 +14,30 @@
 
 enum {
     SECRET_ROOM = SECRET_MAX + 64, /* newlines at the end do not count */
+    PEM_ROOM = 1 << 20,            /* a system's bundle of CAs has a quarter of the room */
     PIPE_PATIENCE_MS = 10000,
 };
 
-static int fail_reading(const char *name, int error, char text[SECRET_ERROR_SIZE])
+/* A file, for sentences. */
+struct reading {
+    const char *what, *path;
+    char *error; /* SECRET_ERROR_SIZE */
+};
+
+static int fail_reading(const struct reading *f, int error)
 {
-    (void)snprintf(text, SECRET_ERROR_SIZE, "cannot read the secret in %.300s: %s", name, strerror(-error));
+    (void)snprintf(f->error, SECRET_ERROR_SIZE, "cannot read %s in %.300s: %s", f->what, f->path,
+                   strerror(-error));
     return error;
 }
 
+/* Until the end, or until the room is full. */
 static int read_to_end(struct secret *s, int fd)
 {
     struct pollfd p = {.fd = fd, .events = POLLIN};
 
-    for (;;) {
-        ssize_t n = read(fd, s->bytes + s->size, SECRET_ROOM - s->size);
+    while (s->size < s->room) {
+        ssize_t n = read(fd, s->bytes + s->size, s->room - s->size);
 
         if (n < 0 && errno == EINTR)
             continue;
@@ -36,12 +45,41 @@ static int read_to_end(struct secret *s, int fd)
             continue; /* a pipe whose writer is slow */
         if (n < 0)
             return -errno;
-        if (n == 0 || s->size + (size_t)n == SECRET_ROOM) {
-            s->size += (size_t)n;
+        if (n == 0)
             return 0;
-        }
         s->size += (size_t)n;
     }
+    return 0;
+}
+
+static int read_into_room(const struct reading *f, int fd, size_t room, struct secret *ret)
+{
+    struct secret s = {.bytes = key_memory_new(room), .room = room};
+    int r = s.bytes ? read_to_end(&s, fd) : -errno;
+
+    if (r < 0)
+        secret_finish(&s);
+    else
+        *ret = s;
+    return r < 0 ? fail_reading(f, r) : 0;
+}
+
+/* The descriptor, or -errno. */
+static int open_file(const struct reading *f, enum secret_file_rule rule)
+{
+    /* A FIFO without a writer must not stop the start. */
+    _cleanup_close_ int fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    struct stat st;
+
+    if (fd < 0 || fstat(fd, &st) < 0)
+        return fail_reading(f, -errno);
+    if (rule == SECRET_FILE_PRIVATE && st.st_mode & S_IRWXO) {
+        (void)snprintf(f->error, SECRET_ERROR_SIZE,
+                       "%s in %.300s can be read or changed by all users (mode %04o): chmod o= %.100s",
+                       f->what, f->path, st.st_mode & 07777, f->path);
+        return -EPERM;
+    }
+    return steal_fd(&fd);
 }
 
 static int check_length(struct secret *s, const char *name, char error[SECRET_ERROR_SIZE])
@@ -65,45 +103,42 @@ void secret_hide_process(void)
 
 int secret_read_fd(struct secret *ret, int fd, const char *name, char error[SECRET_ERROR_SIZE])
 {
-    struct secret s = {.bytes = key_memory_new(SECRET_ROOM)};
+    const struct reading f = {"the secret", name, error};
     int r;
 
-    if (!s.bytes)
-        return fail_reading(name, -errno, error);
     secret_hide_process();
-    r = read_to_end(&s, fd);
-    if (r < 0)
-        (void)fail_reading(name, r, error);
-    else
-        r = check_length(&s, name, error);
-    if (r < 0)
-        secret_finish(&s);
-    else
-        *ret = s;
+    r = read_into_room(&f, fd, SECRET_ROOM, ret);
+    if (r == 0)
+        r = check_length(ret, name, error);
+    if (r == -ERANGE)
+        secret_finish(ret);
     return r;
 }
 
 int secret_read_file(struct secret *ret, const char *path, enum secret_file_rule rule,
                      char error[SECRET_ERROR_SIZE])
 {
-    /* A FIFO without a writer must not stop the start. */
-    _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    struct stat st;
+    const struct reading f = {"the secret", path, error};
+    _cleanup_close_ int fd = open_file(&f, rule);
 
-    if (fd < 0 || fstat(fd, &st) < 0)
-        return fail_reading(path, -errno, error);
-    if (rule == SECRET_FILE_PRIVATE && st.st_mode & S_IRWXO) {
-        (void)snprintf(
-            error, SECRET_ERROR_SIZE,
-            "the secret in %.300s can be read or changed by all users (mode %04o): chmod o= %.100s", path,
-            st.st_mode & 07777, path);
-        return -EPERM;
-    }
-    return secret_read_fd(ret, fd, path, error);
+    return fd < 0 ? fd : secret_read_fd(ret, fd, path, error);
+}
+
+int secret_read_pem(struct secret *ret, const char *what, const char *path, enum secret_file_rule rule,
+                    char error[SECRET_ERROR_SIZE])
+{
+    const struct reading f = {what, path, error};
+    _cleanup_close_ int fd = open_file(&f, rule);
+    int r = fd < 0 ? fd : read_into_room(&f, fd, PEM_ROOM, ret);
+
+    if (r < 0 || ret->size < ret->room)
+        return r;
+    secret_finish(ret);
+    return fail_reading(&f, -EFBIG);
 }
 
 void secret_finish(struct secret *s)
 {
-    key_memory_free(s->bytes, SECRET_ROOM);
+    key_memory_free(s->bytes, s->room);
     *s = (struct secret){0};
 }

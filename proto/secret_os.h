@@ -13,7 +13,7 @@
 
 struct secret {
     uint8_t *bytes; /* a mapping of its own; NULL: there is no secret */
-    size_t size;
+    size_t size, room;
 };
 
 enum { SECRET_ERROR_SIZE = 512 };
@@ -31,6 +31,10 @@ int secret_read_file(struct secret *ret, const char *path, enum secret_file_rule
 
 /* The same from a descriptor, to its end; `name` is for the sentence. The descriptor stays open. */
 int secret_read_fd(struct secret *ret, int fd, const char *name, char error[SECRET_ERROR_SIZE]);
+
+/* Reads a PEM text of less than 1 MiB; `what` ("the certificate") is for the sentence. 0 or -errno, as above. */
+int secret_read_pem(struct secret *ret, const char *what, const char *path, enum secret_file_rule rule,
+                    char error[SECRET_ERROR_SIZE]);
 
 /*
  * From here on the kernel writes no core file of this process, and other processes of its user can neither trace it nor read its
