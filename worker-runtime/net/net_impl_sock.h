@@ -89,7 +89,7 @@ struct net {
     uint8_t *ended, *left; /* by rank: the end was passed on; the leave was announced */
 };
 
-/* net_proof_sock.c. The proof of the rank with the role, for the bytes of a hello and the head of the answer. False: OpenSSL
+/* net_seal_openssl.c. The proof of the rank with the role, for the bytes of a hello and the head of the answer. False: OpenSSL
  * fails, and so does the connection. */
 bool net_prove(const struct net *n, const uint8_t hello[NET_HELLO_SIZE],
                const uint8_t answer[NET_ANSWER_HEAD], enum net_role role, uint8_t ret[NET_MAC]);

@@ -5,43 +5,27 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
-/* As long as the size of a record is not known: small records come in one piece, and what has to be moved to
- * the front behind a small one is little. */
+/* As long as the size of a record is not known: small records come in one piece, and few bytes have to be moved to
+ * the front behind a small one. */
 enum { READ_FIRST = 4096 };
-
-/* Keeps what is there. */
-static bool need_room(uint8_t **bytes, size_t *room, size_t wanted)
-{
-    uint8_t *larger;
-
-    if (*room >= wanted)
-        return true;
-    larger = realloc(*bytes, wanted);
-    if (!larger)
-        return false;
-    *bytes = larger;
-    *room = wanted;
-    return true;
-}
 
 /* ---- out ---- */
 
 int sealed_out_fill(struct sealed_out *out, const struct iovec *parts, size_t n)
 {
     size_t n_data = min_size(n, SEAL_DATA_MAX);
+    uint8_t *record = buf_reserve(&out->record, n_data + SEAL_EXTRA);
     int r;
 
     assert(out->n_data == 0);
-    if (!need_room(&out->record, &out->room, n_data + SEAL_EXTRA))
+    if (!record)
         return -ENOMEM;
-    r = record_seal_close(out->seal, parts, n_data, out->record);
+    r = record_seal_close(out->seal, parts, n_data, record);
     if (r)
         return r;
-    out->sent = 0;
-    out->size = n_data + SEAL_EXTRA;
+    buf_commit(&out->record, n_data + SEAL_EXTRA);
     out->n_data = n_data;
     return 0;
 }
@@ -50,8 +34,8 @@ size_t sealed_out_sent(struct sealed_out *out, size_t n)
 {
     size_t n_data = out->n_data;
 
-    out->sent += n;
-    if (out->sent < out->size)
+    buf_consume(&out->record, n);
+    if (buf_size(&out->record) > 0)
         return 0;
     out->n_data = 0;
     return n_data;
@@ -59,39 +43,36 @@ size_t sealed_out_sent(struct sealed_out *out, size_t n)
 
 /* ---- in ---- */
 
-/* The bytes of the record at the front, with its head and tag; 0: not known yet. */
+/* The bytes of the record at the front, with head and tag; 0: not known yet. */
 static size_t front_size(const struct sealed_in *in)
 {
-    return in->came < SEAL_HEAD ? 0 : record_seal_size(in->bytes) + SEAL_EXTRA;
+    return buf_size(&in->bytes) < SEAL_HEAD ? 0 : record_seal_size(buf_bytes(&in->bytes)) + SEAL_EXTRA;
 }
 
 /* Or known to be no record. */
 static bool is_whole(const struct sealed_in *in)
 {
-    return in->came >= SEAL_HEAD && (record_seal_size(in->bytes) == 0 || in->came >= front_size(in));
+    size_t size = front_size(in);
+
+    return size > 0 && (size == SEAL_EXTRA || buf_size(&in->bytes) >= size);
 }
 
 /* With a long record the head of the next one is read, so that each takes one call. */
 ssize_t sealed_in_room(struct sealed_in *in, uint8_t **ret)
 {
-    size_t wanted = max_size(front_size(in) + SEAL_HEAD, READ_FIRST);
+    size_t wanted = max_size(front_size(in) + SEAL_HEAD, READ_FIRST) - buf_size(&in->bytes);
 
     if (in->error)
         return in->error;
     if (in->opened || is_whole(in))
         return 0;
-    if (!need_room(&in->bytes, &in->room, wanted))
-        return -ENOMEM;
-    *ret = in->bytes + in->came;
-    return (ssize_t)(wanted - in->came);
+    *ret = buf_reserve(&in->bytes, wanted);
+    return *ret ? (ssize_t)wanted : -ENOMEM;
 }
 
 static void drop_front(struct sealed_in *in, size_t n_data)
 {
-    size_t size = n_data + SEAL_EXTRA;
-
-    in->came -= size;
-    memmove(in->bytes, in->bytes + size, in->came);
+    buf_consume(&in->bytes, n_data + SEAL_EXTRA);
     in->opened = in->taken = 0;
 }
 
@@ -99,7 +80,7 @@ static ssize_t take_opened(struct sealed_in *in, uint8_t *data, size_t n)
 {
     size_t piece = min_size(n, in->opened - in->taken);
 
-    memcpy(data, in->bytes + SEAL_HEAD + in->taken, piece);
+    memcpy(data, buf_bytes(&in->bytes) + SEAL_HEAD + in->taken, piece);
     in->taken += piece;
     if (in->taken == in->opened)
         drop_front(in, in->opened);
@@ -109,10 +90,11 @@ static ssize_t take_opened(struct sealed_in *in, uint8_t *data, size_t n)
 /* The record at the front is whole. */
 static ssize_t open_front(struct sealed_in *in, uint8_t *data, size_t n)
 {
-    size_t n_data = record_seal_size(in->bytes);
-    uint8_t *to = n_data <= n ? data : in->bytes + SEAL_HEAD;
+    uint8_t *record = buf_bytes(&in->bytes);
+    size_t n_data = record_seal_size(record);
+    uint8_t *to = n_data <= n ? data : record + SEAL_HEAD;
 
-    in->error = n_data == 0 ? -EBADMSG : record_seal_open(in->seal, in->bytes, n_data, to);
+    in->error = n_data == 0 ? -EBADMSG : record_seal_open(in->seal, record, n_data, to);
     if (in->error)
         return in->error;
     if (to == data) {
@@ -142,15 +124,15 @@ bool sealed_in_holds(const struct sealed_in *in)
 void sealed_out_finish(struct sealed_out *out)
 {
     record_seal_free(out->seal);
-    free(out->record); /* encrypted */
+    buf_finish(&out->record); /* encrypted */
     *out = (struct sealed_out){0};
 }
 
 void sealed_in_finish(struct sealed_in *in)
 {
-    if (in->bytes)
-        key_erase(in->bytes, in->room);
+    if (in->bytes.data)
+        key_erase(in->bytes.data, in->bytes.capacity);
     record_seal_free(in->seal);
-    free(in->bytes);
+    buf_finish(&in->bytes);
     *in = (struct sealed_in){0};
 }

@@ -13,21 +13,18 @@
 
 #include <sys/types.h>
 
+#include "base/buf.h"
 #include "proto/record_seal_openssl.h"
 
 struct sealed_out {
     struct record_seal *seal;
-    uint8_t *record; /* grows to SEAL_RECORD_MAX */
-    size_t room;
-    size_t sent, size; /* bytes of the record */
-    size_t n_data;     /* bytes of data in it; 0: there is none */
+    struct buf record; /* the rest that is to be sent; grows to SEAL_RECORD_MAX */
+    size_t n_data;     /* bytes of data in the record; 0: there is none */
 };
 
 struct sealed_in {
     struct record_seal *seal;
-    uint8_t *bytes; /* grows to SEAL_RECORD_MAX and the next head */
-    size_t room;
-    size_t came;          /* bytes that are there, the first one the begin of a record */
+    struct buf bytes;     /* from the begin of a record on; grows to SEAL_RECORD_MAX and the next head */
     size_t opened, taken; /* bytes of data of that record when it is open, and how many were taken */
     int error;            /* -errno: nothing more comes */
 };
@@ -37,8 +34,8 @@ int sealed_out_fill(struct sealed_out *out, const struct iovec *parts, size_t n)
 /* The bytes of the record that are not sent yet. */
 static inline const uint8_t *sealed_out_rest(const struct sealed_out *out, size_t *ret_n)
 {
-    *ret_n = out->size - out->sent;
-    return out->record + out->sent;
+    *ret_n = buf_size(&out->record);
+    return buf_bytes(&out->record);
 }
 /* n more bytes were sent. Returns the bytes of data of the record when it has been sent, else 0. */
 size_t sealed_out_sent(struct sealed_out *out, size_t n);
@@ -48,7 +45,7 @@ size_t sealed_out_sent(struct sealed_out *out, size_t n);
 ssize_t sealed_in_room(struct sealed_in *in, uint8_t **ret);
 static inline void sealed_in_came(struct sealed_in *in, size_t n)
 {
-    in->came += n;
+    buf_commit(&in->bytes, n);
 }
 /* At most n bytes of data; 0: no record is whole; -EBADMSG, from then on always: a record is not the one that was sent. */
 ssize_t sealed_in_take(struct sealed_in *in, void *data, size_t n);
