@@ -30,13 +30,6 @@ static int __attribute__((format(printf, 2, 3))) fail_install(struct installing 
     return -EINVAL;
 }
 
-static const char *next_reason(const struct installing *i)
-{
-    const char *reason = i->o->ERR_reason_error_string(i->o->ERR_get_error());
-
-    return reason ? reason : "no reason given";
-}
-
 static void format_day(const struct installing *i, const struct openssl_time *t, char ret[32])
 {
     struct tm tm;
@@ -75,12 +68,12 @@ static int use_chain(struct installing *i, struct openssl_bio *pem, const char *
         return fail_install(i, "there is no certificate in %.300s: it has to be in PEM format", path);
     r = check_validity(i, x, path);
     if (r == 0 && !o->SSL_CTX_use_certificate(i->ctx, x))
-        r = fail_install(i, "OpenSSL refuses the certificate in %.300s: %s", path, next_reason(i));
+        r = fail_install(i, "OpenSSL refuses the certificate in %.300s: %s", path, openssl_reason(i->o));
     o->X509_free(x);
     while (r == 0 && (x = o->PEM_read_bio_X509(pem, NULL, NULL, NULL))) {
         if (!o->SSL_CTX_ctrl(i->ctx, CTRL_CHAIN_CERT, ADD_REFERENCE, x))
             r = fail_install(i, "OpenSSL refuses an intermediate certificate in %.300s: %s", path,
-                             next_reason(i));
+                             openssl_reason(i->o));
         o->X509_free(x);
     }
     o->ERR_clear_error(); /* of the end of the text */
@@ -125,7 +118,7 @@ static int trust(struct installing *i, struct openssl_x509 *ca, const char *path
     if (o->X509_STORE_add_cert(o->SSL_CTX_get_cert_store(i->ctx), ca) &&
         (!i->is_server || o->SSL_CTX_add_client_CA(i->ctx, ca)))
         return 0;
-    return fail_install(i, "OpenSSL refuses a certificate in %.300s: %s", path, next_reason(i));
+    return fail_install(i, "OpenSSL refuses a certificate in %.300s: %s", path, openssl_reason(i->o));
 }
 
 /* Bundles have expired ones among others. */

@@ -65,3 +65,10 @@ const struct openssl *openssl_get(const char **ret_why)
     *ret_why = opened ? NULL : why_not;
     return opened ? &table : NULL;
 }
+
+const char *openssl_reason(const struct openssl *o)
+{
+    const char *reason = o->ERR_reason_error_string(o->ERR_get_error());
+
+    return reason ? reason : "no reason given";
+}

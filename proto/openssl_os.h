@@ -151,3 +151,6 @@ struct openssl {
 /* The table; NULL when no library is there or one lacks a function: *ret_why is then a sentence that names what to
  * install. */
 const struct openssl *openssl_get(const char **ret_why);
+
+/* The reason of the oldest error that OpenSSL still holds for this thread; the error is then forgotten. */
+const char *openssl_reason(const struct openssl *o);

@@ -298,8 +298,7 @@ static int open_context(struct tls_context **ret, const struct tls_context *conf
     c->ssl = o->SSL_CTX_new(c->server ? o->TLS_server_method() : o->TLS_client_method());
     if (!c->ssl || !configure(c)) {
         (void)snprintf(why, TLS_ERROR_SIZE, "OpenSSL refuses TLS 1.3 with %s: %s",
-                       c->certified ? "certificates" : "a pre-shared key",
-                       o->ERR_reason_error_string(o->ERR_get_error()));
+                       c->certified ? "certificates" : "a pre-shared key", openssl_reason(o));
         o->ERR_clear_error();
         tls_context_free(c);
         return -ENOSYS;
@@ -439,12 +438,7 @@ static bool open_link(struct tls_link *l)
     return true;
 }
 
-int tls_link_create(struct tls_link **ret, struct tls_context *c)
-{
-    return tls_link_create_to(ret, c, NULL);
-}
-
-int tls_link_create_to(struct tls_link **ret, struct tls_context *c, const char *host)
+int tls_link_create(struct tls_link **ret, struct tls_context *c, const char *host)
 {
     if (host && strlen(host) >= HOST_SIZE)
         return -ENAMETOOLONG;
@@ -476,20 +470,26 @@ void tls_link_free(struct tls_link *l)
     free(l);
 }
 
-/* What OpenSSL wants sent. */
-static int take_output(struct tls_link *l, struct buf *out)
+/* Appends all bytes that are in one of OpenSSL's BIOs. 0 or -ENOMEM. */
+static int drain(const struct tls_link *l, struct openssl_bio *from, struct buf *to)
 {
     const struct openssl *o = l->context->o;
-    size_t n = o->BIO_ctrl_pending(l->out);
-    uint8_t *place = n > 0 ? buf_reserve(out, n) : NULL;
+    size_t n = o->BIO_ctrl_pending(from);
+    uint8_t *place = n > 0 ? buf_reserve(to, n) : NULL;
 
     if (n == 0)
         return 0;
     if (!place)
         return -ENOMEM;
-    int taken = o->BIO_read(l->out, place, (int)n);
-    buf_commit(out, taken > 0 ? (size_t)taken : 0);
+    int taken = o->BIO_read(from, place, (int)n);
+    buf_commit(to, taken > 0 ? (size_t)taken : 0);
     return 0;
+}
+
+/* What OpenSSL wants sent. */
+static int take_output(struct tls_link *l, struct buf *out)
+{
+    return drain(l, l->out, out);
 }
 
 /* ---- errors ---- */
@@ -554,10 +554,8 @@ static void describe_certified(struct tls_link *l, const char *reason)
 static int end_by_error(struct tls_link *l, struct buf *out)
 {
     const struct openssl *o = l->context->o;
-    const char *reason = o->ERR_reason_error_string(o->ERR_get_error());
+    const char *reason = openssl_reason(o);
 
-    if (!reason)
-        reason = "no reason given";
     if (!l->failed && l->context->certified)
         describe_certified(l, reason);
     else if (!l->failed)
@@ -683,16 +681,11 @@ static int receive_sealed(struct tls_link *l, const void *bytes, size_t n, struc
 /* What has come behind the handshake. OpenSSL has read whole records of it alone, and the rest is still in its BIO. */
 static int receive_behind_handshake(struct tls_link *l, struct buf *plain)
 {
-    const struct openssl *o = l->context->o;
-    size_t n = o->BIO_ctrl_pending(l->in);
     struct buf bytes = {0};
-    uint8_t *place = n > 0 ? buf_reserve(&bytes, n) : NULL;
+    int r = drain(l, l->in, &bytes);
 
-    if (n == 0)
-        return 0;
-    if (!place)
-        return -ENOMEM;
-    int r = o->BIO_read(l->in, place, (int)n) == (int)n ? receive_sealed(l, place, n, plain) : -EPROTO;
+    if (r == 0 && buf_size(&bytes) > 0)
+        r = receive_sealed(l, buf_bytes(&bytes), buf_size(&bytes), plain);
     buf_finish(&bytes);
     return r;
 }

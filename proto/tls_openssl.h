@@ -70,13 +70,10 @@ struct tls_context *tls_context_ref(struct tls_context *c);
 /* One owner less; the last one frees it. NULL is fine. */
 void tls_context_free(struct tls_context *c);
 
-/* 0 or -ENOMEM. */
-int tls_link_create(struct tls_link **ret, struct tls_context *c);
-
-/* The same for a client with certificates: the server's has to have this name or address, instead of the context's; NULL: the
- * context's. It lives until the link is established or has ended. -ENAMETOOLONG or -ENOMEM. Without certificates the key is what
- * is proved, and the name is not used. */
-int tls_link_create_to(struct tls_link **ret, struct tls_context *c, const char *host);
+/* host: the name or address that the server's certificate has to have, instead of the context's, for a client with certificates;
+ * NULL: the context's. The name lives until the link is established or has ended; without certificates it is not used. 0,
+ * -ENAMETOOLONG or -ENOMEM. */
+int tls_link_create(struct tls_link **ret, struct tls_context *c, const char *host);
 void tls_link_free(struct tls_link *l);
 
 /* Takes n bytes that arrived (0 begins a client's handshake), appends what the peer sent to plain and what is to be sent

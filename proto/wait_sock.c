@@ -25,8 +25,7 @@ int64_t sock_deadline_ns(int timeout_ms)
     return sock_now_ns() + (int64_t)timeout_ms * NS_PER_MS;
 }
 
-/* Rounded up, or the last millisecond would be spent spinning. */
-static int left_ms(int64_t deadline_ns)
+int sock_left_ms(int64_t deadline_ns)
 {
     int64_t left_ns = deadline_ns - sock_now_ns();
     int64_t ms = (left_ns + NS_PER_MS - 1) / NS_PER_MS;
@@ -58,7 +57,7 @@ int sock_wait(struct sock_interrupt *interrupt, int fd, short events, int64_t de
 {
     for (;;) {
         struct pollfd fds[] = {{.fd = fd, .events = events}, {.fd = interrupt->wake_fd, .events = POLLIN}};
-        int timeout_ms = left_ms(deadline_ns);
+        int timeout_ms = sock_left_ms(deadline_ns);
         int n;
 
         if (is_interrupted(interrupt))
@@ -70,7 +69,7 @@ int sock_wait(struct sock_interrupt *interrupt, int fd, short events, int64_t de
             return CLIENT_E_INTERRUPTED;
         if (n > 0 && fds[0].revents)
             return 0;
-        if (left_ms(deadline_ns) == 0)
+        if (sock_left_ms(deadline_ns) == 0)
             return is_interrupted(interrupt) ? CLIENT_E_INTERRUPTED : CLIENT_E_TIMEOUT;
     }
 }

@@ -22,6 +22,9 @@ int64_t sock_now_ns(void);
 /* timeout_ms from now; INT64_MAX is far enough for the largest int. */
 int64_t sock_deadline_ns(int timeout_ms);
 
+/* Rounded up, or the last millisecond would be spent spinning. */
+int sock_left_ms(int64_t deadline_ns);
+
 /*
  * Waits until one of the poll() events (or an error) is there on fd; fd -1: for the time alone.
  * 0, CLIENT_E_TIMEOUT, CLIENT_E_INTERRUPTED, -errno.

@@ -151,7 +151,7 @@ static int begin(struct query_client *c, struct tls_context *tls)
         r = frame_put_greeting(&out, NONCE);
     } else {
         c->reader.stage = FRAME_STAGE_OPENING;
-        r = tls_link_create_to(&c->tls, tls, c->host);
+        r = tls_link_create(&c->tls, tls, c->host);
         if (!r)
             r = tls_link_receive(c->tls, NULL, 0, &c->in, &c->wire);
         if (!r)

@@ -339,7 +339,7 @@ static void on_connect(uv_connect_t *request, int status)
         tune(l, fd);
     int r = uv_read_start((uv_stream_t *)&l->tcp, on_client_alloc, on_client_read);
     if (r == 0 && l->config.tls)
-        r = tls_link_create_to(&l->tls, l->config.tls, l->names[l->dialled - l->addresses.items]);
+        r = tls_link_create(&l->tls, l->config.tls, l->names[l->dialled - l->addresses.items]);
     if (r < 0) {
         report_lost(l, uv_strerror(r));
     } else if (l->tls) {

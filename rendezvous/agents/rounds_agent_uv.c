@@ -789,7 +789,7 @@ void agent_conn_adopt(void *shell, int fd, const struct conn_owner *owner, struc
     int error = a ? 0 : -ENOMEM;
 
     if (error == 0 && buf_size(said) > 0 && buf_bytes(said)[0] == TLS_FIRST_BYTE)
-        error = tls_link_create(&a->tls, s->tls);
+        error = tls_link_create(&a->tls, s->tls, NULL);
     if (error == 0)
         error = uv_poll_init(s->loop, &a->poll, fd);
     if (error < 0) {

@@ -190,7 +190,7 @@ static bool look_at(struct visitor *v)
     if (n <= 0)
         return false;
     if (first == TLS_FIRST_BYTE)
-        return tls_link_create(&v->tls, v->fence->server->tls) == 0;
+        return tls_link_create(&v->tls, v->fence->server->tls, NULL) == 0;
     if (is_allowed(v->fence, v->fd)) {
         visitor_become_client(v);
         return true;

@@ -142,7 +142,7 @@ static void dial(struct agent *a)
     frame_reader_init_agent(&a->reader, 4711);
     if (tls) {
         frame_reader_init_server(&a->reader); /* no echo comes before the opening */
-        require(tls_link_create(&a->tls, tls) == 0, "no memory");
+        require(tls_link_create(&a->tls, tls, NULL) == 0, "no memory");
     }
     if (connect(a->fd, (struct sockaddr *)&to, sizeof(to)) < 0 && errno != EINPROGRESS)
         die("connect");

@@ -66,7 +66,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 
     if (n < 2)
         return 0;
-    if (tls_link_create(&l, context_of(data[0] % 2, data[0] / 2 % 2)) < 0)
+    if (tls_link_create(&l, context_of(data[0] % 2, data[0] / 2 % 2), NULL) < 0)
         abort();
     r = tls_link_receive(l, NULL, 0, &plain, &out);
     for (size_t at = 2, slice = data[1] + 1u; at < n && r == 0; at += slice)

@@ -51,8 +51,8 @@ static void connect_as(struct fixture *f, enum key_purpose purpose, const char *
     *f = (struct fixture){0};
     assert_int_equal(tls_context_client(&f->client_context, purpose, job, key, why), 0);
     assert_int_equal(tls_context_server(&f->server_context, find_key, NULL, why), 0);
-    assert_int_equal(tls_link_create(&f->client, f->client_context), 0);
-    assert_int_equal(tls_link_create(&f->server, f->server_context), 0);
+    assert_int_equal(tls_link_create(&f->client, f->client_context, NULL), 0);
+    assert_int_equal(tls_link_create(&f->server, f->server_context, NULL), 0);
     assert_int_equal(tls_link_receive(f->client, NULL, 0, &f->at_client, &f->to_server), 0);
 }
 
@@ -228,7 +228,7 @@ static void replay_recorded(enum key_purpose purpose)
     assert_int_equal(tls_link_send(f.client, "hello", 5, &f.to_server), 0);
     assert_int_equal(buf_append(&recorded, buf_bytes(&f.to_server), buf_size(&f.to_server)), 0);
 
-    assert_int_equal(tls_link_create(&victim, f.server_context), 0);
+    assert_int_equal(tls_link_create(&victim, f.server_context, NULL), 0);
     assert_int_equal(tls_link_receive(victim, buf_bytes(&recorded), buf_size(&recorded), &plain, &out),
                      -EPROTO);
     assert_false(tls_link_is_established(victim));
