@@ -35,11 +35,6 @@ enum {
     TURNS_UNDER_WAY = 4,   /* of a gather: of ranks that send down the chain */
 };
 
-static int own_group_rank(const struct inter_host *s)
-{
-    return shm_name_of(s->shm, s->shm->rank);
-}
-
 static bool is_short(const struct inter_host *s, size_t n_bytes)
 {
     size_t capacity = exchange_capacity(&s->topology), each = SHORT_MAX / (size_t)s->topology.world_size;
@@ -177,10 +172,7 @@ static int reduce_in_place(const struct inter_host_reduction *r)
 /* The bytes of a rail that are in this piece. */
 static struct topology_slice reduction_range(const struct inter_host_reduction *r, size_t number, int rail)
 {
-    struct topology_slice slice = topology_slice(reduction_size(r), r->n_rails, rail);
-    size_t begin = min_size(slice.begin + number * r->share, slice.end);
-
-    return (struct topology_slice){begin, min_size(begin + r->share, slice.end)};
+    return inter_host_range(topology_slice(reduction_size(r), r->n_rails, rail), r->share, number);
 }
 
 /* Where a piece of a rail is in a rank's room: each rail has two places, used in turn. */
@@ -364,7 +356,7 @@ int inter_host_reduce(struct inter_host *s, void *data, size_t count, enum crw_d
     struct inter_host_reduction r = {
         .s = s,
         .in = data,
-        .out = own_group_rank(s) == root ? data : NULL,
+        .out = inter_host_own_rank(s) == root ? data : NULL,
         .count = count,
         .dtype = dtype,
         .op = op,
@@ -386,7 +378,7 @@ static size_t bytes_before_host(const struct topology *h, int host, size_t n_byt
 int inter_host_reduce_scatter(struct inter_host *s, const void *data, void *result, size_t count,
                               enum crw_dtype dtype, enum crw_op op)
 {
-    size_t n_bytes = count * reduce_element_size(dtype), rank = (size_t)own_group_rank(s);
+    size_t n_bytes = count * reduce_element_size(dtype), rank = (size_t)inter_host_own_rank(s);
     struct inter_host_reduction r = {
         .s = s,
         .in = data,
@@ -436,7 +428,7 @@ int inter_host_broadcast(struct inter_host *s, void *data, size_t n_bytes, int r
 
 static void copy_own(const struct inter_host *s, const uint8_t *data, size_t n_bytes, uint8_t *all)
 {
-    uint8_t *to = all + (size_t)own_group_rank(s) * n_bytes;
+    uint8_t *to = all + (size_t)inter_host_own_rank(s) * n_bytes;
 
     if (to != data)
         memcpy(to, data, n_bytes);
@@ -497,13 +489,13 @@ int inter_host_all_gather(struct inter_host *s, const void *data, size_t n_bytes
 int inter_host_gather(struct inter_host *s, const void *data, size_t n_bytes, void *all, int root)
 {
     return gather_any(s, call_signature(OP_GATHER, (unsigned)root, n_bytes), data, n_bytes,
-                      own_group_rank(s) == root ? all : NULL, root);
+                      inter_host_own_rank(s) == root ? all : NULL, root);
 }
 
 /* The exchange would carry as much from every rank as root has for all: it is never short. */
 int inter_host_scatter(struct inter_host *s, const void *all, size_t n_bytes, void *data, int root)
 {
-    int rank = own_group_rank(s);
+    int rank = inter_host_own_rank(s);
     int r =
         inter_host_agree(s, call_signature(OP_SCATTER, (unsigned)root, n_bytes), SHM_NOWHERE, NULL, 0, NULL);
 

@@ -251,12 +251,11 @@ static int message_result(struct inter_host *s, int r, int peer)
         return shm_fail_result(s->shm, s->shm->rank);
     case NET_E_LOST:
         return crw_fail(CRW_E_PEER, "rank %d left the group while rank %d still waits for it", peer,
-                        shm_name_of(s->shm, s->shm->rank));
+                        inter_host_own_rank(s));
     case -EBADMSG:
         return net_fail_changed(peer);
     case NET_E_TIMEOUT:
-        shm_fail(s->shm, (struct shm_failure){.kind = SHM_FAILURE_TIMEOUT,
-                                              .rank = shm_name_of(s->shm, s->shm->rank)});
+        shm_fail(s->shm, (struct shm_failure){.kind = SHM_FAILURE_TIMEOUT, .rank = inter_host_own_rank(s)});
         inter_host_interrupt(s);
         return inter_host_break(s, crw_fail(CRW_E_TIMEOUT,
                                             "rank %d did not come within %d ms, so this group is over", peer,
@@ -298,6 +297,6 @@ int inter_host_receive(struct inter_host *s, void *data, size_t n_bytes, int fro
     if (r == 0 && size != n_bytes)
         return crw_fail(CRW_E_ARGUMENT,
                         "rank %d sent %zu bytes where rank %d expected %zu; the message was dropped", from,
-                        (size_t)size, shm_name_of(s->shm, s->shm->rank), n_bytes);
+                        (size_t)size, inter_host_own_rank(s), n_bytes);
     return message_result(s, r, from);
 }

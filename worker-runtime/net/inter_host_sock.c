@@ -74,11 +74,6 @@ static int rank_behind(const struct inter_host *s, const struct net_link *link)
     return topology_rank(h, topology_ahead(h, h->host, link == s->after ? 1 : -1), h->local);
 }
 
-static int own_rank(const struct inter_host *s)
-{
-    return shm_name_of(s->shm, s->shm->rank);
-}
-
 static int fail_lost(struct inter_host *s, int rank)
 {
     const struct net_wait wait = {.interrupt_fd = s->interrupt_fd, .timeout_ms = REASON_MS};
@@ -101,14 +96,14 @@ int inter_host_fail(struct inter_host *s, int r, const struct net_link *link)
         shm_fail(s->shm, (struct shm_failure){.kind = SHM_FAILURE_LOST, .rank = rank_behind(s, link)});
         return inter_host_break(s, net_fail_changed(rank_behind(s, link)));
     case NET_E_TIMEOUT:
-        shm_fail(s->shm, (struct shm_failure){.kind = SHM_FAILURE_TIMEOUT, .rank = own_rank(s)});
+        shm_fail(s->shm, (struct shm_failure){.kind = SHM_FAILURE_TIMEOUT, .rank = inter_host_own_rank(s)});
         return inter_host_break(s,
                                 crw_fail(CRW_E_TIMEOUT,
                                          "ranks of other hosts did not come within %d ms, so this group is "
                                          "over",
                                          s->wait.timeout_ms));
     default:
-        shm_fail(s->shm, (struct shm_failure){.kind = SHM_FAILURE_LOST, .rank = own_rank(s)});
+        shm_fail(s->shm, (struct shm_failure){.kind = SHM_FAILURE_LOST, .rank = inter_host_own_rank(s)});
         return inter_host_break(
             s, crw_fail_errno(r, "cannot exchange data with ranks of other hosts, so this group is over"));
     }
@@ -239,7 +234,7 @@ static int fail_different_hosts(const struct inter_host *s, int host)
     return crw_fail(CRW_E_ARGUMENT,
                     "rank %d and rank %d called different collectives, or with different counts or "
                     "types: all ranks must make the same calls in the same order",
-                    own_rank(s), topology_rank(&s->topology, host, 0));
+                    inter_host_own_rank(s), topology_rank(&s->topology, host, 0));
 }
 
 static int agree_alone(struct inter_host *s, const struct inter_host_call *call, const uint8_t **ret_table)
@@ -282,7 +277,7 @@ int inter_host_agree_on(struct inter_host *s, struct inter_host_call *call, cons
     if (inter_host_is_alone(s))
         return agree_alone(s, call, ret_table);
     call->parity = shm_parity(s->shm);
-    if (call->n_bytes > 0 && (call->root < 0 || call->root == own_rank(s)))
+    if (call->n_bytes > 0 && (call->root < 0 || call->root == inter_host_own_rank(s)))
         memcpy(shm_bounce(s->shm, s->shm->rank, call->parity), call->data, call->n_bytes);
     r = inter_host_local_barrier(s, &slot);
     if (r != 0 && r != CRW_E_ARGUMENT)
@@ -378,13 +373,16 @@ static uint8_t *broadcast_room(const struct host_broadcast *p, int rail)
            (size_t)rail * p->share;
 }
 
-/* The bytes of a rail that are in this piece. */
+struct topology_slice inter_host_range(struct topology_slice slice, size_t share, size_t number)
+{
+    size_t begin = min_size(slice.begin + number * share, slice.end);
+
+    return (struct topology_slice){begin, min_size(begin + share, slice.end)};
+}
+
 static struct topology_slice broadcast_range(const struct host_broadcast *p, size_t number, int rail)
 {
-    struct topology_slice slice = topology_slice(p->n_bytes, p->n_rails, rail);
-    size_t begin = min_size(slice.begin + number * p->share, slice.end);
-
-    return (struct topology_slice){begin, min_size(begin + p->share, slice.end)};
+    return inter_host_range(topology_slice(p->n_bytes, p->n_rails, rail), p->share, number);
 }
 
 static void copy_broadcast_piece(const struct host_broadcast *p, size_t number)
@@ -449,7 +447,7 @@ int inter_host_chain_broadcast(struct inter_host *s, const void *from, void *to,
         .from = from,
         .to = to,
         .n_bytes = n_bytes,
-        .is_root = own_rank(s) == root,
+        .is_root = inter_host_own_rank(s) == root,
         .n_rails = topology_rails_for(h, n_bytes),
     };
     int r;

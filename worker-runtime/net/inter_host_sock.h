@@ -138,6 +138,9 @@ int short_reduce(struct inter_host *s, uint64_t signature, const struct inter_ho
 int inter_host_chain_broadcast(struct inter_host *s, const void *from, void *to, size_t n_bytes, int root,
                                int last);
 
+/* The bytes of a rail's slice that are in a piece; share: of a rail in every piece but the last. */
+struct topology_slice inter_host_range(struct topology_slice slice, size_t share, size_t number);
+
 /* This rank's room for pieces, INTER_HOST_STAGING bytes; those of the host are in its shared memory. */
 enum { INTER_HOST_STAGING = 1024 * 1024 };
 int inter_host_stage(struct inter_host *s);
@@ -148,6 +151,11 @@ uint8_t *inter_host_staging_of(const struct inter_host *s, int local);
 int inter_host_need_pairs(struct inter_host *s);
 /* Allocates the rail's ring. 0 or -ENOMEM. */
 int inter_host_need_ring(struct inter_host *s);
+
+static inline int inter_host_own_rank(const struct inter_host *s) /* in the group */
+{
+    return shm_name_of(s->shm, s->shm->rank);
+}
 
 static inline bool inter_host_is_alone(const struct inter_host *s) /* the only rank of its host */
 {

@@ -62,7 +62,7 @@ static bool is_proved(const struct net *n, const uint8_t hello[NET_HELLO_SIZE],
     uint8_t expected[NET_MAC];
 
     return net_prove(n, hello, answer, NET_ROLE_ACCEPTS, expected) &&
-           net_mac_equal(answer + NET_ANSWER_HEAD, expected);
+           net_bytes_equal(answer + NET_ANSWER_HEAD, expected, NET_MAC);
 }
 
 static int prove_to(const struct net *n, const struct net_wait *wait, const struct greeting *g, int fd)

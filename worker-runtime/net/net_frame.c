@@ -33,23 +33,13 @@ bool net_hello_decode(const uint8_t in[NET_HELLO_SIZE], uint32_t world_size, str
     return true;
 }
 
-static bool bytes_equal(const uint8_t *a, const uint8_t *b, int n)
+bool net_bytes_equal(const uint8_t *a, const uint8_t *b, int n)
 {
     unsigned different = 0;
 
     for (int i = 0; i < n; i++)
         different |= (unsigned)a[i] ^ b[i];
     return different == 0;
-}
-
-bool net_token_equal(const uint8_t a[NET_TOKEN_HALF], const uint8_t b[NET_TOKEN_HALF])
-{
-    return bytes_equal(a, b, NET_TOKEN_HALF);
-}
-
-bool net_mac_equal(const uint8_t a[NET_MAC], const uint8_t b[NET_MAC])
-{
-    return bytes_equal(a, b, NET_MAC);
 }
 
 void net_proved_encode(const uint8_t hello[NET_HELLO_SIZE], const uint8_t answer[NET_ANSWER_HEAD],
@@ -78,7 +68,7 @@ bool net_answer_decode(const uint8_t in[NET_TOKEN_HALF], const uint8_t token[NET
         uint8_t expected[NET_TOKEN_HALF];
 
         net_answer_encode(token, (enum net_answer)i, expected);
-        if (!net_token_equal(in, expected))
+        if (!net_bytes_equal(in, expected, NET_TOKEN_HALF))
             continue;
         *ret = (enum net_answer)i;
         known = true;

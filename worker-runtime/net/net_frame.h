@@ -118,8 +118,8 @@ void net_hello_encode(const struct net_hello *hello, uint8_t out[NET_HELLO_SIZE]
  * compare. */
 bool net_hello_decode(const uint8_t in[NET_HELLO_SIZE], uint32_t world_size, struct net_hello *ret);
 
-/* In a time that does not depend on where they differ. */
-bool net_token_equal(const uint8_t a[NET_TOKEN_HALF], const uint8_t b[NET_TOKEN_HALF]);
+/* Of tokens and proofs: in a time that does not depend on the place of a difference. */
+bool net_bytes_equal(const uint8_t *a, const uint8_t *b, int n);
 
 void net_answer_encode(const uint8_t token[NET_TOKEN], enum net_answer answer, uint8_t out[NET_TOKEN_HALF]);
 /* False: not from a rank of this job. */
@@ -129,9 +129,6 @@ bool net_answer_decode(const uint8_t in[NET_TOKEN_HALF], const uint8_t token[NET
 /* The bytes that a proof is the HMAC of, from the bytes of the hello and of the answer's head. */
 void net_proved_encode(const uint8_t hello[NET_HELLO_SIZE], const uint8_t answer[NET_ANSWER_HEAD],
                        enum net_role role, uint8_t out[NET_PROVED_SIZE]);
-
-/* In a time that does not depend on where they differ. */
-bool net_mac_equal(const uint8_t a[NET_MAC], const uint8_t b[NET_MAC]);
 
 void net_record_encode(const struct net_record *record, uint8_t out[NET_RECORD_SIZE]);
 bool net_record_decode(const uint8_t in[NET_RECORD_SIZE], uint32_t world_size, struct net_record *ret);

@@ -103,31 +103,6 @@ ssize_t net_link_send_parts(struct net_link *l, const struct iovec *parts, int n
     return l->sealing ? send_sealed(l, parts, n_parts) : net_send_message(l->fd, &message);
 }
 
-int net_link_send_all(const struct net_wait *wait, struct net_link *l, const void *data, size_t n_bytes)
-{
-    struct pollfd polled = {.fd = l->fd, .events = POLLOUT};
-
-    for (size_t done = 0; done < n_bytes;) {
-        ssize_t n = net_link_send(l, (const uint8_t *)data + done, n_bytes - done);
-        int r;
-
-        if (n < 0)
-            return net_result(n);
-        done += (size_t)n;
-        r = n == 0 ? net_poll(wait, &polled, 1) : 0;
-        if (r)
-            return r;
-    }
-    return 0;
-}
-
-int net_send_all(const struct net_wait *wait, int fd, const void *data, size_t n_bytes)
-{
-    struct net_link clear = {.fd = fd};
-
-    return net_link_send_all(wait, &clear, data, n_bytes);
-}
-
 /* ---- receiving ---- */
 
 /* What is there, without the socket; an error that comes behind data is for the next call. */
@@ -168,4 +143,41 @@ bool net_link_holds(const struct net_link *l)
 ssize_t net_link_receive(struct net_link *l, void *data, size_t n_bytes)
 {
     return l->sealing ? receive_sealed(l, data, n_bytes) : net_receive(l->fd, data, n_bytes);
+}
+
+/* ---- all of it ---- */
+
+static int move_all(const struct net_wait *wait, struct net_link *l, uint8_t *data, size_t n_bytes,
+                    bool sends)
+{
+    struct pollfd polled = {.fd = l->fd, .events = sends ? POLLOUT : POLLIN};
+
+    for (size_t done = 0; done < n_bytes;) {
+        size_t left = n_bytes - done;
+        ssize_t n = sends ? net_link_send(l, data + done, left) : net_link_receive(l, data + done, left);
+        int r;
+
+        if (n < 0)
+            return net_result(n);
+        done += (size_t)n;
+        r = n == 0 ? net_poll(wait, &polled, 1) : 0;
+        if (r)
+            return r;
+    }
+    return 0;
+}
+
+int net_link_send_all(const struct net_wait *wait, struct net_link *l, const void *data, size_t n_bytes)
+{
+    return move_all(wait, l, (void *)(uintptr_t)data, n_bytes, true); /* only read */
+}
+
+int net_send_all(const struct net_wait *wait, int fd, const void *data, size_t n_bytes)
+{
+    return net_link_send_all(wait, &(struct net_link){.fd = fd}, data, n_bytes);
+}
+
+int net_receive_all(const struct net_wait *wait, int fd, void *data, size_t n_bytes)
+{
+    return move_all(wait, &(struct net_link){.fd = fd}, data, n_bytes, false);
 }

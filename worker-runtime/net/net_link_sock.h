@@ -48,3 +48,4 @@ bool net_link_holds(const struct net_link *l);
 int net_link_send_all(const struct net_wait *wait, struct net_link *l, const void *data, size_t n_bytes);
 /* The same in the clear on a socket that is no link yet. */
 int net_send_all(const struct net_wait *wait, int fd, const void *data, size_t n_bytes);
+int net_receive_all(const struct net_wait *wait, int fd, void *data, size_t n_bytes);

@@ -63,7 +63,7 @@ static bool has_left_group(const struct net *n, const struct net_hello *hello)
 
 static bool is_for_us(const struct net *n, const struct net_hello *hello)
 {
-    return hello->to == (uint32_t)n->rank && net_token_equal(hello->token, n->token) &&
+    return hello->to == (uint32_t)n->rank && net_bytes_equal(hello->token, n->token, NET_TOKEN_HALF) &&
            hello->keyed == n->key->is_set && hello->generation == n->key->generation;
 }
 
@@ -134,7 +134,8 @@ static void take_step(struct net *n, struct net_pending *p)
     bool is_useful, is_last = p->answered || !n->key->is_set;
 
     pthread_mutex_lock(&n->lock);
-    is_useful = p->answered ? net_mac_equal(p->bytes + NET_HELLO_SIZE, p->expected) : answer_hello(n, p);
+    is_useful =
+        p->answered ? net_bytes_equal(p->bytes + NET_HELLO_SIZE, p->expected, NET_MAC) : answer_hello(n, p);
     if (is_useful && is_last)
         is_useful = keep_pending(n, p);
     pthread_cond_broadcast(&n->changed);

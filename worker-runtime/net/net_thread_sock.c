@@ -42,13 +42,6 @@ static bool grow_polled(struct net *n)
     return true;
 }
 
-static int time_left_ms(int64_t deadline_ns)
-{
-    int64_t left_ns = deadline_ns - sock_now_ns();
-
-    return left_ns > 0 ? (int)(left_ns / 1000000) + 1 : 0;
-}
-
 static void add_poll(struct net *n, struct poll_turn *t, int fd)
 {
     n->polled[t->n++] = (struct pollfd){.fd = fd, .events = POLLIN};
@@ -56,7 +49,7 @@ static void add_poll(struct net *n, struct poll_turn *t, int fd)
 
 static void wake_at(struct poll_turn *t, int64_t deadline_ns)
 {
-    int left_ms = time_left_ms(deadline_ns);
+    int left_ms = sock_left_ms(deadline_ns);
 
     if (t->timeout_ms < 0 || left_ms < t->timeout_ms)
         t->timeout_ms = left_ms;
@@ -140,7 +133,7 @@ static bool inbox_link_holds(struct net *n, const struct net_conn *c)
 static void handle_pending(struct net *n, const struct pollfd *fds)
 {
     for (int i = 0; i < n->n_pending; i++)
-        if (fds[i].fd >= 0 && (fds[i].revents || time_left_ms(net_pending_deadline_ns(&n->pending[i])) == 0))
+        if (fds[i].fd >= 0 && (fds[i].revents || sock_left_ms(net_pending_deadline_ns(&n->pending[i])) == 0))
             net_read_pending(n, &n->pending[i]);
 }
 

@@ -197,24 +197,6 @@ int net_poll(const struct net_wait *wait, struct pollfd *fds, int n_fds)
     return all[0].revents ? NET_E_INTERRUPTED : 0;
 }
 
-int net_receive_all(const struct net_wait *wait, int fd, void *data, size_t n_bytes)
-{
-    struct pollfd polled = {.fd = fd, .events = POLLIN};
-
-    for (size_t done = 0; done < n_bytes;) {
-        ssize_t n = net_receive(fd, (uint8_t *)data + done, n_bytes - done);
-        int r;
-
-        if (n < 0)
-            return net_result(n);
-        done += (size_t)n;
-        r = n == 0 ? net_poll(wait, &polled, 1) : 0;
-        if (r)
-            return r;
-    }
-    return 0;
-}
-
 bool net_is_unreachable(ssize_t negative_errno)
 {
     int error = (int)-negative_errno;

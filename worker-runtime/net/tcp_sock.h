@@ -67,8 +67,5 @@ enum { NET_POLL_MAX = 128 };
 /* Until one of fds (events 0: not looked at; NET_POLL_MAX at most) is ready. NULL is no list. Results as above. */
 int net_poll(const struct net_wait *wait, struct pollfd *fds, int n_fds);
 
-/* All of it, waiting as it takes. */
-int net_receive_all(const struct net_wait *wait, int fd, void *data, size_t n_bytes);
-
 /* What an errno of a socket means: a result of this file. */
 int net_result(ssize_t negative_errno);
