@@ -28,9 +28,9 @@ enum { N_SAMPLES = 300, N_TIMED = 20, ODD_WIDTH = 513 };
 /* What rounding the operands costs at most, and the sum: as in the tests of the kernels. */
 static const struct {
     const char *name;
-    enum cuda_precision precision;
+    enum crw_products precision;
     double error_max;
-} precisions[] = {{"tf32", CUDA_TF32, 1e-3}, {"bf16", CUDA_BF16, 8e-3}};
+} precisions[] = {{"tf32", CRW_PRODUCTS_TF32, 1e-3}, {"bf16", CRW_PRODUCTS_BF16, 8e-3}};
 
 static void must(cudaError_t r, const char *what)
 {

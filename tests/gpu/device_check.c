@@ -75,7 +75,7 @@ static void train(const struct backend *b, bool take, bool *ret_same, bool *ret_
     struct backend_trainer *trainer;
     const struct backend_reducer reducer = {
         .enter = enter_planting, .sum = plant, .leave = leave_planting, .n_ranks = 1};
-    struct backend_progress progress;
+    struct crw_trained progress;
 
     if (crw_model_create(layers, ARRAY_SIZE(layers), (struct crw_shape){N_INPUTS, 1, 1}, BATCH, NULL,
                          &model) != 0)
@@ -87,7 +87,7 @@ static void train(const struct backend *b, bool take, bool *ret_same, bool *ret_
     const uint32_t before = crw_model_crc32c(model);
     const struct backend_trainer_options options = {
         .model = model, .ignore_index = CRW_IGNORE_INDEX, .optimizer = sgd, .reducer = &reducer};
-    const struct backend_samples samples = {.inputs = inputs, .targets = classes, .n = N_ITEMS};
+    const struct crw_samples samples = {.inputs = inputs, .targets = classes, .n = N_ITEMS};
     must_backend(b->trainer_create(&options, &trainer), b);
     must_backend(b->trainer_set_data(trainer, BACKEND_TRAIN, &samples), b);
     must_backend(b->trainer_start(trainer, list, N_ITEMS, 0), b);
@@ -224,9 +224,8 @@ static double time_optimizer(struct arena *a, const struct cuda_optimizer_option
     for (int i = -2; i < N_TIMED; i++) {
         if (i == 0)
             must(cudaEventRecord(a->begin, a->q.stream), "cannot record");
-        must(cuda_optimizer_step(&a->q, (enum cuda_optimizer_kind)options->kind, a->commit, n_parameters,
-                                 a->p, a->g, n_states > 0 ? a->states[0] : NULL,
-                                 n_states > 1 ? a->states[1] : NULL),
+        must(cuda_optimizer_step(&a->q, options->of.kind, a->commit, n_parameters, a->p, a->g,
+                                 n_states > 0 ? a->states[0] : NULL, n_states > 1 ? a->states[1] : NULL),
              "cannot step");
     }
     return bandwidth(a, (double)n_arrays * N_TIMED * (double)(n_parameters * sizeof(float)));
@@ -239,10 +238,10 @@ static int check_memory(void)
         struct cuda_optimizer_options options;
         int n_states, n_arrays;
     } cases[] = {
-        {"sgd", {.kind = CUDA_SGD, .lr = 0.01}, 0, 3},
-        {"sgd_momentum", {.kind = CUDA_SGD, .lr = 0.01, .momentum = 0.9}, 1, 5},
-        {"adamw", {.kind = CUDA_ADAMW, .lr = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8}, 2, 7},
-        {"adadelta", {.kind = CUDA_ADADELTA, .lr = 0.01, .rho = 0.9, .eps = 1e-6}, 2, 7},
+        {"sgd", {{.kind = CRW_SGD, .lr = 0.01}}, 0, 3},
+        {"sgd_momentum", {{.kind = CRW_SGD, .lr = 0.01, .momentum = 0.9}}, 1, 5},
+        {"adamw", {{.kind = CRW_ADAMW, .lr = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8}}, 2, 7},
+        {"adadelta", {{.kind = CRW_ADADELTA, .lr = 0.01, .rho = 0.9, .eps = 1e-6}}, 2, 7},
     };
     struct arena a;
     make_arena(&a);

@@ -71,9 +71,10 @@ static const struct crw_optimizer_options adadelta = {
 /* distance_max: of the loss curves, some 20 times what 30 steps of the whole network have on the emulated device. */
 static const struct {
     const char *name;
-    enum backend_precision precision;
+    enum crw_products precision;
     double distance_max;
-} precisions[] = {{"exact", BACKEND_EXACT, 1e-3}, {"tf32", BACKEND_TF32, 5e-3}, {"bf16", BACKEND_BF16, 2e-2}};
+} precisions[] = {
+    {"exact", CRW_PRODUCTS_F32, 1e-3}, {"tf32", CRW_PRODUCTS_TF32, 5e-3}, {"bf16", CRW_PRODUCTS_BF16, 2e-2}};
 
 static uint8_t items[BATCH_MAX * STEPS_OF_EPOCH * N_PIXELS_MAX];
 static int64_t labels[BATCH_MAX * STEPS_OF_EPOCH];
@@ -110,7 +111,7 @@ static void fill(void)
         table[i] = ((float)i / 255 - 0.1307f) / 0.3081f;
 }
 
-static void make(struct side *s, const struct backend *b, enum backend_precision precision)
+static void make(struct side *s, const struct backend *b, enum crw_products precision)
 {
     *s = (struct side){0};
     must(crw_model_create(net.layers, net.n_layers, net.input, (int)net.batch, NULL, &s->model), NULL);
@@ -121,8 +122,7 @@ static void make(struct side *s, const struct backend *b, enum backend_precision
     for (size_t i = 0; i < 2; i++)
         options.states[i] = crw_optimizer_state(s->optimizer, i, NULL);
     must(b->trainer_create(&options, &s->trainer), b);
-    const struct backend_samples samples = {
-        .inputs = items, .table = table, .targets = labels, .n = net.n_items};
+    const struct crw_samples samples = {.inputs = items, .table = table, .targets = labels, .n = net.n_items};
     must(b->trainer_set_data(s->trainer, BACKEND_TRAIN, &samples), b);
     must(b->trainer_start(s->trainer, list, net.n_items, 0), b);
 }
@@ -137,7 +137,7 @@ static void destroy(struct side *s, const struct backend *b)
 /* As train takes its steps: each is waited for before it is taken. */
 static double device_steps(struct side *s, const struct backend *b, int n)
 {
-    struct backend_progress progress = {0};
+    struct crw_trained progress = {0};
     for (int i = 0; i < n; i++) {
         if (s->steps % STEPS_OF_EPOCH == 0)
             must(b->trainer_start(s->trainer, list, net.n_items, 0), b);
@@ -170,14 +170,14 @@ static double cpu_step(struct side *s, int number)
 static void cpu_curve(const struct backend *b, int n_steps, double *losses)
 {
     struct side cpu;
-    make(&cpu, b, BACKEND_EXACT);
+    make(&cpu, b, CRW_PRODUCTS_F32);
     for (int i = 0; i < n_steps; i++)
         losses[i] = cpu_step(&cpu, i);
     destroy(&cpu, b);
 }
 
 /* The largest distance of the loss curves; NaN if there is one in them. */
-static double curve_distance(const struct backend *b, enum backend_precision precision, int n_steps,
+static double curve_distance(const struct backend *b, enum crw_products precision, int n_steps,
                              const double *losses)
 {
     struct side device;
@@ -212,7 +212,7 @@ static void copy_state(struct side *to, const struct side *from)
 }
 
 /* Ten steps, saved, ten more; and the same ten again from what was saved. */
-static bool resumes(const struct backend *b, enum backend_precision precision)
+static bool resumes(const struct backend *b, enum crw_products precision)
 {
     struct side first, second;
     make(&first, b, precision);
@@ -254,7 +254,7 @@ static int check(const struct backend *b, int n_steps)
 }
 
 /* Microseconds of a step. */
-static double time_steps(const struct backend *b, enum backend_precision precision, int n_steps)
+static double time_steps(const struct backend *b, enum crw_products precision, int n_steps)
 {
     struct timespec begin, end;
     struct side s;

@@ -12,6 +12,7 @@
  */
 
 #include "worker-runtime/crw.h"
+#include "worker-runtime/crw_trainer.h"
 
 #define BACKEND_ABI 9u
 
@@ -20,23 +21,7 @@
 
 /* ---- training ---- */
 
-/* Matrix products: exact fp32, or on tensor cores with fp32 sums. */
-enum backend_precision { BACKEND_EXACT, BACKEND_TF32, BACKEND_BF16, BACKEND_PRECISION_COUNT };
-
 enum backend_data { BACKEND_TRAIN, BACKEND_EVALUATE, BACKEND_DATA_COUNT };
-
-/* Functions of crw.h: crw_model_nll_loss() (the chain ends in log_softmax), crw_model_cross_entropy_loss(),
- * crw_model_mse_loss(). */
-enum backend_loss { BACKEND_NLL, BACKEND_CROSS_ENTROPY, BACKEND_MSE, BACKEND_LOSS_COUNT };
-
-/* A data set: inputs in PyTorch's order, as floats, or as bytes for which `table` has the 256
- * values. Targets: a class each (int64_t), for BACKEND_MSE as many floats as the chain has outputs. */
-struct backend_samples {
-    const void *inputs;
-    const float *table; /* NULL: inputs are floats */
-    const void *targets;
-    uint32_t n;
-};
 
 /*
  * Sums gradients over ranks. Between enter and leave, and only there, the trainer captures and launches work that
@@ -57,12 +42,12 @@ struct backend_trainer_options {
     /* A chain with at least one layer that learns, whose output is a vector; its parameters, buffers and
      * batch size. It outlives the trainer; its memory is the host's copy of the state. */
     const struct crw_model *model;
-    enum backend_loss loss;
+    enum crw_loss loss;
     int64_t ignore_index; /* samples with this target count neither in the loss nor in the gradient */
     struct crw_optimizer_options optimizer;
     float *states[2]; /* the host's copy of the optimizer's; NULL where it has none */
     int device;
-    enum backend_precision precision;
+    enum crw_products precision;
     bool skip_not_finite; /* gradients with NaN or infinity stop the step instead of spreading */
     double clip_norm;     /* 0: none. Implies skip_not_finite */
     bool accumulates;     /* steps may be of several batches; costs an arena */
@@ -98,15 +83,6 @@ struct backend_comm_options {
 
 struct backend_comm;
 
-/* ---- what the device did ---- */
-
-struct backend_progress {
-    bool finite; /* the loss is, and the step's gradients are, where they were checked */
-    double loss; /* mean of the step's batches, or of what was evaluated */
-    double norm; /* of the step's mean gradient, before clipping, where it was checked */
-    uint64_t n_samples, n_correct;
-};
-
 struct backend {
     uint32_t abi; /* BACKEND_ABI, first in every version */
     const char *name;
@@ -124,7 +100,7 @@ struct backend {
 
     /* Copies a data set to the device for good. */
     int (*trainer_set_data)(struct backend_trainer *t, enum backend_data which,
-                            const struct backend_samples *samples);
+                            const struct crw_samples *samples);
     /* The numbers of this rank's samples in the order of their use, and how many have been used. */
     int (*trainer_start)(struct backend_trainer *t, const uint32_t *list, size_t count, uint64_t cursor);
 
@@ -145,7 +121,7 @@ struct backend {
      * be queued behind it at once. Else the step is dropped, and the next one begins with the same samples.
      */
     int (*trainer_step)(struct backend_trainer *t, int n, bool last);
-    int (*trainer_wait)(struct backend_trainer *t, int timeout_ms, struct backend_progress *ret);
+    int (*trainer_wait)(struct backend_trainer *t, int timeout_ms, struct crw_trained *ret);
     int (*trainer_end_step)(struct backend_trainer *t, bool take);
 
     /*
@@ -165,7 +141,7 @@ struct backend {
 
     /* Samples [first, first + count) of the evaluation set, with the running statistics. */
     int (*trainer_evaluate)(struct backend_trainer *t, uint32_t first, uint32_t count, int timeout_ms,
-                            struct backend_progress *ret);
+                            struct crw_trained *ret);
 
     /*
      * Collective over all ranks of the name. Then a thread watches for errors, and for failed_fd: on either

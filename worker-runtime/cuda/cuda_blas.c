@@ -178,7 +178,7 @@ struct lt_descriptors {
 static bool is_for_blas(const struct cuda_blas *b, const struct cuda_queue *q, int m, int n, int k,
                         const float *bias)
 {
-    return b && (uintptr_t)bias % LT_BIAS_ALIGNMENT == 0 && q->precision != CUDA_EXACT &&
+    return b && (uintptr_t)bias % LT_BIAS_ALIGNMENT == 0 && q->precision != CRW_PRODUCTS_F32 &&
            m >= CUDA_BLAS_EDGE_MIN && n >= CUDA_BLAS_EDGE_MIN && k >= CUDA_BLAS_EDGE_MIN &&
            (int64_t)m * n * k >= CUDA_BLAS_MIN;
 }
@@ -189,7 +189,8 @@ static int describe_operation(const struct cuda_blas *b, const struct cuda_queue
     const int32_t turn_a = p->a.transposed, turn_b = p->b.transposed;
     const int32_t with_bias = p->relu ? LT_EPILOGUE_RELU_BIAS : LT_EPILOGUE_BIAS;
     const int32_t epilogue = p->bias ? with_bias : LT_EPILOGUE_NONE;
-    int r = b->new_operation(ret, q->precision == CUDA_BF16 ? LT_COMPUTE_BF16 : LT_COMPUTE_TF32, LT_F32);
+    int r =
+        b->new_operation(ret, q->precision == CRW_PRODUCTS_BF16 ? LT_COMPUTE_BF16 : LT_COMPUTE_TF32, LT_F32);
     r = r ? r : b->set_operation(*ret, LT_TRANSPOSE_A, &turn_a, sizeof(turn_a));
     r = r ? r : b->set_operation(*ret, LT_TRANSPOSE_B, &turn_b, sizeof(turn_b));
     r = r ? r : b->set_operation(*ret, LT_EPILOGUE, &epilogue, sizeof(epilogue));

@@ -206,7 +206,7 @@ static cudaError_t take_batch(struct backend_trainer *t, const struct cuda_data 
 {
     const struct activation *a = &t->model->x_shape;
     const int n_features = a->channels * pixels(a);
-    const bool labels = data->bytes && t->options.loss != BACKEND_MSE; /* taken with the pixels */
+    const bool labels = data->bytes && t->options.loss != CRW_MSE; /* taken with the pixels */
     float *to = t->raw ? t->raw : t->x;
     cudaError_t r =
         data->bytes
@@ -223,7 +223,7 @@ static cudaError_t take_batch(struct backend_trainer *t, const struct cuda_data 
 /* Number of layers with a pass of their own: all, except a log_softmax before its loss (a joint pass). */
 static size_t n_passed(const struct backend_trainer *t)
 {
-    return t->model->n_steps - (t->options.loss == BACKEND_NLL);
+    return t->model->n_steps - (t->options.loss == CRW_NLL);
 }
 
 /* Layer i is linear and layer i + 1 a relu: both layers share a pass in each direction. */
@@ -258,7 +258,7 @@ static cudaError_t loss(struct backend_trainer *t, int n, bool training, bool ad
 {
     const struct cuda_layer *last = &t->layers[n_passed(t) - 1];
     const int n_outputs = last->plan->out.channels;
-    const bool classes = t->options.loss != BACKEND_MSE;
+    const bool classes = t->options.loss != CRW_MSE;
     float *dy = training ? last->dy : NULL;
     if (classes)
         return cuda_nll_tally(&t->q, n, n_outputs, last->y, t->targets, t->losses, t->correct, dy, add,
@@ -472,8 +472,8 @@ static cudaError_t queue_commit(struct backend_trainer *t)
                               &t->progress->tally, t->n_losses_of_sample, reducer ? reducer->n_ranks : 1,
                               t->options.accumulates ? NULL : &tracks, t->commit);
     if (r == cudaSuccess)
-        r = cuda_optimizer_step(&t->q, t->optimizer, t->commit, t->n_floats, t->parameters, t->sums,
-                                t->states[0], t->states[1]);
+        r = cuda_optimizer_step(&t->q, t->options.optimizer.kind, t->commit, t->n_floats, t->parameters,
+                                t->sums, t->states[0], t->states[1]);
     if (r == cudaSuccess)
         r = commit_statistics(t, next);
     return r;

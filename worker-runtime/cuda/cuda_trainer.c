@@ -327,38 +327,11 @@ static void make_control(struct maker *m)
     make_event(m, &t->evaluated);
 }
 
-static struct cuda_optimizer_options device_options(const struct crw_optimizer_options *o,
-                                                    enum cuda_optimizer_kind kind, double clip_norm)
-{
-    return (struct cuda_optimizer_options){
-        .kind = kind,
-        .lr = o->lr,
-        .weight_decay = o->weight_decay,
-        .momentum = o->momentum,
-        .dampening = o->dampening,
-        .nesterov = o->nesterov,
-        .beta1 = o->beta1,
-        .beta2 = o->beta2,
-        .rho = o->rho,
-        .eps = o->eps,
-        .clip_norm = clip_norm,
-    };
-}
-
-static const struct {
-    bool known;
-    enum cuda_optimizer_kind kind;
-} optimizers[CRW_OPTIMIZER_KIND_COUNT] = {
-    [CRW_SGD] = {true, CUDA_SGD}, [CRW_ADAMW] = {true, CUDA_ADAMW}, [CRW_ADADELTA] = {true, CUDA_ADADELTA}};
-
 static cudaError_t make_trainer_memory(struct backend_trainer *t)
 {
-    static const enum cuda_precision precisions[BACKEND_PRECISION_COUNT] = {
-        [BACKEND_EXACT] = CUDA_EXACT, [BACKEND_TF32] = CUDA_TF32, [BACKEND_BF16] = CUDA_BF16};
     struct maker m = {.t = t, .error = cudaSetDevice(t->options.device)};
 
-    t->optimizer = optimizers[t->options.optimizer.kind].kind;
-    t->q.precision = t->side.precision = precisions[t->options.precision];
+    t->q.precision = t->side.precision = t->options.precision;
     make_control(&m);
     make_state(&m);
     make_input(&m);
@@ -373,7 +346,8 @@ static cudaError_t make_trainer_memory(struct backend_trainer *t)
     for (size_t i = 0; i < t->model->n_steps; i++)
         make_layer(&m, i);
     make_buckets(&m);
-    *t->host_options = device_options(&t->options.optimizer, t->optimizer, t->options.clip_norm);
+    *t->host_options =
+        (struct cuda_optimizer_options){.of = t->options.optimizer, .clip_norm = t->options.clip_norm};
     return m.error;
 }
 
@@ -387,7 +361,7 @@ static int check_model_and_loss(const struct backend_trainer_options *o)
     if (!last->in.flat || !last->out.flat)
         return crw_fail(CRW_E_ARGUMENT,
                         "a network to be trained on a device ends in a vector; flatten the image first");
-    if ((o->loss == BACKEND_NLL) != (last->kind == STEP_LOG_SOFTMAX))
+    if ((o->loss == CRW_NLL) != (last->kind == STEP_LOG_SOFTMAX))
         return crw_fail(CRW_E_ARGUMENT,
                         "on a device the network ends in log_softmax for the negative log-likelihood, "
                         "and in nothing of that kind for other losses");
@@ -396,7 +370,7 @@ static int check_model_and_loss(const struct backend_trainer_options *o)
 
 static int check_optimizer(enum crw_optimizer_kind kind)
 {
-    if ((unsigned)kind < CRW_OPTIMIZER_KIND_COUNT && optimizers[kind].known)
+    if (kind == CRW_SGD || kind == CRW_ADAMW || kind == CRW_ADADELTA)
         return 0;
     return crw_fail(CRW_E_ARGUMENT, "the device has no optimizer of kind %d; train on the CPU", (int)kind);
 }
@@ -414,7 +388,7 @@ static bool has_large_products(const struct crw_model *model)
 /* Loading cuBLASLt takes longer than a small training. The handle belongs to the device current at its creation. */
 static int open_blas(struct backend_trainer *t)
 {
-    if (t->options.precision == BACKEND_EXACT || !has_large_products(t->model))
+    if (t->options.precision == CRW_PRODUCTS_F32 || !has_large_products(t->model))
         return 0;
     cudaError_t r = cudaSetDevice(t->options.device);
     return r == cudaSuccess ? cuda_blas_open(t->options.blas_library, &t->blas)
@@ -423,9 +397,9 @@ static int open_blas(struct backend_trainer *t)
 
 static void describe_products(struct backend_trainer *t)
 {
-    const char *why = t->options.precision == BACKEND_EXACT ? "fp32 is computed by no other library"
-                      : !has_large_products(t->model)       ? "no linear layer is large enough for cuBLASLt"
-                                                            : "no cuBLASLt can be loaded";
+    const char *why = t->options.precision == CRW_PRODUCTS_F32 ? "fp32 is computed by no other library"
+                      : !has_large_products(t->model) ? "no linear layer is large enough for cuBLASLt"
+                                                      : "no cuBLASLt can be loaded";
     if (t->blas)
         (void)snprintf(t->products, sizeof(t->products),
                        "matrix products by %s for large linear layers, else by libcrw",
@@ -453,8 +427,8 @@ int cuda_trainer_create(const struct backend_trainer_options *options, struct ba
     t->options = *options;
     t->checked = options->skip_not_finite || options->clip_norm > 0;
     const int n_outputs = t->model->steps[t->model->n_steps - 1].out.channels;
-    t->n_losses_of_sample = options->loss == BACKEND_MSE ? n_outputs : 1;
-    t->target_bytes = options->loss == BACKEND_MSE ? (size_t)n_outputs * sizeof(float) : sizeof(int32_t);
+    t->n_losses_of_sample = options->loss == CRW_MSE ? n_outputs : 1;
+    t->target_bytes = options->loss == CRW_MSE ? (size_t)n_outputs * sizeof(float) : sizeof(int32_t);
     r = open_blas(t);
     if (r) {
         free(t);
@@ -577,8 +551,7 @@ static int copy_numbers(struct backend_trainer *t, struct cuda_data *data)
 }
 
 /* The targets as the device reads them, malloc'ed: a class, or -1 where the sample does not count. */
-static int narrow_classes(const struct backend_trainer *t, const struct backend_samples *samples,
-                          int32_t **ret)
+static int narrow_classes(const struct backend_trainer *t, const struct crw_samples *samples, int32_t **ret)
 {
     const int n_classes = t->model->steps[t->model->n_steps - 1].out.channels;
     const int64_t *from = samples->targets;
@@ -598,7 +571,7 @@ static int narrow_classes(const struct backend_trainer *t, const struct backend_
     return 0;
 }
 
-static int copy_data(struct backend_trainer *t, struct cuda_data *data, const struct backend_samples *samples,
+static int copy_data(struct backend_trainer *t, struct cuda_data *data, const struct crw_samples *samples,
                      const void *targets)
 {
     const struct activation *a = &t->model->x_shape;
@@ -623,7 +596,7 @@ static int copy_data(struct backend_trainer *t, struct cuda_data *data, const st
 }
 
 int cuda_trainer_set_data(struct backend_trainer *t, enum backend_data which,
-                          const struct backend_samples *samples)
+                          const struct crw_samples *samples)
 {
     struct cuda_data *data = &t->data[which];
     int32_t *classes = NULL;
@@ -631,7 +604,7 @@ int cuda_trainer_set_data(struct backend_trainer *t, enum backend_data which,
     if (samples->n == 0 || data->inputs)
         return crw_fail(CRW_E_ARGUMENT, "a trainer takes each data set once, and none that is empty");
     int r = check_not_reducing(t, "a data set cannot be copied");
-    if (r == 0 && t->options.loss != BACKEND_MSE)
+    if (r == 0 && t->options.loss != CRW_MSE)
         r = narrow_classes(t, samples, &classes);
     if (r == 0)
         r = copy_data(t, data, samples, classes ? (const void *)classes : samples->targets);
@@ -701,7 +674,7 @@ int cuda_trainer_set_lr(struct backend_trainer *t, double lr)
     int checked = check_not_reducing(t, "the learning rate cannot change");
     if (checked)
         return checked;
-    t->host_options->lr = lr;
+    t->host_options->of.lr = lr;
     cudaError_t r = copy_to_device(t, t->device_options, t->host_options, sizeof(*t->host_options));
     return r == cudaSuccess ? 0 : cuda_fail(r, "cannot change the learning rate on the device");
 }
@@ -754,13 +727,13 @@ int cuda_trainer_step(struct backend_trainer *t, int n, bool last)
 }
 
 static void report_tally(const struct backend_trainer *t, const struct cuda_tally *tally,
-                         struct backend_progress *ret)
+                         struct crw_trained *ret)
 {
     ret->n_samples = tally->n_losses / (uint64_t)t->n_losses_of_sample;
     ret->n_correct = tally->n_correct;
 }
 
-int cuda_trainer_wait(struct backend_trainer *t, int timeout_ms, struct backend_progress *ret)
+int cuda_trainer_wait(struct backend_trainer *t, int timeout_ms, struct crw_trained *ret)
 {
     if (t->phase == CUDA_IDLE)
         return crw_fail(CRW_E_ARGUMENT, "there is no complete step to wait for");
@@ -771,8 +744,7 @@ int cuda_trainer_wait(struct backend_trainer *t, int timeout_ms, struct backend_
     const struct cuda_gradient_check *check = &t->progress->check;
     const int n_ranks = t->options.reducer ? t->options.reducer->n_ranks : 1;
     const double loss = tally->n_batches ? tally->mean_sum / (double)tally->n_batches : 0;
-    *ret =
-        (struct backend_progress){.finite = !t->checked || (check->finite && isfinite(loss)), .loss = loss};
+    *ret = (struct crw_trained){.finite = !t->checked || (check->finite && isfinite(loss)), .loss = loss};
     if (t->checked && tally->n_batches)
         ret->norm = sqrt(check->sum_of_squares) / ((double)tally->n_batches * n_ranks);
     report_tally(t, tally, ret);
@@ -875,7 +847,7 @@ static cudaError_t queue_evaluation(struct backend_trainer *t, uint32_t first, u
 }
 
 int cuda_trainer_evaluate(struct backend_trainer *t, uint32_t first, uint32_t count, int timeout_ms,
-                          struct backend_progress *ret)
+                          struct crw_trained *ret)
 {
     const uint32_t n_items = t->data[BACKEND_EVALUATE].n_items;
     if (first > n_items || count > n_items - first)
@@ -892,7 +864,7 @@ int cuda_trainer_evaluate(struct backend_trainer *t, uint32_t first, uint32_t co
     if (r)
         return r;
     const struct cuda_tally *tally = t->host_evaluation;
-    *ret = (struct backend_progress){0};
+    *ret = (struct crw_trained){0};
     report_tally(t, tally, ret);
     ret->loss = tally->n_losses ? tally->loss_sum / (double)tally->n_counted : 0;
     return 0;

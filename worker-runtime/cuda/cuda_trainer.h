@@ -80,7 +80,6 @@ struct cuda_data {
 struct backend_trainer {
     const struct crw_model *model;
     struct backend_trainer_options options;
-    enum cuda_optimizer_kind optimizer;
     struct cuda_blas *blas; /* NULL: all products are libcrw's own */
     char products[CUDA_BLAS_NAME_SIZE + 64];
 
@@ -155,19 +154,19 @@ int cuda_trainer_create(const struct backend_trainer_options *options, struct ba
 void cuda_trainer_destroy(struct backend_trainer *t);
 const char *cuda_trainer_products(const struct backend_trainer *t);
 int cuda_trainer_set_data(struct backend_trainer *t, enum backend_data which,
-                          const struct backend_samples *samples);
+                          const struct crw_samples *samples);
 int cuda_trainer_start(struct backend_trainer *t, const uint32_t *list, size_t count, uint64_t cursor);
 int cuda_trainer_upload(struct backend_trainer *t, uint64_t steps);
 int cuda_trainer_set_lr(struct backend_trainer *t, double lr);
 int cuda_trainer_step(struct backend_trainer *t, int n, bool last);
-int cuda_trainer_wait(struct backend_trainer *t, int timeout_ms, struct backend_progress *ret);
+int cuda_trainer_wait(struct backend_trainer *t, int timeout_ms, struct crw_trained *ret);
 int cuda_trainer_end_step(struct backend_trainer *t, bool take);
 float *cuda_trainer_gradients(struct backend_trainer *t, size_t *ret_count);
 void cuda_trainer_reduced(struct backend_trainer *t);
 int cuda_trainer_stage(struct backend_trainer *t);
 int cuda_trainer_download(struct backend_trainer *t, int timeout_ms, uint64_t steps);
 int cuda_trainer_evaluate(struct backend_trainer *t, uint32_t first, uint32_t count, int timeout_ms,
-                          struct backend_progress *ret);
+                          struct crw_trained *ret);
 
 /* For the communicator, with its lock held, which is also held between enter and leave. */
 bool cuda_trainer_is_reducing(struct backend_trainer *t);

@@ -191,19 +191,14 @@ static int connect_ranks(struct crw_trainer *t, int device)
 
 static int make_trainer(struct crw_trainer *t, const struct crw_trainer_options *o, int device)
 {
-    static const enum backend_loss losses[CRW_LOSS_COUNT] = {
-        [CRW_NLL] = BACKEND_NLL, [CRW_CROSS_ENTROPY] = BACKEND_CROSS_ENTROPY, [CRW_MSE] = BACKEND_MSE};
-    static const enum backend_precision precisions[CRW_PRODUCTS_COUNT] = {[CRW_PRODUCTS_F32] = BACKEND_EXACT,
-                                                                          [CRW_PRODUCTS_TF32] = BACKEND_TF32,
-                                                                          [CRW_PRODUCTS_BF16] = BACKEND_BF16};
     const struct backend *b = t->plugin.backend;
     struct backend_trainer_options options = {
         .model = o->model,
-        .loss = losses[o->loss],
+        .loss = o->loss,
         .ignore_index = o->ignore_index ? *o->ignore_index : CRW_IGNORE_INDEX,
         .optimizer = *optimizer_options(o->optimizer),
         .device = device,
-        .precision = precisions[o->products],
+        .precision = o->products,
         .blas_library = env_cublaslt_library(),
         .skip_not_finite = true,
         .clip_norm = o->clip_norm,
@@ -342,23 +337,17 @@ void crw_trainer_destroy(struct crw_trainer *t)
 
 /* ---- in and out ---- */
 
-static int set_data(struct crw_trainer *t, enum backend_data which, const struct crw_samples *s)
-{
-    const struct backend *b = t->plugin.backend;
-    const struct backend_samples samples = {
-        .inputs = s->inputs, .table = s->table, .targets = s->targets, .n = s->n};
-
-    return fail_as(b, b->trainer_set_data(t->trainer, which, &samples));
-}
-
 int crw_trainer_set_data(struct crw_trainer *t, const struct crw_samples *training,
                          const struct crw_samples *test)
 {
     NEED(t && training && training->inputs && training->targets, CRW_E_ARGUMENT);
     NEED(!test || (test->inputs && test->targets), CRW_E_ARGUMENT);
-    int r = set_data(t, BACKEND_TRAIN, training);
+    const struct backend *b = t->plugin.backend;
+    int r = b->trainer_set_data(t->trainer, BACKEND_TRAIN, training);
 
-    return r == 0 && test ? set_data(t, BACKEND_EVALUATE, test) : r;
+    if (r == 0 && test)
+        r = b->trainer_set_data(t->trainer, BACKEND_EVALUATE, test);
+    return fail_as(b, r);
 }
 
 int crw_trainer_load(struct crw_trainer *t)
@@ -398,17 +387,6 @@ int crw_trainer_step(struct crw_trainer *t, int n, bool last)
 
 /* ---- waiting ---- */
 
-static struct crw_trained trained_of(const struct backend_progress *p)
-{
-    return (struct crw_trained){
-        .finite = p->finite,
-        .loss = p->loss,
-        .norm = p->norm,
-        .n_samples = p->n_samples,
-        .n_correct = p->n_correct,
-    };
-}
-
 static int64_t now_ms(void)
 {
     return (int64_t)(now_ns() / 1000000);
@@ -433,7 +411,7 @@ static int64_t deadline_of(struct crw_trainer *t, int64_t began_ms)
 }
 
 /* Not to the end where the communicator has failed: such gradients are not taken anyway. */
-static int wait_for_gradients(struct crw_trainer *t, struct backend_progress *progress)
+static int wait_for_gradients(struct crw_trainer *t, struct crw_trained *progress)
 {
     const struct backend *b = t->plugin.backend;
     const int64_t deadline = now_ms() + t->timeout_ms;
@@ -447,7 +425,7 @@ static int wait_for_gradients(struct crw_trainer *t, struct backend_progress *pr
 
 /* As the CPU's reducer: the same sums in the same order, then the mean. After a failure the step is dropped: the
  * gradients are neither the own rank's nor the mean of all ranks. */
-static int reduce_on_host(struct crw_trainer *t, struct backend_progress *progress)
+static int reduce_on_host(struct crw_trainer *t, struct crw_trained *progress)
 {
     const struct backend *b = t->plugin.backend;
     size_t count;
@@ -466,7 +444,7 @@ int crw_trainer_wait(struct crw_trainer *t, struct crw_trained *ret)
 {
     NEED(t && ret, CRW_E_ARGUMENT);
     const struct backend *b = t->plugin.backend;
-    struct backend_progress progress;
+    struct crw_trained progress;
     int r = wait_for_gradients(t, &progress), failed = check_comm(t);
 
     if (r == 0 && t->reduces_on_host && !t->waited) /* once for each step */
@@ -480,7 +458,7 @@ int crw_trainer_wait(struct crw_trainer *t, struct crw_trained *ret)
         return r;
     t->waited = true;
     t->finite = progress.finite;
-    *ret = trained_of(&progress);
+    *ret = progress;
     return 0;
 }
 
@@ -535,10 +513,6 @@ int crw_trainer_test(struct crw_trainer *t, uint32_t first, uint32_t count, stru
 {
     NEED(t && ret, CRW_E_ARGUMENT);
     const struct backend *b = t->plugin.backend;
-    struct backend_progress progress;
-    int r = fail_as(b, b->trainer_evaluate(t->trainer, first, count, t->timeout_ms, &progress));
 
-    if (r == 0)
-        *ret = trained_of(&progress);
-    return r;
+    return fail_as(b, b->trainer_evaluate(t->trainer, first, count, t->timeout_ms, ret));
 }

@@ -26,7 +26,7 @@ enum { TIMEOUT_MS = 10000, PRODUCTS_MAX = 16, NODES_MAX = 34, CHAIN_MAX = 30, PE
 
 const struct backend *crw_backend(void);
 
-static const char *const precisions[CUDA_PRECISION_COUNT] = {"exact", "tf32", "bf16"};
+static const char *const precisions[CRW_PRODUCTS_COUNT] = {"exact", "tf32", "bf16"};
 
 static void must(int r, const char *what)
 {
@@ -55,7 +55,7 @@ static int64_t count_slices(const struct gemm_plan *plan, const struct gemm_shap
 /* Multiply-adds that the blocks make: whole tiles, and as many k as the precision's multiply takes at once. */
 static int64_t count_computed(const struct gemm_plan *plan, const struct gemm_shape *s)
 {
-    static const int k_at_once[CUDA_PRECISION_COUNT] = {1, 8, GEMM_SLICE};
+    static const int k_at_once[CRW_PRODUCTS_COUNT] = {1, 8, GEMM_SLICE};
     const int at_once = k_at_once[plan->precision];
     const int last = s->k - (plan->n_splits - 1) * plan->k_of_split;
     const int64_t k =
@@ -145,16 +145,16 @@ static struct nodes count_nodes(struct crw_model *model, int batch)
     uint8_t *items = calloc(n, n_pixels);
     int64_t *labels = calloc(n, sizeof(*labels));
     uint32_t *list = calloc(n, sizeof(*list));
-    const struct backend_samples samples = {
+    const struct crw_samples samples = {
         .inputs = items, .table = table, .targets = labels, .n = (uint32_t)batch};
     struct crw_optimizer *optimizer;
     struct backend_trainer *trainer;
-    struct backend_progress progress;
+    struct crw_trained progress;
 
     must(!items || !labels || !list, "out of memory");
     must(crw_optimizer_create(&options, model->n_parameters, &optimizer), "optimizer");
     struct backend_trainer_options o = {
-        .model = model, .loss = BACKEND_NLL, .ignore_index = CRW_IGNORE_INDEX, .optimizer = options};
+        .model = model, .loss = CRW_NLL, .ignore_index = CRW_IGNORE_INDEX, .optimizer = options};
     for (size_t i = 0; i < ARRAY_SIZE(o.states); i++)
         o.states[i] = crw_optimizer_state(optimizer, i, NULL);
     cuda_host_set_dry(true);
@@ -196,7 +196,7 @@ static void print_product(const struct product *p, const struct gemm_plan *plan)
            1e-6 * (double)count_bytes(plan, &p->shape));
 }
 
-static int print_model(int batch, enum cuda_precision precision)
+static int print_model(int batch, enum crw_products precision)
 {
     struct crw_model *model = new_model(batch);
     const struct products products = list_products(model, batch);
@@ -220,7 +220,7 @@ static int print_model(int batch, enum cuda_precision precision)
     return 0;
 }
 
-static int check_products(int batch, enum cuda_precision precision)
+static int check_products(int batch, enum crw_products precision)
 {
     struct crw_model *model = new_model(batch);
     const struct products products = list_products(model, batch);
@@ -252,8 +252,8 @@ static int check(void)
     static const int batches[] = {64, 128, 256};
     int r = check_nodes(64);
     for (size_t i = 0; i < ARRAY_SIZE(batches); i++)
-        for (int precision = 0; precision < CUDA_PRECISION_COUNT; precision++)
-            r |= check_products(batches[i], (enum cuda_precision)precision);
+        for (int precision = 0; precision < CRW_PRODUCTS_COUNT; precision++)
+            r |= check_products(batches[i], (enum crw_products)precision);
     return r;
 }
 
@@ -262,9 +262,9 @@ int main(int argc, char **argv)
     const int batch = argc > 1 ? atoi(argv[1]) : 64;
     if (argc == 2 && strcmp(argv[1], "check") == 0)
         return check();
-    for (int i = 0; batch > 0 && i < CUDA_PRECISION_COUNT; i++)
-        if (argc < 3 ? i == CUDA_EXACT : strcmp(argv[2], precisions[i]) == 0)
-            return print_model(batch, (enum cuda_precision)i);
+    for (int i = 0; batch > 0 && i < CRW_PRODUCTS_COUNT; i++)
+        if (argc < 3 ? i == CRW_PRODUCTS_F32 : strcmp(argv[2], precisions[i]) == 0)
+            return print_model(batch, (enum crw_products)i);
     (void)fprintf(stderr, "usage: gpu_step_model [BATCH [exact|tf32|bf16]] | check\n");
     return 2;
 }

@@ -85,7 +85,7 @@ static bool are_right(const struct linear *l)
 static void takes_large_products(void)
 {
     struct linear l = new_linear();
-    struct cuda_queue q = kernel_queue(CUDA_TF32);
+    struct cuda_queue q = kernel_queue(CRW_PRODUCTS_TF32);
     struct cuda_blas *b;
     cudaError_t r;
     expect(cuda_blas_open(fake_path, &b) == 0 && b, "the fake is opened");
@@ -101,7 +101,7 @@ static void takes_large_products(void)
     expect(fake->n_open == 0, "everything is freed");
 }
 
-static bool takes(struct cuda_blas *b, enum cuda_precision precision, int n, int in, int out)
+static bool takes(struct cuda_blas *b, enum crw_products precision, int n, int in, int out)
 {
     static float some[1];
     struct cuda_queue q = kernel_queue(precision);
@@ -118,13 +118,14 @@ static void leaves_the_others(void)
 {
     struct cuda_blas *b;
     expect(cuda_blas_open(fake_path, &b) == 0 && b, "the fake is opened");
-    expect(takes(b, CUDA_TF32, 512, 512, 512) && takes(b, CUDA_BF16, 512, 512, 512), "2^27 are taken");
-    expect(!takes(b, CUDA_EXACT, 512, 512, 512), "exact products are not");
-    expect(!takes(b, CUDA_TF32, 511, 512, 512), "one row less is not");
-    expect(!takes(b, CUDA_TF32, 63, 2048, 2048), "narrow products are not");
-    expect(!takes(NULL, CUDA_TF32, 512, 512, 512), "without the library none is");
+    expect(takes(b, CRW_PRODUCTS_TF32, 512, 512, 512) && takes(b, CRW_PRODUCTS_BF16, 512, 512, 512),
+           "2^27 are taken");
+    expect(!takes(b, CRW_PRODUCTS_F32, 512, 512, 512), "exact products are not");
+    expect(!takes(b, CRW_PRODUCTS_TF32, 511, 512, 512), "one row less is not");
+    expect(!takes(b, CRW_PRODUCTS_TF32, 63, 2048, 2048), "narrow products are not");
+    expect(!takes(NULL, CRW_PRODUCTS_TF32, 512, 512, 512), "without the library none is");
     fake->n_algorithms = 0;
-    expect(!takes(b, CUDA_TF32, 512, 512, 512), "without an algorithm none is");
+    expect(!takes(b, CRW_PRODUCTS_TF32, 512, 512, 512), "without an algorithm none is");
     fake->n_algorithms = 1;
     cuda_blas_close(b);
 }
@@ -132,7 +133,7 @@ static void leaves_the_others(void)
 static void reports_failures(void)
 {
     struct linear l = new_linear();
-    struct cuda_queue q = kernel_queue(CUDA_BF16);
+    struct cuda_queue q = kernel_queue(CRW_PRODUCTS_BF16);
     struct cuda_blas *b;
     cudaError_t r = cudaSuccess;
     expect(cuda_blas_open(fake_path, &b) == 0 && b, "the fake is opened");
@@ -152,7 +153,7 @@ static void takes_any_alignment(void)
     struct cuda_blas *b;
     expect(cuda_blas_open(fake_path, &b) == 0 && b, "the fake is opened");
     for (size_t shift = 1; shift < 3; shift++) {
-        struct cuda_queue q = kernel_queue(shift == 1 ? CUDA_TF32 : CUDA_BF16);
+        struct cuda_queue q = kernel_queue(shift == 1 ? CRW_PRODUCTS_TF32 : CRW_PRODUCTS_BF16);
         struct linear l = new_linear();
         cudaError_t r;
         l.w = kernel_random(IN * OUT + 3) + shift;
@@ -228,22 +229,22 @@ static struct crw_model *new_model(int hidden)
 static char products[1024]; /* as the trainer of the last step described them */
 
 /* What a step returns. libcrw's kernels do nothing in it, so only what the fake has seen counts. */
-static int step_in(enum backend_precision precision, const char *library, int hidden)
+static int step_in(enum crw_products precision, const char *library, int hidden)
 {
     static const float table[256];
     static uint8_t items[N * IN];
     static int64_t targets[N];
     static uint32_t list[N];
     const struct backend *b = crw_backend();
-    const struct backend_samples samples = {.inputs = items, .table = table, .targets = targets, .n = N};
+    const struct crw_samples samples = {.inputs = items, .table = table, .targets = targets, .n = N};
     struct crw_model *model = new_model(hidden);
     const struct backend_trainer_options options = {.model = model,
-                                                    .loss = BACKEND_NLL,
+                                                    .loss = CRW_NLL,
                                                     .optimizer = {.kind = CRW_SGD, .lr = 1},
                                                     .precision = precision,
                                                     .blas_library = library};
     struct backend_trainer *trainer;
-    struct backend_progress progress;
+    struct crw_trained progress;
     cuda_host_set_dry(true);
     fake->dry = true;
     int r = b->trainer_create(&options, &trainer);
@@ -267,7 +268,7 @@ static int create_trainer_with(enum crw_optimizer_kind kind)
 {
     struct crw_model *model = new_model(IN);
     const struct backend_trainer_options options = {
-        .model = model, .loss = BACKEND_NLL, .optimizer = {.kind = kind, .lr = 1}};
+        .model = model, .loss = CRW_NLL, .optimizer = {.kind = kind, .lr = 1}};
     struct backend_trainer *trainer = NULL;
     int r = crw_backend()->trainer_create(&options, &trainer);
     if (r == 0)
@@ -279,33 +280,36 @@ static int create_trainer_with(enum crw_optimizer_kind kind)
 static void trains_with_it(void)
 {
     const int before = fake->n_products;
-    expect(step_in(BACKEND_EXACT, fake_path, IN) == 0 && fake->n_products == before,
+    expect(step_in(CRW_PRODUCTS_F32, fake_path, IN) == 0 && fake->n_products == before,
            "an exact step has none");
     expect(strstr(products, "by libcrw: fp32"), "and names the reason");
-    expect(step_in(BACKEND_TF32, fake_path, IN) == 0,
+    expect(step_in(CRW_PRODUCTS_TF32, fake_path, IN) == 0,
            "a step is trained, with a first product before its capture");
     expect(fake->n_products == before + 10,
            "five products, before and in the capture: all but for the gradient of the batch itself");
     expect(strstr(products, "cuBLASLt 13.1.2 (") && strstr(products, fake_path),
            "version and path are named");
-    expect(step_in(BACKEND_TF32, fake_path, OUT) == 0 && step_in(BACKEND_BF16, fake_path, OUT) == 0,
+    expect(step_in(CRW_PRODUCTS_TF32, fake_path, OUT) == 0 && step_in(CRW_PRODUCTS_BF16, fake_path, OUT) == 0,
            "steps with an odd width are trained");
     expect(fake->n_products == before + 30 && fake->n_misaligned == 0, "their products are taken, too");
-    expect(step_in(BACKEND_TF32, NULL, IN / 2) == 0 && strstr(products, "by libcrw: no linear layer"),
+    expect(step_in(CRW_PRODUCTS_TF32, NULL, IN / 2) == 0 && strstr(products, "by libcrw: no linear layer"),
            "a small network needs none");
     (void)unsetenv("VIRTUAL_ENV");
     (void)setenv("PATH", "/nonexistent", 1);
     const bool has_one = dlopen("libcublasLt.so.13", RTLD_LAZY) || dlopen("libcublasLt.so.12", RTLD_LAZY);
-    expect(has_one || (step_in(BACKEND_TF32, NULL, IN) == 0 && strstr(products, "by libcrw: no cuBLASLt")),
+    expect(has_one ||
+               (step_in(CRW_PRODUCTS_TF32, NULL, IN) == 0 && strstr(products, "by libcrw: no cuBLASLt")),
            "a machine without the library does without");
     fake->fails_with = STATUS_INTERNAL_ERROR;
-    expect(step_in(BACKEND_BF16, fake_path, IN) != 0 && strstr(crw_backend()->error_message(), "status 14"),
+    expect(step_in(CRW_PRODUCTS_BF16, fake_path, IN) != 0 &&
+               strstr(crw_backend()->error_message(), "status 14"),
            "a step that fails names the status");
     fake->fails_with = 0;
     expect(create_trainer_with((enum crw_optimizer_kind)CRW_OPTIMIZER_KIND_COUNT) == CRW_E_ARGUMENT &&
                strstr(crw_backend()->error_message(), "no optimizer of kind"),
            "an optimizer that the device does not know is refused");
-    expect(step_in(BACKEND_TF32, "/nonexistent/libcublasLt.so", IN) == CRW_E_NOT_FOUND, "no such library");
+    expect(step_in(CRW_PRODUCTS_TF32, "/nonexistent/libcublasLt.so", IN) == CRW_E_NOT_FOUND,
+           "no such library");
     expect(fake->n_open == 0, "everything is freed");
 }
 

@@ -71,7 +71,7 @@ static struct crw_model *new_model(void)
 static double take_step(struct backend_trainer *t)
 {
     const struct backend *b = crw_backend();
-    struct backend_progress progress;
+    struct crw_trained progress;
     assert_int_equal(b->trainer_step(t, BATCH, true), 0);
     assert_int_equal(b->trainer_wait(t, 60000, &progress), 0);
     assert_int_equal(b->trainer_end_step(t, true), 0);
@@ -81,10 +81,10 @@ static double take_step(struct backend_trainer *t)
 }
 
 /* The model behind a step. by_blas false: the library has no algorithm for any product. */
-static struct crw_model *train(enum backend_precision precision, bool by_blas, double *ret_loss)
+static struct crw_model *train(enum crw_products precision, bool by_blas, double *ret_loss)
 {
     const struct backend *b = crw_backend();
-    const struct backend_samples samples = {.inputs = inputs, .targets = classes, .n = ARRAY_SIZE(list)};
+    const struct crw_samples samples = {.inputs = inputs, .targets = classes, .n = ARRAY_SIZE(list)};
     const int before = fake->n_products;
     struct crw_model *model = new_model();
     struct backend_trainer *trainer;
@@ -119,7 +119,7 @@ static double distance(const float *a, const float *b, const float *start, size_
 }
 
 /* bound: what rounding the operands of a product costs at most, as in the tests of the kernels. */
-static void check(enum backend_precision precision, double bound)
+static void check(enum crw_products precision, double bound)
 {
     double loss_by_blas, loss;
     struct crw_model *start = new_model(), *by_blas = train(precision, true, &loss_by_blas),
@@ -142,12 +142,12 @@ static void check(enum backend_precision precision, double bound)
 
 static void a_tf32_step_is_that_of_libcrw(void **state)
 {
-    check(BACKEND_TF32, 1e-3);
+    check(CRW_PRODUCTS_TF32, 1e-3);
 }
 
 static void a_bf16_step_is_that_of_libcrw(void **state)
 {
-    check(BACKEND_BF16, 8e-3);
+    check(CRW_PRODUCTS_BF16, 8e-3);
 }
 
 int main(int argc, char **argv)

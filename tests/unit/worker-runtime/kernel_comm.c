@@ -260,7 +260,7 @@ static void train_in(struct training *t, struct backend_comm *comm, int rank)
         .reducer = &t->reducer,
     };
     CHECK(crw_backend()->trainer_create(&options, &t->trainer) == 0);
-    const struct backend_samples samples = {.inputs = items, .table = table, .targets = labels, .n = N_ITEMS};
+    const struct crw_samples samples = {.inputs = items, .table = table, .targets = labels, .n = N_ITEMS};
     CHECK(crw_backend()->trainer_set_data(t->trainer, BACKEND_TRAIN, &samples) == 0);
     CHECK(crw_backend()->trainer_upload(t->trainer, t->step) == 0);
     CHECK(crw_backend()->trainer_start(t->trainer, list, N_ITEMS, 0) == 0);
@@ -284,7 +284,7 @@ static bool agree(const struct training *t)
 /* False: the step was not taken. As crw_trainer_wait() and crw_trainer_commit() do it. */
 static bool step(struct training *t)
 {
-    struct backend_progress progress;
+    struct crw_trained progress;
     int r = crw_backend()->trainer_step(t->trainer, BATCH, true);
     CHECK(r == 0 || r == CRW_E_PEER || r == -EIO);
     if (r)
@@ -713,7 +713,7 @@ static void a_call_in_progress_is_not_revoked(void **state)
 static void hang(int rank)
 {
     struct training t = {.model = new_model()};
-    struct backend_progress progress;
+    struct crw_trained progress;
     struct backend_comm *comm;
     CHECK(create("job", rank, 2, &comm) == 0);
     train_in(&t, comm, rank);

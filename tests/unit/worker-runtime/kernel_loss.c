@@ -24,7 +24,7 @@ static void relus(void)
         float *x = kernel_random(n), *dy = kernel_random(n), *y = kernel_device_floats(n),
               *dx = kernel_device_floats(n);
         float *expected = kernel_zeros(n);
-        struct cuda_queue q = kernel_queue(CUDA_EXACT);
+        struct cuda_queue q = kernel_queue(CRW_PRODUCTS_F32);
 
         x[0] = NAN;
         x[n / 2] = n > 1 ? 0 : NAN;
@@ -54,7 +54,7 @@ static void flattens(void)
         size_t n_x = (size_t)(n * pixels * stored), n_y = (size_t)(n * pixels * channels);
         float *x = kernel_random(n_x), *y = kernel_device_floats(n_y), *back = kernel_device_floats(n_x);
         float *expected = kernel_zeros(n_y);
-        struct cuda_queue q = kernel_queue(CUDA_EXACT);
+        struct cuda_queue q = kernel_queue(CRW_PRODUCTS_F32);
 
         for (int s = 0; s < n; s++)
             for (int p = 0; p < pixels; p++)
@@ -83,7 +83,7 @@ static void gathers(void)
     float *table = kernel_device_floats(256), *x = kernel_device_floats(N * N_FEATURES),
           *expected = kernel_zeros(N * N_FEATURES);
     int32_t *targets_expected = kernel_device(N * sizeof(*targets_expected));
-    struct cuda_queue q = kernel_queue(CUDA_EXACT);
+    struct cuda_queue q = kernel_queue(CRW_PRODUCTS_F32);
 
     for (int i = 0; i < 256; i++)
         table[i] = ((float)i / 255 - 0.1307f) / 0.3081f;
@@ -112,7 +112,7 @@ static void gathers_rows(void)
 {
     enum { N = 33, N_ROWS = 50, ROW_MAX = 68 };
     static const size_t sizes[] = {1, 4, 7, 40, ROW_MAX};
-    struct cuda_queue q = kernel_queue(CUDA_EXACT);
+    struct cuda_queue q = kernel_queue(CRW_PRODUCTS_F32);
     uint8_t *rows = kernel_device(N_ROWS * ROW_MAX), *to = kernel_device(N * ROW_MAX), expected[N * ROW_MAX];
     uint32_t *list = kernel_device(100 * sizeof(*list));
     uint64_t *cursor = kernel_device(sizeof(*cursor));
@@ -145,7 +145,7 @@ static void log_softmaxes(void)
         float *x = kernel_random(count), *dy = kernel_random(count), *y = kernel_device_floats(count);
         float *dx = kernel_device_floats(count), *y_expected = kernel_zeros(count),
               *dx_expected = kernel_zeros(count);
-        struct cuda_queue q = kernel_queue(CUDA_EXACT);
+        struct cuda_queue q = kernel_queue(CRW_PRODUCTS_F32);
 
         for (size_t k = 0; k < count; k++)
             x[k] = 10 * x[k] + 1000; /* exp() alone would overflow */
@@ -197,7 +197,7 @@ static void takes_the_likelihood(void)
         int32_t *targets = kernel_device((size_t)n * sizeof(*targets));
         uint8_t *correct = kernel_device((size_t)n);
         struct cuda_tally *tally = kernel_device(sizeof(*tally));
-        struct cuda_queue q = kernel_queue(CUDA_EXACT);
+        struct cuda_queue q = kernel_queue(CRW_PRODUCTS_F32);
         uint64_t n_correct = 0;
         double sum = 0;
         int n_counted = 0;
@@ -265,7 +265,7 @@ static void likelihood_agrees_with_pytorch(void)
     const int32_t *targets = kernel_copy(classes, sizeof(classes));
     float *dx = kernel_device_floats(6), *losses = kernel_device_floats(2);
     uint8_t *correct = kernel_device(2);
-    struct cuda_queue q = kernel_queue(CUDA_EXACT);
+    struct cuda_queue q = kernel_queue(CRW_PRODUCTS_F32);
 
     kernel_done(&q, cuda_nll(&q, 2, 3, x, targets, NULL, losses, correct, dx));
     kernel_check("dx", dx, gradient, 6, gradient_error, NULL);
@@ -279,7 +279,7 @@ static void a_target_that_is_no_class_gives_nan(void)
     const int32_t *targets = kernel_copy(classes, sizeof(classes));
     float *x = kernel_random(6), *dx = kernel_device_floats(6), *losses = kernel_device_floats(2);
     uint8_t *correct = kernel_device(2);
-    struct cuda_queue q = kernel_queue(CUDA_EXACT);
+    struct cuda_queue q = kernel_queue(CRW_PRODUCTS_F32);
 
     kernel_done(&q, cuda_nll(&q, 2, 3, x, targets, NULL, losses, correct, dx));
     assert_true(isnan(losses[0]) && !isnan(losses[1]));
@@ -294,7 +294,7 @@ static void squares_errors(void)
               *losses = kernel_device_floats(n);
         float *dy_expected = kernel_zeros(n), *losses_expected = kernel_zeros(n);
         struct cuda_tally *tally = kernel_device(sizeof(*tally));
-        struct cuda_queue q = kernel_queue(CUDA_EXACT);
+        struct cuda_queue q = kernel_queue(CRW_PRODUCTS_F32);
         double sum = 0;
 
         for (size_t k = 0; k < n; k++) {

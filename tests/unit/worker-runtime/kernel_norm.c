@@ -56,7 +56,7 @@ static void observes(void)
         float *mean = kernel_zeros(n), *unbiased = kernel_zeros(n), *inverse = kernel_zeros(n),
               *scale = kernel_zeros(n);
         struct cuda_norm norm = new_norm(stored);
-        struct cuda_queue q = kernel_queue(CUDA_EXACT);
+        struct cuda_queue q = kernel_queue(CRW_PRODUCTS_F32);
 
         kernel_done(&q, cuda_norm_observe(&q, r->n, r->channels, stored, x, gamma, beta, &norm));
         memset(moments, 0, (size_t)stored * sizeof(*moments));
@@ -82,7 +82,7 @@ static void observes(void)
 
 static void refuses_one_value(void)
 {
-    struct cuda_queue q = kernel_queue(CUDA_EXACT);
+    struct cuda_queue q = kernel_queue(CRW_PRODUCTS_F32);
     struct cuda_norm norm = new_norm(16);
     float *x = kernel_random(16);
     assert_int_equal(cuda_norm_observe(&q, 1, 16, 16, x, x, x, &norm), cudaErrorInvalidValue);
@@ -112,7 +112,7 @@ static void normalises(void)
             float *x = kernel_random(count), *y = kernel_device_floats(count),
                   *expected = kernel_zeros(count);
             struct cuda_norm norm = some_norm(r->channels, stored);
-            struct cuda_queue q = kernel_queue(CUDA_EXACT);
+            struct cuda_queue q = kernel_queue(CRW_PRODUCTS_F32);
 
             kernel_done(&q, cuda_norm_forward(&q, r->n, stored, x, &norm, relu, y));
             twin->norm_forward((size_t)r->n, stored, x, norm.scale, norm.shift, relu, expected);
@@ -170,7 +170,7 @@ static void goes_back(void)
             float *dgamma = kernel_device_floats(n), *dbeta = kernel_device_floats(n);
             double *sums = kernel_device(2 * n * sizeof(*sums));
             struct cuda_norm norm = some_norm(r->channels, stored);
-            struct cuda_queue q = kernel_queue(CUDA_EXACT);
+            struct cuda_queue q = kernel_queue(CRW_PRODUCTS_F32);
 
             y[0] = 0;   /* relu's gradient is 0 at 0 */
             y[1] = NAN; /* and 1 at NaN */
@@ -201,7 +201,7 @@ static void agrees_with_pytorch(void)
     int64_t *count = kernel_device(sizeof(*count));
     struct cuda_commit *commit = kernel_device(sizeof(*commit));
     struct cuda_norm norm = new_norm(STORED);
-    struct cuda_queue q = kernel_queue(CUDA_EXACT);
+    struct cuda_queue q = kernel_queue(CRW_PRODUCTS_F32);
 
     for (int i = 0; i < 4; i++) {
         x[i * STORED] = xs[i];
@@ -279,7 +279,7 @@ static void pools(void)
         float *dx = kernel_device_floats(n_in), *y_expected = kernel_zeros(n_out),
               *dx_expected = kernel_zeros(n_in);
         uint8_t *which = kernel_device(n_out), *which_expected = kernel_device(n_out);
-        struct cuda_queue q = kernel_queue(CUDA_EXACT);
+        struct cuda_queue q = kernel_queue(CRW_PRODUCTS_F32);
 
         kernel_done(&q, cuda_pool_forward(&q, n, &s, x, y, which));
         kernel_done(&q, cuda_pool_backward(&q, n, &s, dy, which, dx));
@@ -310,7 +310,7 @@ static void normalises_and_pools(void)
               *dbeta = kernel_device_floats((size_t)s.channels);
         double *sums = kernel_device(2 * (size_t)s.channels * sizeof(*sums));
         struct cuda_norm norm = some_norm(s.channels, s.channels);
-        struct cuda_queue q = kernel_queue(CUDA_EXACT);
+        struct cuda_queue q = kernel_queue(CRW_PRODUCTS_F32);
 
         x[n_in / 3] = 0; /* a NaN would hide its channel's sums */
         kernel_done(&q, cuda_norm_relu_pool_forward(&q, n, &s, x, &norm, y, which, centred));

@@ -22,7 +22,7 @@ static const struct linear_shape linear_shapes[] = {
     {33, 64, 65}, {65, 130, 31}, {64, 10, 2}, {3, 1500, 129},
 };
 
-static void linear_forward(const struct linear_shape *s, enum cuda_precision precision)
+static void linear_forward(const struct linear_shape *s, enum crw_products precision)
 {
     size_t n_x = (size_t)(s->n * s->in), n_w = (size_t)(s->in * s->out), n_y = (size_t)(s->n * s->out);
     float *x = kernel_random(n_x), *w = kernel_random(n_w), *bias = kernel_random((size_t)s->out);
@@ -36,7 +36,7 @@ static void linear_forward(const struct linear_shape *s, enum cuda_precision pre
     kernel_check("linear y", y, expected, n_y, kernel_tolerance(precision), scale);
 }
 
-static void linear_backward(const struct linear_shape *s, enum cuda_precision precision)
+static void linear_backward(const struct linear_shape *s, enum crw_products precision)
 {
     size_t n_x = (size_t)(s->n * s->in), n_w = (size_t)(s->in * s->out), n_y = (size_t)(s->n * s->out);
     size_t n_b = (size_t)s->out;
@@ -56,12 +56,12 @@ static void linear_backward(const struct linear_shape *s, enum cuda_precision pr
                                   db_scale);
     twin->linear_backward_input(s->n, s->in, s->out, dy_absolute, kernel_absolute(w, n_w), dx_scale);
     kernel_check("linear dw", dw, dw_expected, n_w, kernel_tolerance(precision), dw_scale);
-    kernel_check("linear db", db, db_expected, n_b, kernel_tolerance(CUDA_EXACT), db_scale);
+    kernel_check("linear db", db, db_expected, n_b, kernel_tolerance(CRW_PRODUCTS_F32), db_scale);
     kernel_check("linear dx", dx, dx_expected, n_x, kernel_tolerance(precision), dx_scale);
 }
 
 /* A relu behind and in front: the passes one by one, bit for bit. */
-static void linear_relu(const struct linear_shape *s, enum cuda_precision precision)
+static void linear_relu(const struct linear_shape *s, enum crw_products precision)
 {
     size_t n_x = (size_t)(s->n * s->in), n_w = (size_t)(s->in * s->out), n_y = (size_t)(s->n * s->out);
     float *x = kernel_random(n_x), *w = kernel_random(n_w), *bias = kernel_random((size_t)s->out);
@@ -81,7 +81,7 @@ static void linear_relu(const struct linear_shape *s, enum cuda_precision precis
     kernel_check("linear relu dx", dx, dx_expected, n_x, 0, NULL);
 }
 
-static void linear_in(enum cuda_precision precision)
+static void linear_in(enum crw_products precision)
 {
     for (size_t i = 0; i < ARRAY_SIZE(linear_shapes); i++) {
         linear_forward(&linear_shapes[i], precision);
@@ -92,17 +92,17 @@ static void linear_in(enum cuda_precision precision)
 
 static void linear_exact(void)
 {
-    linear_in(CUDA_EXACT);
+    linear_in(CRW_PRODUCTS_F32);
 }
 
 static void linear_tf32(void)
 {
-    linear_in(CUDA_TF32);
+    linear_in(CRW_PRODUCTS_TF32);
 }
 
 static void linear_bf16(void)
 {
-    linear_in(CUDA_BF16);
+    linear_in(CRW_PRODUCTS_BF16);
 }
 
 /* ---- convolution ---- */
@@ -167,7 +167,7 @@ static void twin_forward(int n, const struct conv_shape *s, const float *x, cons
         twin->conv_forward(s, x + (size_t)i * in_size(s), packed, stored_bias, y + (size_t)i * out_size(s));
 }
 
-static void conv_forward(const struct image *image, bool first, enum cuda_precision precision)
+static void conv_forward(const struct image *image, bool first, enum crw_products precision)
 {
     struct conv_shape s = shape_of(image, first);
     size_t n = (size_t)image->n, n_x = n * in_size(&s), n_y = n * out_size(&s), n_w = weight_count(&s);
@@ -216,7 +216,7 @@ static void twin_backward(int n, const struct conv_shape *s, const float *x, con
                     sums[(place * s->in_stored + c) * s->out_stored + o];
 }
 
-static void conv_backward(const struct image *image, bool first, enum cuda_precision precision)
+static void conv_backward(const struct image *image, bool first, enum crw_products precision)
 {
     struct conv_shape s = shape_of(image, first);
     size_t n = (size_t)image->n, n_x = n * in_size(&s), n_y = n * out_size(&s), n_w = weight_count(&s);
@@ -235,11 +235,11 @@ static void conv_backward(const struct image *image, bool first, enum cuda_preci
     twin_backward(image->n, &s, kernel_absolute(x, n_x), kernel_absolute(dy, n_y), kernel_absolute(w, n_w),
                   dw_scale, db_scale, dx_scale);
     kernel_check("conv dw", dw, dw_expected, n_w, kernel_tolerance(precision), dw_scale);
-    kernel_check("conv db", db, db_expected, n_b, kernel_tolerance(CUDA_EXACT), db_scale);
+    kernel_check("conv db", db, db_expected, n_b, kernel_tolerance(CRW_PRODUCTS_F32), db_scale);
     kernel_check("conv dx", dx, dx_expected, n_x, kernel_tolerance(precision), dx_scale);
 }
 
-static void conv_in(enum cuda_precision precision)
+static void conv_in(enum crw_products precision)
 {
     for (size_t i = 0; i < ARRAY_SIZE(images); i++)
         for (int first = 0; first < (images[i].in < CPU_LANES_MAX ? 2 : 1); first++) {
@@ -250,17 +250,17 @@ static void conv_in(enum cuda_precision precision)
 
 static void conv_exact(void)
 {
-    conv_in(CUDA_EXACT);
+    conv_in(CRW_PRODUCTS_F32);
 }
 
 static void conv_tf32(void)
 {
-    conv_in(CUDA_TF32);
+    conv_in(CRW_PRODUCTS_TF32);
 }
 
 static void conv_bf16(void)
 {
-    conv_in(CUDA_BF16);
+    conv_in(CRW_PRODUCTS_BF16);
 }
 
 int main(void)

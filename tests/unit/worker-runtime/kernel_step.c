@@ -18,38 +18,16 @@ static const size_t counts[] = {1, 3, 4, 31, 33, 1003, 60002};
 
 static const struct {
     struct crw_optimizer_options host;
-    enum cuda_optimizer_kind kind;
     size_t n_states;
 } recipes[] = {
-    {{.kind = CRW_SGD, .lr = 0.1}, CUDA_SGD, 0},
-    {{.kind = CRW_SGD, .lr = 0.1, .momentum = 0.9, .weight_decay = 5e-4, .dampening = 0.1}, CUDA_SGD, 1},
-    {{.kind = CRW_SGD, .lr = 0.1, .momentum = 0.9, .nesterov = true}, CUDA_SGD, 1},
-    {{.kind = CRW_ADAMW, .lr = 1e-2, .weight_decay = 1e-2, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8},
-     CUDA_ADAMW,
-     2},
-    {{.kind = CRW_ADAMW, .lr = 1e-4, .weight_decay = 0, .beta1 = 0.3, .beta2 = 0.99, .eps = 1e-6},
-     CUDA_ADAMW,
-     2},
-    {{.kind = CRW_ADADELTA, .lr = 0.01, .rho = 0.9, .eps = 1e-6}, CUDA_ADADELTA, 2},
-    {{.kind = CRW_ADADELTA, .lr = 1, .rho = 0.95, .eps = 1e-6, .weight_decay = 0.1}, CUDA_ADADELTA, 2},
+    {{.kind = CRW_SGD, .lr = 0.1}, 0},
+    {{.kind = CRW_SGD, .lr = 0.1, .momentum = 0.9, .weight_decay = 5e-4, .dampening = 0.1}, 1},
+    {{.kind = CRW_SGD, .lr = 0.1, .momentum = 0.9, .nesterov = true}, 1},
+    {{.kind = CRW_ADAMW, .lr = 1e-2, .weight_decay = 1e-2, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8}, 2},
+    {{.kind = CRW_ADAMW, .lr = 1e-4, .weight_decay = 0, .beta1 = 0.3, .beta2 = 0.99, .eps = 1e-6}, 2},
+    {{.kind = CRW_ADADELTA, .lr = 0.01, .rho = 0.9, .eps = 1e-6}, 2},
+    {{.kind = CRW_ADADELTA, .lr = 1, .rho = 0.95, .eps = 1e-6, .weight_decay = 0.1}, 2},
 };
-
-static struct cuda_optimizer_options on_device(const struct crw_optimizer_options *o,
-                                               enum cuda_optimizer_kind kind)
-{
-    return (struct cuda_optimizer_options){
-        .kind = kind,
-        .lr = o->lr,
-        .weight_decay = o->weight_decay,
-        .momentum = o->momentum,
-        .dampening = o->dampening,
-        .nesterov = o->nesterov,
-        .beta1 = o->beta1,
-        .beta2 = o->beta2,
-        .rho = o->rho,
-        .eps = o->eps,
-    };
-}
 
 /* What a trainer has on the device. */
 struct trainer {
@@ -57,7 +35,7 @@ struct trainer {
     struct cuda_optimizer_options *options;
     struct cuda_commit *commit;
     struct cuda_tally *tally; /* of one batch of N_SAMPLES */
-    enum cuda_optimizer_kind kind;
+    enum crw_optimizer_kind kind;
     size_t count;
     float *p, *state[2];
 };
@@ -65,15 +43,15 @@ struct trainer {
 static struct trainer new_trainer(size_t recipe, size_t count, const float *p)
 {
     struct trainer t = {
-        .q = kernel_queue(CUDA_EXACT),
+        .q = kernel_queue(CRW_PRODUCTS_F32),
         .options = kernel_device(sizeof(*t.options)),
         .commit = kernel_device(sizeof(*t.commit)),
         .tally = kernel_device(sizeof(*t.tally)),
-        .kind = recipes[recipe].kind,
+        .kind = recipes[recipe].host.kind,
         .count = count,
         .p = kernel_device_floats(count),
     };
-    *t.options = on_device(&recipes[recipe].host, t.kind);
+    *t.options = (struct cuda_optimizer_options){.of = recipes[recipe].host};
     *t.commit = (struct cuda_commit){0};
     *t.tally = (struct cuda_tally){.n_losses = 2 * N_SAMPLES, .n_batches = 1};
     memcpy(t.p, p, count * sizeof(*p));
@@ -121,10 +99,10 @@ static void follows_the_learning_rate(void)
     float *p = kernel_random(33), *g = kernel_random(33);
     struct trainer t = new_trainer(0, 33, p);
 
-    t.options->lr = 0;
+    t.options->of.lr = 0;
     step(&t, g, NULL);
     kernel_check_bytes("standing still", t.p, p, 33 * sizeof(float));
-    t.options->lr = 1;
+    t.options->of.lr = 1;
     step(&t, g, NULL);
     for (int i = 0; i < 33; i++)
         p[i] -= g[i];
@@ -137,7 +115,7 @@ static void checks_gradients(void)
         size_t n = counts[i];
         float *g = kernel_random(n);
         struct cuda_gradient_check *check = kernel_device(sizeof(*check));
-        struct cuda_queue q = kernel_queue(CUDA_EXACT);
+        struct cuda_queue q = kernel_queue(CRW_PRODUCTS_F32);
         double sum = 0;
 
         for (size_t k = 0; k < n; k++)
@@ -217,7 +195,7 @@ static void adds_and_copies(void)
 {
     for (size_t i = 0; i < ARRAY_SIZE(counts); i++) {
         const size_t n = counts[i];
-        struct cuda_queue q = kernel_queue(CUDA_EXACT);
+        struct cuda_queue q = kernel_queue(CRW_PRODUCTS_F32);
         struct cuda_commit *commit = kernel_device(sizeof(*commit));
         float *sums = kernel_random(n), *g = kernel_random(n), *expected = kernel_zeros(n);
         memcpy(expected, sums, n * sizeof(float));

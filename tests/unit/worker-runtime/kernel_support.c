@@ -321,7 +321,7 @@ float *kernel_zeros(size_t count)
     return values;
 }
 
-struct cuda_queue kernel_queue(enum cuda_precision precision)
+struct cuda_queue kernel_queue(enum crw_products precision)
 {
     const size_t n_bytes = CUDA_WORKSPACE_FLOATS * sizeof(float);
     if (!k.workspace) {

@@ -45,7 +45,7 @@ void *kernel_on_device(const void *memory);
 /* The same for its members; valid until the next call. */
 const struct cuda_norm *kernel_norm_on_device(const struct cuda_norm *norm);
 
-struct cuda_queue kernel_queue(enum cuda_precision precision);
+struct cuda_queue kernel_queue(enum crw_products precision);
 /* Asserts that it was launched, and runs it; with KERNEL_MEMORY=device the results come back then: one launch for each. */
 void kernel_done(const struct cuda_queue *q, cudaError_t launched);
 
@@ -57,15 +57,15 @@ void kernel_check_bytes(const char *what, const void *actual, const void *expect
 
 /* Of a sum of products, relative to the sum of their absolute values: what rounding the operands costs at
  * most (two of 2^-11, two of 2^-8), and for fp32 what thousands of additions cost in practice. */
-static inline double kernel_tolerance(enum cuda_precision precision)
+static inline double kernel_tolerance(enum crw_products precision)
 {
     switch (precision) {
-    case CUDA_TF32:
+    case CRW_PRODUCTS_TF32:
         return 1.0e-3;
-    case CUDA_BF16:
+    case CRW_PRODUCTS_BF16:
         return 8.0e-3;
-    case CUDA_EXACT:
-    case CUDA_PRECISION_COUNT:
+    case CRW_PRODUCTS_F32:
+    case CRW_PRODUCTS_COUNT:
         break;
     }
     return 2e-6;

@@ -32,7 +32,7 @@ struct net {
     size_t n_layers;
     struct crw_shape input;
     int n_outputs;
-    enum backend_loss loss;
+    enum crw_loss loss;
     bool numbers; /* inputs are floats, not bytes */
     bool gaps;    /* the samples with IGNORED do not count */
 };
@@ -97,10 +97,10 @@ static const struct net nets[] = {
     {"small mnist", small_mnist, ARRAY_SIZE(small_mnist), {1, 12, 12}, 10},
     {"colourful", colourful, ARRAY_SIZE(colourful), {3, 6, 7}, 3},
     {"perceptron", perceptron, ARRAY_SIZE(perceptron), {20, 1, 1}, 4},
-    {"scores", scores, ARRAY_SIZE(scores), {20, 1, 1}, 4, BACKEND_CROSS_ENTROPY, true},
-    {"regression", regression, ARRAY_SIZE(regression), {20, 1, 1}, 3, BACKEND_MSE, true},
-    {"gaps", perceptron, ARRAY_SIZE(perceptron), {20, 1, 1}, 4, BACKEND_NLL, .gaps = true},
-    {"gaps in scores", scores, ARRAY_SIZE(scores), {20, 1, 1}, 4, BACKEND_CROSS_ENTROPY, true, true},
+    {"scores", scores, ARRAY_SIZE(scores), {20, 1, 1}, 4, CRW_CROSS_ENTROPY, true},
+    {"regression", regression, ARRAY_SIZE(regression), {20, 1, 1}, 3, CRW_MSE, true},
+    {"gaps", perceptron, ARRAY_SIZE(perceptron), {20, 1, 1}, 4, CRW_NLL, .gaps = true},
+    {"gaps in scores", scores, ARRAY_SIZE(scores), {20, 1, 1}, 4, CRW_CROSS_ENTROPY, true, true},
     {"many classes", many_classes, ARRAY_SIZE(many_classes), {20, 1, 1}, 1000, .gaps = true},
 };
 
@@ -141,19 +141,19 @@ static struct crw_optimizer *new_optimizer(const struct crw_model *model)
     return optimizer;
 }
 
-static struct backend_samples samples_of(const struct pair *p)
+static struct crw_samples samples_of(const struct pair *p)
 {
-    return (struct backend_samples){
+    return (struct crw_samples){
         .inputs = p->net->numbers ? (const void *)p->inputs : p->items,
         .table = p->net->numbers ? NULL : p->table,
-        .targets = p->net->loss == BACKEND_MSE ? (const void *)p->outputs : p->labels,
+        .targets = p->net->loss == CRW_MSE ? (const void *)p->outputs : p->labels,
         .n = N_ITEMS,
     };
 }
 
 static struct backend_trainer *new_trainer(const struct pair *p)
 {
-    const struct backend_samples samples = samples_of(p);
+    const struct crw_samples samples = samples_of(p);
     struct backend_trainer *t;
     if (crw_backend()->trainer_create(&p->options, &t) != 0)
         fail_msg("%s", crw_backend()->error_message());
@@ -231,11 +231,11 @@ static float cpu_loss(struct pair *p, const uint32_t *numbers, int n, const int6
 {
     float outputs[BATCH * 4], loss;
     const size_t n_outputs = (size_t)p->net->n_outputs;
-    if (p->net->loss == BACKEND_NLL)
+    if (p->net->loss == CRW_NLL)
         assert_int_equal(crw_model_nll_loss(p->cpu, targets, IGNORED, &loss), 0);
-    if (p->net->loss == BACKEND_CROSS_ENTROPY)
+    if (p->net->loss == CRW_CROSS_ENTROPY)
         assert_int_equal(crw_model_cross_entropy_loss(p->cpu, targets, IGNORED, &loss), 0);
-    if (p->net->loss != BACKEND_MSE)
+    if (p->net->loss != CRW_MSE)
         return loss;
     for (int s = 0; s < n; s++)
         memcpy(outputs + (size_t)s * n_outputs, p->outputs + numbers[s] * n_outputs,
@@ -292,9 +292,9 @@ static void check_state(struct pair *p, double tolerance)
     }
 }
 
-static struct backend_progress device_step(struct pair *p, int n)
+static struct crw_trained device_step(struct pair *p, int n)
 {
-    struct backend_progress progress = {0};
+    struct crw_trained progress = {0};
     if (crw_backend()->trainer_step(p->trainer, n, true) != 0 ||
         crw_backend()->trainer_wait(p->trainer, TIMEOUT_MS, &progress) != 0 ||
         crw_backend()->trainer_end_step(p->trainer, progress.finite) != 0)
@@ -311,7 +311,7 @@ static void trains_as_the_cpu_does(void **state)
         begin(&p, &nets[i], NULL);
         for (size_t used = 0, step = 1; used < N_ITEMS; step++) {
             int n = N_ITEMS - used < BATCH ? (int)(N_ITEMS - used) : BATCH;
-            struct backend_progress progress = device_step(&p, n);
+            struct crw_trained progress = device_step(&p, n);
             float expected = cpu_step(&p, n);
             used += (size_t)n;
             if (!(fabs(progress.loss - expected) < 2e-5))
@@ -330,7 +330,7 @@ static void accumulates_and_clips(void **state)
 {
     static const int sizes[] = {BATCH, 2, BATCH - 1};
     for (size_t i = 0; i < ARRAY_SIZE(nets); i++) {
-        struct backend_progress progress;
+        struct crw_trained progress;
         struct pair p;
         begin(&p, &nets[i], NULL);
         crw_backend()->trainer_destroy(p.trainer);
@@ -388,7 +388,7 @@ static void trains_batches_of_many_sizes(void **state)
 static void gradients_change_nothing_until_they_are_taken(void **state)
 {
     const struct backend *b = crw_backend();
-    struct backend_progress progress;
+    struct crw_trained progress;
     struct pair p;
     begin(&p, &nets[0], NULL);
     device_step(&p, BATCH);
@@ -425,9 +425,9 @@ static void downloads_only_the_step_asked_for(void **state)
 static void trains_in_lower_precision(void **state)
 {
     static const struct {
-        enum backend_precision precision;
+        enum crw_products precision;
         double tolerance;
-    } cases[] = {{BACKEND_TF32, 5e-3}, {BACKEND_BF16, 5e-2}};
+    } cases[] = {{CRW_PRODUCTS_TF32, 5e-3}, {CRW_PRODUCTS_BF16, 5e-2}};
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct pair p;
@@ -446,7 +446,7 @@ static void trains_in_lower_precision(void **state)
 static void evaluates(void **state)
 {
     for (size_t i = 0; i < ARRAY_SIZE(nets); i++) {
-        struct backend_progress progress;
+        struct crw_trained progress;
         struct pair p;
         uint64_t n_correct = 0;
         double sum = 0;
@@ -456,7 +456,7 @@ static void evaluates(void **state)
             device_step(&p, BATCH);
             cpu_step(&p, BATCH);
         }
-        const struct backend_samples samples = samples_of(&p);
+        const struct crw_samples samples = samples_of(&p);
         assert_int_equal(crw_backend()->trainer_set_data(p.trainer, BACKEND_EVALUATE, &samples), 0);
         assert_int_equal(crw_backend()->trainer_evaluate(p.trainer, 1, N_ITEMS - 1, TIMEOUT_MS, &progress),
                          0);
@@ -467,7 +467,7 @@ static void evaluates(void **state)
                 continue;
             n_counted++;
             sum += cpu_loss(&p, &number, 1, &target);
-            if (nets[i].loss != BACKEND_MSE)
+            if (nets[i].loss != CRW_MSE)
                 n_correct += crw_model_correct(p.cpu, &target, NULL);
         }
         assert_int_equal(progress.n_samples, N_ITEMS - 1);
@@ -665,7 +665,7 @@ static void divides_by_the_number_of_ranks(void **state)
 /* Queues a step's batches of `n` samples, on the CPU too, whose gradients become the mean of the batches; waits. */
 static void make_gradients(struct pair *p, int n_batches, int n)
 {
-    struct backend_progress progress;
+    struct crw_trained progress;
     float *sums = test_calloc(p->cpu->n_parameters, sizeof(float));
     for (int b = 0; b < n_batches; b++) {
         assert_int_equal(crw_backend()->trainer_step(p->trainer, n, b + 1 == n_batches), 0);
@@ -678,10 +678,10 @@ static void make_gradients(struct pair *p, int n_batches, int n)
 }
 
 /* As the caller does with the mean over the ranks. */
-static struct backend_progress put_scaled_gradients(struct pair *p, float scale)
+static struct crw_trained put_scaled_gradients(struct pair *p, float scale)
 {
     const struct backend *b = crw_backend();
-    struct backend_progress progress;
+    struct crw_trained progress;
     size_t count;
     float *gradients = b->trainer_gradients(p->trainer, &count);
     assert_int_equal(count, count_device_floats(p->cpu));
@@ -710,7 +710,7 @@ static void takes_what_the_host_makes_of_gradients(void **state)
         for (int step = 0; step < 3; step++) {
             make_gradients(&p, n_batches, BATCH - step);
             const double norm = crw_gradients_norm(p.cpu->gradients, p.cpu->n_parameters) * p.cpu_scale;
-            const struct backend_progress progress = put_scaled_gradients(&p, 0.5f);
+            const struct crw_trained progress = put_scaled_gradients(&p, 0.5f);
             assert_true(progress.finite && fabs(progress.norm - norm) < 1e-4 * norm);
             assert_int_equal(crw_backend()->trainer_end_step(p.trainer, true), 0);
             cpu_take(&p);
@@ -734,7 +734,7 @@ static void a_hanging_collective_costs_one_step(void **state)
     const struct backend *b = crw_backend();
     struct halver halver = {0};
     struct backend_reducer reducer = reducer_of(&halver);
-    struct backend_progress progress;
+    struct crw_trained progress;
     struct pair p;
     begin(&p, &nets[0], &reducer);
     p.cpu_scale = 0.5f;
@@ -767,7 +767,7 @@ static void ends_with_a_collective_that_hangs(void **state)
     static struct halver halver; /* the device looks at it as long as the process lives */
     static struct backend_trainer *left_behind;
     struct backend_reducer reducer = reducer_of(&halver);
-    struct backend_progress progress;
+    struct crw_trained progress;
     struct pair p;
     begin(&p, &nets[2], &reducer);
     halver.hangs = true;
@@ -795,7 +795,7 @@ static void a_refused_collective_changes_nothing(void **state)
 static void refuses(void **state)
 {
     const struct backend *b = crw_backend();
-    struct backend_progress progress;
+    struct crw_trained progress;
     struct backend_trainer *t;
     struct pair p;
     begin(&p, &nets[0], NULL);
@@ -805,7 +805,7 @@ static void refuses(void **state)
     assert_int_equal(b->trainer_start(p.trainer, p.list, 3, 4), CRW_E_ARGUMENT);
     assert_int_equal(b->trainer_start(p.trainer, p.list, 3, 0), 0);
     assert_int_equal(b->trainer_step(p.trainer, 4, true), CRW_E_ARGUMENT);
-    const struct backend_samples samples = samples_of(&p);
+    const struct crw_samples samples = samples_of(&p);
     assert_int_equal(b->trainer_set_data(p.trainer, BACKEND_TRAIN, &samples), CRW_E_ARGUMENT);
     assert_int_equal(b->trainer_step(p.trainer, 1, false), CRW_E_ARGUMENT); /* not made for it */
     assert_int_equal(b->trainer_download(p.trainer, TIMEOUT_MS, 0), CRW_E_ARGUMENT);
@@ -825,7 +825,7 @@ static void refuses(void **state)
     options.model = headless; /* the loss is that of log_softmax */
     assert_int_equal(b->trainer_create(&options, &t), CRW_E_ARGUMENT);
     options.model = p.host;
-    options.loss = BACKEND_MSE;
+    options.loss = CRW_MSE;
     assert_int_equal(b->trainer_create(&options, &t), CRW_E_ARGUMENT);
     crw_model_destroy(headless);
     end(&p);
@@ -856,7 +856,7 @@ static void leaves_out_what_is_not_finite(void **state)
     p.options.skip_not_finite = true;
     p.trainer = new_trainer(&p);
     assert_int_equal(crw_backend()->trainer_start(p.trainer, p.list, N_ITEMS, 0), 0);
-    struct backend_progress progress = device_step(&p, BATCH);
+    struct crw_trained progress = device_step(&p, BATCH);
     assert_false(progress.finite);
     check_state(&p, 0);
     end(&p);
@@ -873,7 +873,7 @@ static void leaves_out_a_batch_in_which_nothing_counts(void **state)
     p.options.skip_not_finite = true;
     p.trainer = new_trainer(&p);
     assert_int_equal(crw_backend()->trainer_start(p.trainer, p.list, N_ITEMS, 0), 0);
-    struct backend_progress progress = device_step(&p, BATCH);
+    struct crw_trained progress = device_step(&p, BATCH);
     assert_true(isnan(cpu_batch(&p, BATCH)));
     assert_true(isnan(progress.loss));
     assert_false(progress.finite);
@@ -889,7 +889,7 @@ static void refuses_targets_that_are_no_class(void **state)
     struct pair p;
     begin(&p, &nets[5], NULL);
     for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
-        const struct backend_samples samples = samples_of(&p);
+        const struct crw_samples samples = samples_of(&p);
         p.labels[N_ITEMS - 1] = wrong[i];
         assert_int_equal(b->trainer_create(&p.options, &t), 0);
         assert_int_equal(b->trainer_set_data(t, BACKEND_TRAIN, &samples), CRW_E_ARGUMENT);

@@ -87,7 +87,7 @@ template <class Fetch, int LENGTH> struct reader {
 template <int PRECISION, int M, int N> struct tile;
 
 /* Each thread ROWS rows x COLUMNS columns, k in order, one fma after the other. */
-template <int M, int N> struct tile<CUDA_EXACT, M, N> {
+template <int M, int N> struct tile<CRW_PRODUCTS_F32, M, N> {
     static constexpr int COLUMN_LANES = N % 16 == 0 ? 16 : 4, ROW_LANES = GEMM_THREADS / COLUMN_LANES;
     static constexpr int ROWS = M / ROW_LANES, COLUMNS = N / COLUMN_LANES, SUMS = ROWS * COLUMNS;
     static constexpr int TOGETHER = ROWS % 4 == 0 ? 4 : 1; /* rows that are loaded at once */
@@ -189,7 +189,7 @@ template <int M, int N> struct warp_tiles {
     }
 };
 
-template <int M, int N> struct tile<CUDA_TF32, M, N> : warp_tiles<M, N> {
+template <int M, int N> struct tile<CRW_PRODUCTS_TF32, M, N> : warp_tiles<M, N> {
     using base = warp_tiles<M, N>;
     using base::ACROSS, base::DOWN, base::HEIGHT, base::WIDTH, base::first_row, base::first_column,
         base::tiles;
@@ -223,7 +223,7 @@ template <int M, int N> struct tile<CUDA_TF32, M, N> : warp_tiles<M, N> {
     }
 };
 
-template <int M, int N> struct tile<CUDA_BF16, M, N> : warp_tiles<M, N> {
+template <int M, int N> struct tile<CRW_PRODUCTS_BF16, M, N> : warp_tiles<M, N> {
     using base = warp_tiles<M, N>;
     using base::ACROSS, base::DOWN, base::HEIGHT, base::WIDTH, base::first_row, base::first_column,
         base::tiles;
@@ -354,11 +354,11 @@ static cudaError_t gemm_at(const struct cuda_queue *q, const struct gemm_shape &
     case GEMM_32_32:
         return gemm_launch<PRECISION, 32, 32, ROW_SUMS>(q, s, plan, a, b, d);
     case GEMM_32_12:
-        if constexpr (PRECISION == CUDA_EXACT)
+        if constexpr (PRECISION == CRW_PRODUCTS_F32)
             return gemm_launch<PRECISION, 32, 12, ROW_SUMS>(q, s, plan, a, b, d);
         break;
     case GEMM_16_64:
-        if constexpr (PRECISION == CUDA_EXACT)
+        if constexpr (PRECISION == CRW_PRODUCTS_F32)
             return gemm_launch<PRECISION, 16, 64, ROW_SUMS>(q, s, plan, a, b, d);
         break;
     case GEMM_TILE_COUNT:
@@ -372,13 +372,13 @@ static cudaError_t gemm_in(const struct cuda_queue *q, const struct gemm_shape &
                            const struct gemm_plan &plan, A a, B b, D d)
 {
     switch (plan.precision) {
-    case CUDA_EXACT:
-        return gemm_at<CUDA_EXACT, ROW_SUMS>(q, s, plan, a, b, d);
-    case CUDA_TF32:
-        return gemm_at<CUDA_TF32, ROW_SUMS>(q, s, plan, a, b, d);
-    case CUDA_BF16:
-        return gemm_at<CUDA_BF16, ROW_SUMS>(q, s, plan, a, b, d);
-    case CUDA_PRECISION_COUNT:
+    case CRW_PRODUCTS_F32:
+        return gemm_at<CRW_PRODUCTS_F32, ROW_SUMS>(q, s, plan, a, b, d);
+    case CRW_PRODUCTS_TF32:
+        return gemm_at<CRW_PRODUCTS_TF32, ROW_SUMS>(q, s, plan, a, b, d);
+    case CRW_PRODUCTS_BF16:
+        return gemm_at<CRW_PRODUCTS_BF16, ROW_SUMS>(q, s, plan, a, b, d);
+    case CRW_PRODUCTS_COUNT:
         break;
     }
     return cudaErrorInvalidValue;

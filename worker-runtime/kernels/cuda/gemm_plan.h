@@ -47,7 +47,7 @@ struct gemm_shape {
 };
 
 struct gemm_plan {
-    enum cuda_precision precision;
+    enum crw_products precision;
     enum gemm_tile tile;
     int tiles_down, tiles_across, n_splits;
     int k_of_split; /* of each but the last */
@@ -134,13 +134,13 @@ static inline int gemm_count_splits(const struct gemm_shape *s)
     return splits < 1 ? 1 : (int)splits;
 }
 
-static inline bool gemm_tile_fits(enum gemm_tile tile, enum cuda_precision precision,
+static inline bool gemm_tile_fits(enum gemm_tile tile, enum crw_products precision,
                                   const struct gemm_shape *s)
 {
     if (tile == GEMM_32_12)
-        return precision == CUDA_EXACT && s->n <= gemm_tile_size(tile).n;
+        return precision == CRW_PRODUCTS_F32 && s->n <= gemm_tile_size(tile).n;
     if (tile == GEMM_16_64)
-        return precision == CUDA_EXACT && s->m <= gemm_tile_size(tile).m;
+        return precision == CRW_PRODUCTS_F32 && s->m <= gemm_tile_size(tile).m;
     return true;
 }
 
@@ -156,7 +156,7 @@ static inline int64_t gemm_area(enum gemm_tile tile, const struct gemm_shape *s)
 }
 
 /* The largest tile that computes at most a quarter more than the best one, or a smaller one where blocks are few. */
-static inline enum gemm_tile gemm_choose_tile(enum cuda_precision precision, const struct gemm_shape *s,
+static inline enum gemm_tile gemm_choose_tile(enum crw_products precision, const struct gemm_shape *s,
                                               int n_splits)
 {
     int64_t least = INT64_MAX, n_blocks = 0;
@@ -177,13 +177,13 @@ static inline enum gemm_tile gemm_choose_tile(enum cuda_precision precision, con
     return (enum gemm_tile)best;
 }
 
-static inline struct gemm_plan gemm_plan_of(enum cuda_precision wanted, const struct gemm_shape *s)
+static inline struct gemm_plan gemm_plan_of(enum crw_products wanted, const struct gemm_shape *s)
 {
     const bool small =
         s->m < GEMM_TENSOR_CORES_MIN || s->n < GEMM_TENSOR_CORES_MIN || s->k < GEMM_TENSOR_CORES_MIN;
     const int splits_wanted = gemm_count_splits(s);
     struct gemm_plan plan;
-    plan.precision = small ? CUDA_EXACT : wanted;
+    plan.precision = small ? CRW_PRODUCTS_F32 : wanted;
     plan.k_of_split = ceil_div(ceil_div(s->k, splits_wanted), GEMM_SLICE) * GEMM_SLICE;
     plan.n_splits = ceil_div(s->k, plan.k_of_split);
     plan.tile = gemm_choose_tile(plan.precision, s, plan.n_splits);

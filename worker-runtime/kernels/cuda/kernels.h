@@ -18,14 +18,9 @@
 extern "C" {
 #endif
 
+#include "worker-runtime/crw.h"
+#include "worker-runtime/crw_trainer.h"
 #include "worker-runtime/kernels/cpu/kernels.h"
-
-enum cuda_precision {
-    CUDA_EXACT, /* fp32 products and sums */
-    CUDA_TF32,  /* operands rounded to tf32 (10 bits), fp32 sums; tensor cores */
-    CUDA_BF16,  /* operands rounded to bf16 (7 bits), fp32 sums; tensor cores */
-    CUDA_PRECISION_COUNT
-};
 
 /* Ten times the compute capability that the kernels need, for bf16 and tf32 products. */
 enum { CUDA_CAPABILITY_MIN = 80 };
@@ -36,7 +31,7 @@ enum { CUDA_WORKSPACE_FLOATS = 4 << 20 };
 struct cuda_queue {
     cudaStream_t stream;
     float *workspace; /* [CUDA_WORKSPACE_FLOATS], of no other stream */
-    enum cuda_precision precision;
+    enum crw_products precision;
 };
 
 /* ---- matrix products ---- */
@@ -180,14 +175,10 @@ cudaError_t cuda_add(const struct cuda_queue *q, size_t count, float *sums, cons
 
 /* ---- the end of a step ---- */
 
-enum cuda_optimizer_kind { CUDA_SGD, CUDA_ADAMW, CUDA_ADADELTA, CUDA_OPTIMIZER_KIND_COUNT };
-
-/* As crw_optimizer_options; kept on the device so that a captured step follows a changed learning rate. */
+/* Kept on the device so that a captured step follows a changed learning rate. */
 struct cuda_optimizer_options {
-    double lr, weight_decay, momentum, dampening, beta1, beta2, rho, eps;
+    struct crw_optimizer_options of;
     double clip_norm; /* gradients are made no longer; 0: as long as they are */
-    int kind;         /* enum cuda_optimizer_kind */
-    int nesterov;
 };
 
 /* The part of the state that counts. One in device memory for each trainer. */
@@ -240,7 +231,7 @@ cudaError_t cuda_commit_begin(const struct cuda_queue *q, const struct cuda_grad
 
 /* One pass over the whole arena, with gradients commit->scale * g; nothing unless commit->go. States as
  * crw_optimizer_state() orders them, NULL where the kind has none. p, g and the states must be 16-byte aligned. */
-cudaError_t cuda_optimizer_step(const struct cuda_queue *q, enum cuda_optimizer_kind kind,
+cudaError_t cuda_optimizer_step(const struct cuda_queue *q, enum crw_optimizer_kind kind,
                                 const struct cuda_commit *commit, size_t count, float *p, const float *g,
                                 float *state0, float *state1);
 

@@ -46,18 +46,18 @@ __global__ void __launch_bounds__(CHECK_THREADS)
     }
 }
 
-__device__ void make_sgd(const struct cuda_optimizer_options &o, struct cuda_commit *commit)
+__device__ void make_sgd(const struct crw_optimizer_options &o, struct cuda_commit *commit)
 {
     struct sgd_step *s = &commit->scalars.sgd;
     s->minus_lr = (float)-o.lr;
     s->weight_decay = (float)o.weight_decay;
     s->momentum = (float)o.momentum;
     s->one_minus_dampening = (float)(1 - o.dampening);
-    s->nesterov = o.nesterov != 0;
+    s->nesterov = o.nesterov;
     s->first = commit->step == 1;
 }
 
-__device__ void make_adamw(const struct cuda_optimizer_options &o, struct cuda_commit *commit)
+__device__ void make_adamw(const struct crw_optimizer_options &o, struct cuda_commit *commit)
 {
     struct adamw_step *s = &commit->scalars.adamw;
     const double correction1 = 1 - pow(o.beta1, (double)commit->step);
@@ -71,7 +71,7 @@ __device__ void make_adamw(const struct cuda_optimizer_options &o, struct cuda_c
     s->minus_step_size = (float)-(o.lr / correction1);
 }
 
-__device__ void make_adadelta(const struct cuda_optimizer_options &o, struct cuda_commit *commit)
+__device__ void make_adadelta(const struct crw_optimizer_options &o, struct cuda_commit *commit)
 {
     struct adadelta_step *s = &commit->scalars.adadelta;
     s->minus_lr = (float)-o.lr;
@@ -105,12 +105,12 @@ __device__ void begin_commit(const struct cuda_gradient_check *check,
         return;
     commit->step++;
     commit->cursor += tally->n_losses / (uint64_t)losses_per_sample;
-    if (o.kind == CUDA_SGD)
-        make_sgd(o, commit);
-    else if (o.kind == CUDA_ADAMW)
-        make_adamw(o, commit);
+    if (o.of.kind == CRW_SGD)
+        make_sgd(o.of, commit);
+    else if (o.of.kind == CRW_ADAMW)
+        make_adamw(o.of, commit);
     else
-        make_adadelta(o, commit);
+        make_adadelta(o.of, commit);
 }
 
 /* One block. */
@@ -291,21 +291,21 @@ cudaError_t cuda_copy_committed(const struct cuda_queue *q, const struct cuda_co
                   static_cast<const uint32_t *>(from), static_cast<uint32_t *>(to));
 }
 
-cudaError_t cuda_optimizer_step(const struct cuda_queue *q, enum cuda_optimizer_kind kind,
+cudaError_t cuda_optimizer_step(const struct cuda_queue *q, enum crw_optimizer_kind kind,
                                 const struct cuda_commit *commit, size_t count, float *p, const float *g,
                                 float *state0, float *state1)
 {
     if (!aligned(p) || !aligned(g) || !aligned(state0) || !aligned(state1))
         return cudaErrorInvalidValue;
     switch (kind) {
-    case CUDA_SGD:
+    case CRW_SGD:
         return state0 ? launch_optimizer<sgd>(q, commit, count, p, g, state0, state1)
                       : launch_optimizer<plain_sgd>(q, commit, count, p, g, state0, state1);
-    case CUDA_ADAMW:
+    case CRW_ADAMW:
         return launch_optimizer<adamw>(q, commit, count, p, g, state0, state1);
-    case CUDA_ADADELTA:
+    case CRW_ADADELTA:
         return launch_optimizer<adadelta>(q, commit, count, p, g, state0, state1);
-    case CUDA_OPTIMIZER_KIND_COUNT:
+    case CRW_OPTIMIZER_KIND_COUNT:
         break;
     }
     return cudaErrorInvalidValue;
