@@ -4,6 +4,8 @@
 
 #include "worker-runtime/checkpoint/safetensors.h"
 
+#include "base/utf8.h"
+
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,50 +44,30 @@ bool safetensors_count_bytes(enum crw_dtype dtype, int n_dims, const int64_t *di
     return true;
 }
 
-/* Bytes of the character at text, 0 when it is none. Overlong forms and surrogates are none (RFC 3629). */
-static size_t utf8_length(const uint8_t *text, size_t size)
-{
-    uint8_t first = text[0], low = 0x80, high = 0xbf;
-    size_t n;
-
-    if (first < 0x80)
-        return 1;
-    if (first >= 0xc2 && first <= 0xdf)
-        n = 2;
-    else if (first >= 0xe0 && first <= 0xef)
-        n = 3;
-    else if (first >= 0xf0 && first <= 0xf4)
-        n = 4;
-    else
-        return 0;
-    if (n > size)
-        return 0;
-    if (first == 0xe0)
-        low = 0xa0;
-    if (first == 0xed)
-        high = 0x9f;
-    if (first == 0xf0)
-        low = 0x90;
-    if (first == 0xf4)
-        high = 0x8f;
-    if (text[1] < low || text[1] > high)
-        return 0;
-    for (size_t i = 2; i < n; i++)
-        if ((text[i] & 0xc0) != 0x80)
-            return 0;
-    return n;
-}
-
 bool safetensors_text_is_utf8(const uint8_t *text, size_t size)
 {
-    while (size > 0) {
-        size_t n = utf8_length(text, size);
-
+    for (size_t n; size > 0; size -= n, text += n) {
+        n = utf8_sequence(text);
         if (n == 0)
             return false;
-        text += n;
-        size -= n;
     }
+    return true;
+}
+
+static int compare_texts(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+bool safetensors_sort_texts(void *items, size_t n, size_t size)
+{
+    const uint8_t *item = items;
+
+    if (n > 1)
+        qsort(items, n, size, compare_texts);
+    for (; n > 1; n--, item += size)
+        if (compare_texts(item, item + size) == 0)
+            return false;
     return true;
 }
 

@@ -84,4 +84,8 @@ bool safetensors_count_bytes(enum crw_dtype dtype, int n_dims, const int64_t *di
 const char *safetensors_dtype_name(enum crw_dtype dtype);
 size_t safetensors_dtype_size(enum crw_dtype dtype);
 
+/* The byte at the end or behind it must be ASCII: a NUL, or the end of a header. */
 bool safetensors_text_is_utf8(const uint8_t *text, size_t size);
+
+/* Sorts items whose first member is a text. False: two items have the same text. */
+bool safetensors_sort_texts(void *items, size_t n, size_t size);

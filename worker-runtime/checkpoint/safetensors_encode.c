@@ -1,97 +1,64 @@
 /*
- * Writes a safetensors file into memory. The arguments are the caller's, so what the format cannot hold
- * is refused and not written: a reader of it would refuse it later, when it matters.
+ * Writes a safetensors file into memory. Arguments that the format cannot hold are refused and not written: a reader of the
+ * file would refuse the file later, when the file is needed.
  */
 
 #include "worker-runtime/checkpoint/safetensors.h"
+
+#include "base/cleanup.h"
+#include "base/minmax.h"
+#include "base/strbuf.h"
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/base/memory.h"
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static int put_text(struct buf *b, const char *text)
+static void put_quoted(struct strbuf *t, const char *text)
 {
-    return buf_append(b, text, strlen(text));
+    strbuf_add(t, "\"");
+    for (;;) {
+        size_t n = 0;
+
+        while ((uint8_t)text[n] >= 0x20 && text[n] != '"' && text[n] != '\\')
+            n++;
+        strbuf_add(t, "%.*s", (int)n, text);
+        text += n;
+        if (!*text)
+            break;
+        strbuf_add(t, (uint8_t)*text < 0x20 ? "\\u%04x" : "\\%c", *text);
+        text++;
+    }
+    strbuf_add(t, "\"");
 }
 
-static int put_quoted(struct buf *b, const char *text)
+static void put_strings(struct strbuf *t, const struct crw_pair *strings, size_t n_strings)
 {
-    int r = put_text(b, "\"");
-
-    for (; r == 0 && *text; text++) {
-        uint8_t c = (uint8_t)*text;
-        char escape[8];
-
-        if (c == '"' || c == '\\')
-            (void)snprintf(escape, sizeof(escape), "\\%c", c);
-        else if (c < 0x20)
-            (void)snprintf(escape, sizeof(escape), "\\u%04x", c);
-        else
-            (void)snprintf(escape, sizeof(escape), "%c", c);
-        r = put_text(b, escape);
+    strbuf_add(t, "\"__metadata__\":{");
+    for (size_t i = 0; i < n_strings; i++) {
+        strbuf_add(t, "%s", i > 0 ? "," : "");
+        put_quoted(t, strings[i].key);
+        strbuf_add(t, ":");
+        put_quoted(t, strings[i].value);
     }
-    return r == 0 ? put_text(b, "\"") : r;
+    strbuf_add(t, "}");
 }
 
-static int put_strings(struct buf *b, const struct crw_pair *strings, size_t n_strings)
+static void put_tensor(struct strbuf *text, const struct crw_tensor *t, uint64_t begin, uint64_t end)
 {
-    int r = put_text(b, "\"__metadata__\":{");
-
-    for (size_t i = 0; r == 0 && i < n_strings; i++) {
-        if (i > 0)
-            r = put_text(b, ",");
-        if (r == 0)
-            r = put_quoted(b, strings[i].key);
-        if (r == 0)
-            r = put_text(b, ":");
-        if (r == 0)
-            r = put_quoted(b, strings[i].value);
-    }
-    return r == 0 ? put_text(b, "}") : r;
-}
-
-static int put_tensor(struct buf *b, const struct crw_tensor *t, uint64_t begin, uint64_t end)
-{
-    char number[64];
-    int r = put_quoted(b, t->name);
-
-    if (r == 0)
-        r = put_text(b, ":{\"dtype\":\"");
-    if (r == 0)
-        r = put_text(b, safetensors_dtype_name(t->dtype));
-    if (r == 0)
-        r = put_text(b, "\",\"shape\":[");
-    for (int i = 0; r == 0 && i < t->n_dims; i++) {
-        (void)snprintf(number, sizeof(number), "%s%" PRId64, i ? "," : "", t->dims[i]);
-        r = put_text(b, number);
-    }
-    (void)snprintf(number, sizeof(number), "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", begin, end);
-    return r == 0 ? put_text(b, number) : r;
+    strbuf_add(text, ",");
+    put_quoted(text, t->name);
+    strbuf_add(text, ":{\"dtype\":\"%s\",\"shape\":[", safetensors_dtype_name(t->dtype));
+    for (int i = 0; i < t->n_dims; i++)
+        strbuf_add(text, "%s%" PRId64, i > 0 ? "," : "", t->dims[i]);
+    strbuf_add(text, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", begin, end);
 }
 
 static bool is_text(const char *text)
 {
     return text && safetensors_text_is_utf8((const uint8_t *)text, strlen(text));
-}
-
-static int compare_texts(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
-/* Sorts texts. */
-static bool has_duplicate(const char **texts, size_t n)
-{
-    if (n > 1)
-        qsort(texts, n, sizeof(*texts), compare_texts);
-    for (size_t i = 1; i < n; i++)
-        if (strcmp(texts[i - 1], texts[i]) == 0)
-            return true;
-    return false;
 }
 
 static const char *find_fault_of_tensor(const struct crw_tensor *t, uint64_t *data_size)
@@ -123,48 +90,45 @@ static const char *find_fault(const struct crw_tensor *tensors, size_t n_tensors
             return fault;
         texts[i] = tensors[i].name;
     }
-    if (has_duplicate(texts, n_tensors))
+    if (!safetensors_sort_texts(texts, n_tensors, sizeof(*texts)))
         return "two tensors have one name";
     for (size_t i = 0; i < n_strings; i++) {
         if (!is_text(strings[i].key) || !is_text(strings[i].value))
             return "a string is not UTF-8";
         texts[i] = strings[i].key;
     }
-    return has_duplicate(texts, n_strings) ? "two strings have one key" : NULL;
+    return safetensors_sort_texts(texts, n_strings, sizeof(*texts)) ? NULL : "two strings have one key";
 }
 
 static uint64_t count_tensor_bytes(const struct crw_tensor *t)
 {
     uint64_t n = 0;
 
-    (void)safetensors_count_bytes(t->dtype, t->n_dims, t->dims, &n); /* find_fault() saw that it works */
+    (void)safetensors_count_bytes(t->dtype, t->n_dims, t->dims, &n); /* find_fault() has checked the shape */
     return n;
 }
 
-static int put_header(struct buf *b, const struct crw_tensor *tensors, size_t n_tensors,
-                      const struct crw_pair *strings, size_t n_strings, uint64_t *ret_data_size)
+/* Returns the bytes of all tensors. */
+static uint64_t put_header(struct strbuf *t, const struct crw_tensor *tensors, size_t n_tensors,
+                           const struct crw_pair *strings, size_t n_strings)
 {
     uint64_t at = 0;
-    int r = put_text(b, "{");
 
-    if (r == 0)
-        r = put_strings(b, strings, n_strings);
-    for (size_t width = 8; r == 0 && width > 0; width /= 2) {
-        for (size_t i = 0; r == 0 && i < n_tensors; i++) {
+    strbuf_add(t, "{");
+    put_strings(t, strings, n_strings);
+    for (size_t width = 8; width > 0; width /= 2) {
+        for (size_t i = 0; i < n_tensors; i++) {
+            uint64_t begin = at;
+
             if (safetensors_dtype_size(tensors[i].dtype) != width)
                 continue;
-            r = put_text(b, ",");
-            if (r == 0)
-                r = put_tensor(b, &tensors[i], at, at + count_tensor_bytes(&tensors[i]));
             at += count_tensor_bytes(&tensors[i]);
+            put_tensor(t, &tensors[i], begin, at);
         }
     }
-    if (r == 0)
-        r = put_text(b, "}");
-    while (r == 0 && buf_size(b) % 8 != 0)
-        r = put_text(b, " ");
-    *ret_data_size = at;
-    return r;
+    strbuf_add(t, "}");
+    strbuf_add(t, "%*s", (int)(-buf_size(&t->buf) % 8), "");
+    return at;
 }
 
 /* In the order of put_header(). The room is there. */
@@ -178,38 +142,37 @@ static void put_data(struct buf *out, const struct crw_tensor *tensors, size_t n
     }
 }
 
+/* Adds length, header and data to out. */
+static int put_file(const struct buf *header, const struct crw_tensor *tensors, size_t n_tensors,
+                    uint64_t data_size, struct buf *out)
+{
+    if ((out->capacity < data_size && !memory_has_room(data_size, 1)) ||
+        !buf_reserve(out, 8 + buf_size(header) + (size_t)data_size))
+        return -ENOMEM;
+    /* None of these can fail: the room is there. */
+    (void)buf_append_u64(out, buf_size(header));
+    (void)buf_append(out, buf_bytes(header), buf_size(header));
+    put_data(out, tensors, n_tensors);
+    return 0;
+}
+
 int safetensors_encode(const struct crw_tensor *tensors, size_t n_tensors, const struct crw_pair *strings,
                        size_t n_strings, struct buf *out, const char **ret_why)
 {
-    size_t n_texts = n_tensors > n_strings ? n_tensors : n_strings;
-    const char **texts = calloc(n_texts + 1, sizeof(*texts));
-    struct buf header = {0};
-    uint64_t data_size;
+    _cleanup_free_ const char **texts = calloc(max_size(n_tensors, n_strings) + 1, sizeof(*texts));
+    _cleanup_(strbuf_finish) struct strbuf header = {0};
     const char *why;
-    int r;
+    uint64_t data_size;
 
     if (!texts)
         return -ENOMEM;
     why = find_fault(tensors, n_tensors, strings, n_strings, texts);
-    free(texts);
-    if (why) {
-        *ret_why = why;
-        return SAFETENSORS_E_BAD;
+    if (!why) {
+        data_size = put_header(&header, tensors, n_tensors, strings, n_strings);
+        if (buf_size(&header.buf) <= SAFETENSORS_HEADER_MAX)
+            return header.failed ? -ENOMEM : put_file(&header.buf, tensors, n_tensors, data_size, out);
+        why = "the names and strings are too long";
     }
-    r = put_header(&header, tensors, n_tensors, strings, n_strings, &data_size);
-    if (r == 0 && buf_size(&header) > SAFETENSORS_HEADER_MAX) {
-        *ret_why = "the names and strings are too long";
-        r = SAFETENSORS_E_BAD;
-    }
-    if (r == 0 && ((out->capacity < data_size && !memory_has_room(data_size, 1)) ||
-                   !buf_reserve(out, 8 + buf_size(&header) + (size_t)data_size)))
-        r = -ENOMEM;
-    if (r == 0) {
-        /* None of these can fail: the room is there. */
-        (void)buf_append_u64(out, buf_size(&header));
-        (void)buf_append(out, buf_bytes(&header), buf_size(&header));
-        put_data(out, tensors, n_tensors);
-    }
-    buf_finish(&header);
-    return r;
+    *ret_why = why;
+    return SAFETENSORS_E_BAD;
 }

@@ -186,16 +186,6 @@ static int read_entry(void *data, const char *key)
 
 /* ---- the whole ---- */
 
-static int compare_tensor_names(const void *a, const void *b)
-{
-    return strcmp(((const struct safetensors_tensor *)a)->name, ((const struct safetensors_tensor *)b)->name);
-}
-
-static int compare_keys(const void *a, const void *b)
-{
-    return strcmp(((const struct safetensors_string *)a)->key, ((const struct safetensors_string *)b)->key);
-}
-
 static int compare_places(const void *a, const void *b)
 {
     const struct safetensors_tensor *x = a, *y = b;
@@ -211,16 +201,10 @@ static int check_unique(struct reader *r)
 {
     struct safetensors *st = r->st;
 
-    if (st->n_tensors > 0)
-        qsort(st->tensors, st->n_tensors, sizeof(*st->tensors), compare_tensor_names);
-    for (size_t i = 1; i < st->n_tensors; i++)
-        if (compare_tensor_names(&st->tensors[i - 1], &st->tensors[i]) == 0)
-            return refuse_header(r, "it has two tensors of one name");
-    if (st->n_strings > 0)
-        qsort(st->strings, st->n_strings, sizeof(*st->strings), compare_keys);
-    for (size_t i = 1; i < st->n_strings; i++)
-        if (compare_keys(&st->strings[i - 1], &st->strings[i]) == 0)
-            return refuse_header(r, "it has two strings of one key");
+    if (!safetensors_sort_texts(st->tensors, st->n_tensors, sizeof(*st->tensors)))
+        return refuse_header(r, "it has two tensors of one name");
+    if (!safetensors_sort_texts(st->strings, st->n_strings, sizeof(*st->strings)))
+        return refuse_header(r, "it has two strings of one key");
     return 0;
 }
 
@@ -275,7 +259,7 @@ static int find_header(struct scan *s, size_t size)
     s->end = 8 + (size_t)n;
     if (n < 2 || s->file[8] != '{')
         return scan_refuse(s, "its header does not begin with \"{\"");
-    if (!safetensors_text_is_utf8(s->file + 8, (size_t)n))
+    if (s->file[s->end - 1] >= 0x80 || !safetensors_text_is_utf8(s->file + 8, (size_t)n))
         return scan_refuse(s, "its header is not UTF-8");
     return 0;
 }
