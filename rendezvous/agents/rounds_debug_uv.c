@@ -1,12 +1,12 @@
 /*
- * A line is the time (seconds of the monotonic clock, the one of all deadlines), what it is, and the facts:
+ * A line is the time (seconds of the monotonic clock, as all deadlines), the kind of event, and the facts:
  *
  *     12.000417 conn 7 opened by client 10.0.0.2:51334
  *     12.000533 event hello conn 7 job train-7 host node3 attempt 1 phase ready generation -1
  *     12.000541 action save job train-7 running generation 0 nodes 4
  *     12.000588 action send conn 7 start generation 0 group_rank 3
  *
- * A connection is named by its file descriptor.
+ * The file descriptor names a connection.
  */
 
 #include "rendezvous/agents/rounds_debug_uv.h"
@@ -15,78 +15,78 @@
 #include <string.h>
 
 #include "base/utf8.h"
-#include "rendezvous/rounds/rounds_text.h"
+#include "rendezvous/session/line_text.h"
 #include "rendezvous/agents/rounds_uv.h"
 #include "rendezvous/server/server_impl_uv.h"
 
 struct debug_line {
     char text[ROUNDS_DEBUG_SIZE];
-    struct rounds_text line;
+    struct line_text line;
 };
 
 static void debug_begin(struct debug_line *l, const char *what, const char *name)
 {
     uint64_t us = uv_hrtime() / 1000;
 
-    l->line = (struct rounds_text){.to = l->text, .size = sizeof(l->text)};
-    rounds_text_add(&l->line, "%llu.%06llu %s %s", (unsigned long long)(us / 1000000),
-                    (unsigned long long)(us % 1000000), what, name);
+    l->line = (struct line_text){.to = l->text, .size = sizeof(l->text)};
+    line_text_add(&l->line, "%llu.%06llu %s %s", (unsigned long long)(us / 1000000),
+                  (unsigned long long)(us % 1000000), what, name);
 }
 
 static void debug_end(struct rounds_shell *r, struct debug_line *l)
 {
     text_clean(l->text); /* names come from the network */
-    r->debug(r->data, l->text);
+    r->config.debug(r->config.data, l->text);
 }
 
 static void debug_add_conn(struct debug_line *l, struct rounds_conn *conn)
 {
     if (conn)
-        rounds_text_add(&l->line, " conn %d", list_entry(conn, struct agent_conn, session)->fd);
+        line_text_add(&l->line, " conn %d", list_entry(conn, struct agent_conn, session)->fd);
 }
 
 static void debug_add_report(struct debug_line *l, const struct session_report *report)
 {
-    rounds_text_add(&l->line, " phase %s generation %lld", session_phase_names[report->phase],
-                    (long long)report->generation);
+    line_text_add(&l->line, " phase %s generation %lld", session_phase_names[report->phase],
+                  (long long)report->generation);
     if (report->cause.kind != SESSION_CAUSE_NONE)
-        rounds_text_add(&l->line, " cause %s", session_cause_names[report->cause.kind]);
+        line_text_add(&l->line, " cause %s", session_cause_names[report->cause.kind]);
     if (report->drain)
-        rounds_text_add(&l->line, " drain");
+        line_text_add(&l->line, " drain");
 }
 
 void rounds_debug_event(struct rounds_shell *r, const struct rounds_event *event)
 {
     struct debug_line l;
 
-    if (!r->debug)
+    if (!r->config.debug)
         return;
     debug_begin(&l, "event", rounds_event_names[event->kind]);
     debug_add_conn(&l, event->session);
     if (event->kind == ROUNDS_HELLO) {
-        rounds_text_add(&l.line, " job %.100s host %.100s attempt %u", event->hello->job, event->hello->host,
-                        (unsigned)event->hello->attempt);
+        line_text_add(&l.line, " job %.100s host %.100s attempt %u", event->hello->job, event->hello->host,
+                      (unsigned)event->hello->attempt);
         debug_add_report(&l, &event->hello->report);
     } else if (event->kind == ROUNDS_REPORT) {
         debug_add_report(&l, event->report);
     } else if (event->kind == ROUNDS_SLOW) {
-        rounds_text_add(&l.line, " slack_ms %llu", (unsigned long long)(event->slack_ns / 1000000));
+        line_text_add(&l.line, " slack_ms %llu", (unsigned long long)(event->slack_ns / 1000000));
     } else if (event->kind == ROUNDS_CLOSE) {
-        rounds_text_add(&l.line, " reason %.200s", event->reason);
+        line_text_add(&l.line, " reason %.200s", event->reason);
     }
     debug_end(r, &l);
 }
 
 static void debug_add_view(struct debug_line *l, const struct session_view *view)
 {
-    rounds_text_add(&l->line, " %s generation %lld", session_view_names[view->kind],
-                    (long long)view->generation);
+    line_text_add(&l->line, " %s generation %lld", session_view_names[view->kind],
+                  (long long)view->generation);
     if (view->kind == SESSION_VIEW_START)
-        rounds_text_add(&l->line, " group_rank %u", (unsigned)view->place.group_rank);
+        line_text_add(&l->line, " group_rank %u", (unsigned)view->place.group_rank);
     if (view->kind == SESSION_VIEW_END)
-        rounds_text_add(&l->line, " verdict %s", session_verdict_names[view->verdict]);
+        line_text_add(&l->line, " verdict %s", session_verdict_names[view->verdict]);
     if (view->cause.kind != SESSION_CAUSE_NONE)
-        rounds_text_add(&l->line, " cause %s", session_cause_names[view->cause.kind]);
+        line_text_add(&l->line, " cause %s", session_cause_names[view->cause.kind]);
 }
 
 void rounds_debug_action(struct rounds_shell *r, const struct rounds_action *action)
@@ -94,16 +94,16 @@ void rounds_debug_action(struct rounds_shell *r, const struct rounds_action *act
     const struct rounds_job *job = action->job;
     struct debug_line l;
 
-    if (!r->debug)
+    if (!r->config.debug)
         return;
     debug_begin(&l, "action", rounds_action_names[action->kind]);
     debug_add_conn(&l, action->session);
     if (action->kind == ROUNDS_DO_SEND)
         debug_add_view(&l, &action->view);
     else if (job && !action->session)
-        rounds_text_add(&l.line, " job %.100s %s generation %lld nodes %u", job->id,
-                        rounds_job_state_names[job->state], (long long)job->generation,
-                        (unsigned)rounds_job_n_nodes(job));
+        line_text_add(&l.line, " job %.100s %s generation %lld nodes %u", job->id,
+                      rounds_job_state_names[job->state], (long long)job->generation,
+                      (unsigned)rounds_job_n_nodes(job));
     debug_end(r, &l);
 }
 
@@ -112,11 +112,11 @@ void rounds_debug_conn(struct rounds_shell *r, const struct agent_conn *a, const
     char peer[INET6_ADDRSTRLEN + 32] = "";
     struct debug_line l;
 
-    if (!r->debug)
+    if (!r->config.debug)
         return;
     if (with_peer)
         server_format_peer(a->fd, peer, sizeof(peer));
     debug_begin(&l, "conn", "");
-    rounds_text_add(&l.line, "%d %s%s%s", a->fd, what, with_peer ? " " : "", peer);
+    line_text_add(&l.line, "%d %s%s%s", a->fd, what, with_peer ? " " : "", peer);
     debug_end(r, &l);
 }

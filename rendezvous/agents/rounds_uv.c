@@ -40,14 +40,14 @@ static void rounds_log_line(struct rounds_shell *r, const char *line)
 {
     char left_out[64];
 
-    if (!r->log || !log_tokens_take(&r->log_tokens, boot_ns(), LOG_LINES_PER_S, LOG_BURST))
+    if (!r->config.log || !log_tokens_take(&r->log_tokens, boot_ns(), LOG_LINES_PER_S, LOG_BURST))
         return;
     if (r->log_tokens.suppressed > 0) {
         (void)snprintf(left_out, sizeof(left_out), "%llu lines about jobs were left out",
                        (unsigned long long)log_tokens_take_suppressed(&r->log_tokens));
-        r->log(r->data, left_out);
+        r->config.log(r->config.data, left_out);
     }
-    r->log(r->data, line);
+    r->config.log(r->config.data, line);
 }
 
 void rounds_log(struct rounds_shell *r, const char *format, ...)
@@ -176,8 +176,8 @@ static void notify_empty(struct rounds_shell *r)
     bool empty = r->was_populated && !populated;
 
     r->was_populated = populated;
-    if (empty && r->empty)
-        r->empty(r->data);
+    if (empty && r->config.empty)
+        r->config.empty(r->config.data);
 }
 
 /* Carries out the core's actions, updates connections, and sets the timer. */
@@ -351,10 +351,7 @@ int rounds_shell_create(struct rounds_shell **ret, struct server *s, const struc
     core.grace_ns = config->grace_ms > 0 ? config->grace_ms * UINT64_C(1000000) : core.grace_ns;
     rounds_init(&r->core, &core);
     r->server = s;
-    r->log = config->log;
-    r->debug = config->debug;
-    r->empty = config->empty;
-    r->data = config->data;
+    r->config = *config;
     list_init(&r->agents);
     list_init(&r->pending_hello);
     list_init(&r->unsent);

@@ -47,10 +47,7 @@ struct rounds_shell {
     struct rounds core;
     struct rounds_state *state; /* rounds_state_uv.h; NULL: nothing is kept */
     struct rounds_keys keys;
-    void (*log)(void *data, const char *line);
-    void (*debug)(void *data, const char *line); /* rounds_debug_uv.h; NULL: off */
-    void (*empty)(void *data);
-    void *data;
+    struct server_rounds config;
     struct log_tokens log_tokens;
 
     struct list agents;

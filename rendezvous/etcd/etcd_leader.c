@@ -452,36 +452,34 @@ void etcd_leader_retire(struct etcd_leader *l, const char *why, uint64_t now_ns)
     depose(l, why, now_ns);
 }
 
-void etcd_leader_save(struct etcd_leader *l, uint64_t instance, const void *head, size_t n_head,
-                      const void *nodes, size_t n_nodes)
+/* NULL: the own crund does not lead, or not any more. */
+static struct etcd_job *begin_change(struct etcd_leader *l, uint64_t instance, bool forget)
 {
     struct etcd_job *job = l->role == ETCD_LEADING ? want_job(l, instance) : NULL;
 
-    if (l->role != ETCD_LEADING)
-        return;
-    if (job) {
-        job->is_waiting = true;
-        job->forget = false;
-        buf_reset(&job->head);
-        buf_reset(&job->nodes);
+    if (!job) {
+        etcd_leader_resign(l);
+        return NULL;
     }
-    if (!job || buf_append(&job->head, head, n_head) < 0 || buf_append(&job->nodes, nodes, n_nodes) < 0)
+    job->is_waiting = true;
+    job->forget = forget;
+    buf_reset(&job->head);
+    buf_reset(&job->nodes);
+    return job;
+}
+
+void etcd_leader_save(struct etcd_leader *l, uint64_t instance, const void *head, size_t n_head,
+                      const void *nodes, size_t n_nodes)
+{
+    struct etcd_job *job = begin_change(l, instance, false);
+
+    if (job && (buf_append(&job->head, head, n_head) < 0 || buf_append(&job->nodes, nodes, n_nodes) < 0))
         etcd_leader_resign(l);
 }
 
 void etcd_leader_forget(struct etcd_leader *l, uint64_t instance)
 {
-    struct etcd_job *job = l->role == ETCD_LEADING ? want_job(l, instance) : NULL;
-
-    if (l->role != ETCD_LEADING)
-        return;
-    if (!job) {
-        etcd_leader_resign(l);
-        return;
-    }
-    job->is_waiting = job->forget = true;
-    buf_reset(&job->head);
-    buf_reset(&job->nodes);
+    (void)begin_change(l, instance, true);
 }
 
 uint64_t etcd_leader_want_mark(struct etcd_leader *l)
@@ -636,6 +634,12 @@ static void take_back(struct etcd_leader *l)
     }
 }
 
+static void yield_to_leader(struct etcd_leader *l, const struct etcd_reply *reply, uint64_t now_ns)
+{
+    depose(l, "another crund leads", now_ns);
+    see_leader(l, reply, now_ns);
+}
+
 static void take_save(struct etcd_leader *l, const struct etcd_reply *reply, uint64_t now_ns)
 {
     if (reply->outcome == ETCD_UNKNOWN) {
@@ -648,8 +652,7 @@ static void take_save(struct etcd_leader *l, const struct etcd_reply *reply, uin
         return;
     }
     if (!reply->succeeded) {
-        depose(l, "another crund leads", now_ns);
-        see_leader(l, reply, now_ns);
+        yield_to_leader(l, reply, now_ns);
         return;
     }
     list_for_each_safe(i, &l->jobs)
@@ -674,8 +677,7 @@ static void take_check(struct etcd_leader *l, const struct etcd_reply *reply, ui
         end_batch(l, now_ns);
         return;
     }
-    depose(l, "another crund leads", now_ns);
-    see_leader(l, reply, now_ns);
+    yield_to_leader(l, reply, now_ns);
 }
 
 /* ---- requests ---- */

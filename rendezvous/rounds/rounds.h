@@ -207,15 +207,15 @@ struct rounds_job {
 
 #define job_each_node(n, job) list_for_each_entry(struct rounds_node, n, &(job)->nodes, in_job)
 
-/* What happened to a job, for the log; bits. */
+/* What happened to a job, for the log; bits, in the order in which these can happen within one step. */
 enum rounds_log_kind {
-    ROUNDS_LOG_PROGRESS = 1, /* GATHERING: a second has passed */
-    ROUNDS_LOG_FORMED = 2,   /* a generation runs */
-    ROUNDS_LOG_OVER = 4,     /* a generation is over; its cause may still be replaced by an earlier one */
-    ROUNDS_LOG_SETTLED = 8,  /* its cause is decided */
+    ROUNDS_LOG_UNFIT = 1, /* a node has become unfit */
+    ROUNDS_LOG_DRAIN = 2,
+    ROUNDS_LOG_OVER = 4,    /* a generation is over; its cause may still be replaced by an earlier one */
+    ROUNDS_LOG_SETTLED = 8, /* its cause is decided */
     ROUNDS_LOG_CLOSED = 16,
-    ROUNDS_LOG_DRAIN = 32,
-    ROUNDS_LOG_UNFIT = 64, /* a node has become unfit */
+    ROUNDS_LOG_PROGRESS = 32, /* GATHERING: a second has passed */
+    ROUNDS_LOG_FORMED = 64,   /* a generation runs */
 };
 
 enum rounds_event_kind {

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "base/utf8.h"
+#include "proto/address.h"
 #include "rendezvous/rounds/rounds_impl.h"
 
 /* ---- host names ---- */
@@ -176,15 +177,10 @@ static void assign_role_ranks(struct rounds_node **by_role, size_t n)
     }
 }
 
-static bool is_loopback(const char *address)
-{
-    return strncmp(address, "127.", 4) == 0 || strcmp(address, "::1") == 0;
-}
-
 /* The daemon runs on that node's machine: it came over loopback, or from the address it came to. */
 static bool is_neighbour(const struct rounds_node *n)
 {
-    return is_loopback(n->peer) || (n->peer[0] && strcmp(n->peer, n->local) == 0);
+    return address_is_loopback(n->peer) || (n->peer[0] && strcmp(n->peer, n->local) == 0);
 }
 
 /* All of them came through one NAT, so they reach each other behind it. An agent that does not report the

@@ -118,8 +118,7 @@ static void send_report_action(struct session *s, struct session_actions *out)
 
 static bool has_connection(const struct session *s)
 {
-    return s->link == SESSION_LINK_DIALING || s->link == SESSION_LINK_GREETING ||
-           s->link == SESSION_LINK_OPENING || s->link == SESSION_LINK_UP;
+    return s->link != SESSION_LINK_DOWN && s->link != SESSION_LINK_CLOSED;
 }
 
 static void session_finish(struct session *s, enum session_end end, struct session_actions *out)
@@ -207,6 +206,14 @@ static void session_complain(struct session *s, uint64_t now_ns, const char *wha
     add_action(out, SESSION_DO_LOG);
 }
 
+static void session_hang_up(struct session *s, uint64_t now_ns, const char *what, const char *why,
+                            struct session_actions *out)
+{
+    add_action(out, SESSION_DO_CLOSE);
+    session_fall_back(s, now_ns);
+    session_complain(s, now_ns, what, why, out);
+}
+
 static void finish_foreign(struct session *s, const char *what, struct session_actions *out)
 {
     set_text(s, "%.200s is not a rendezvous of crun: %.200s; check --rdzv-endpoint and what listens there",
@@ -245,9 +252,7 @@ static void step_lost(struct session *s, const struct session_event *event, stru
 static void step_foreign(struct session *s, const struct session_event *event, struct session_actions *out)
 {
     if (s->was_up) { /* another process took the port of a rendezvous that has ended; it may be restarted */
-        add_action(out, SESSION_DO_CLOSE);
-        session_fall_back(s, event->now_ns);
-        session_complain(s, event->now_ns, "was lost", "something else answers there now", out);
+        session_hang_up(s, event->now_ns, "was lost", "something else answers there now", out);
         return;
     }
     finish_foreign(s, event->text ? event->text : "it does not speak the protocol", out);
@@ -287,13 +292,18 @@ static void set_leased(struct session *s, uint64_t sent_ns)
         s->leased_ns = sent_ns;
 }
 
+static void set_own_cause(struct session *s, enum session_cause_kind kind)
+{
+    s->cause = session_cause_empty(kind);
+    s->cause.group_rank = s->group_rank;
+    text_copy(s->cause.host, sizeof(s->cause.host), s->hello.host);
+}
+
 static void set_lease_cause(struct session *s)
 {
     uint64_t silence_ms = s->lease_ms - s->lease_ms / 5;
 
-    s->cause = session_cause_empty(SESSION_CAUSE_LOST);
-    s->cause.group_rank = s->group_rank;
-    text_copy(s->cause.host, sizeof(s->cause.host), s->hello.host);
+    set_own_cause(s, SESSION_CAUSE_LOST);
     (void)snprintf(s->cause.text, sizeof(s->cause.text),
                    "the rendezvous did not answer it for %g s, and its lease is %g s",
                    (double)silence_ms / 1000, (double)s->lease_ms / 1000); /* fits */
@@ -339,20 +349,9 @@ static void take_start(struct session *s, const struct session_event *event, str
 
     if (s->phase != SESSION_READY || view->generation <= s->generation)
         return; /* a repetition */
-    if (s->hello.params.lease_ms > 0 && s->lease_ms == 0) {
-        set_text(
-            s,
-            "the rendezvous at %.200s is of a release that knows no leases; use the same release of crun on "
-            "all nodes, or --lease=0",
-            s->endpoint);
-        session_finish(s, SESSION_END_REFUSED, out);
-        return;
-    }
     if (is_lease_over(s, event->now_ns)) {
         /* It was long on its way: others may run in the place of this node. The next hello brings a new lease. */
-        add_action(out, SESSION_DO_CLOSE);
-        session_fall_back(s, event->now_ns);
-        session_complain(s, event->now_ns, "was too slow", "an order to start came after the lease", out);
+        session_hang_up(s, event->now_ns, "was too slow", "an order to start came after the lease", out);
         return;
     }
     s->phase = SESSION_RUNNING;
@@ -457,9 +456,7 @@ static void reject_old_term(struct session *s, const struct session_event *event
                    "its term %" PRIu64 " is below %" PRIu64
                    "; if etcd was restored: crund(8), RESTORING ETCD",
                    event->view->term, s->term);
-    add_action(out, SESSION_DO_CLOSE);
-    session_fall_back(s, event->now_ns);
-    session_complain(s, event->now_ns, "was replaced by another one", why, out);
+    session_hang_up(s, event->now_ns, "was replaced by another one", why, out);
 }
 
 static void session_set_up(struct session *s, uint64_t now_ns)
@@ -606,9 +603,7 @@ static void step_leave(struct session *s, const struct session_event *event, str
     }
     s->leaving = true;
     s->phase = SESSION_STOPPING;
-    s->cause = session_cause_empty(SESSION_CAUSE_LEFT);
-    s->cause.group_rank = s->group_rank;
-    text_copy(s->cause.host, sizeof(s->cause.host), s->hello.host);
+    set_own_cause(s, SESSION_CAUSE_LEFT);
     text_copy(s->cause.text, sizeof(s->cause.text), s->text);
     send_report_action(s, out);
 }
@@ -675,9 +670,7 @@ static void tick_up(struct session *s, uint64_t now_ns, uint64_t late_ns, struct
     if (late_ns > node_timeout_ns(s) / ALIVES_PER_TIMEOUT)
         s->heard_ns = s->heard_ns + late_ns < now_ns ? s->heard_ns + late_ns : now_ns;
     if (now_ns >= silent_ns(s)) {
-        add_action(out, SESSION_DO_CLOSE);
-        session_fall_back(s, now_ns);
-        session_complain(s, now_ns, "has stopped replying", NULL, out);
+        session_hang_up(s, now_ns, "has stopped replying", NULL, out);
         return;
     }
     send_alive_if_due(s, now_ns, out);
@@ -688,12 +681,10 @@ static void tick_stuck(struct session *s, uint64_t now_ns, struct session_action
 {
     bool connected = s->link != SESSION_LINK_DIALING;
 
-    add_action(out, SESSION_DO_CLOSE);
     if (connected && s->was_up && s->patience_ns < GREETING_MS * MS)
         s->patience_ns *= 2;
     s->n_rebuffs = 0;
-    session_fall_back(s, now_ns);
-    session_complain(
+    session_hang_up(
         s, now_ns, connected ? "accepts the connection and then sends nothing" : "cannot be reached",
         connected ? "something else may be listening there, or it is overloaded" : "no answer", out);
 }

@@ -1,10 +1,9 @@
 #include "rendezvous/session/session_message.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/utf8.h"
+#include "rendezvous/session/line_text.h"
 
 const char *const session_cause_names[SESSION_CAUSE_COUNT] = {
     [SESSION_CAUSE_NONE] = "none", [SESSION_CAUSE_WORKER] = "worker", [SESSION_CAUSE_LOST] = "lost",
@@ -91,46 +90,29 @@ const char *session_hello_fault(const struct session_hello *h)
 
 /* ---- sentences ---- */
 
-struct sentence {
-    char *to;
-    size_t size, n;
-};
-
-static void __attribute__((format(printf, 2, 3))) say(struct sentence *s, const char *format, ...)
-{
-    va_list arguments;
-    int n;
-
-    va_start(arguments, format);
-    n = vsnprintf(s->to + s->n, s->size - s->n, format, arguments);
-    va_end(arguments);
-    if (n > 0)
-        s->n = (size_t)n < s->size - s->n ? s->n + (size_t)n : s->size - 1;
-}
-
 static const char *cause_host(const struct session_cause *c)
 {
     return c->host[0] ? c->host : "a node";
 }
 
-static void describe_worker_cause(struct sentence *s, const struct session_cause *c)
+static void describe_worker_cause(struct line_text *s, const struct session_cause *c)
 {
     if (c->rank >= 0)
-        say(s, "rank %d", (int)c->rank);
+        line_text_add(s, "rank %d", (int)c->rank);
     else
-        say(s, "a worker");
+        line_text_add(s, "a worker");
     if (c->local_rank >= 0)
-        say(s, " (local rank %d)", (int)c->local_rank);
-    say(s, " on %s", cause_host(c));
+        line_text_add(s, " (local rank %d)", (int)c->local_rank);
+    line_text_add(s, " on %s", cause_host(c));
     if (c->exit_code < 0)
-        say(s, " was ended by signal %d", -(int)c->exit_code);
+        line_text_add(s, " was ended by signal %d", -(int)c->exit_code);
     else
-        say(s, " failed with exit code %d", (int)c->exit_code);
+        line_text_add(s, " failed with exit code %d", (int)c->exit_code);
 }
 
 void session_cause_describe(const struct session_cause *c, char *ret, size_t size)
 {
-    struct sentence s = {.to = ret, .size = size};
+    struct line_text s = {.to = ret, .size = size};
 
     ret[0] = 0;
     switch (c->kind) {
@@ -138,23 +120,23 @@ void session_cause_describe(const struct session_cause *c, char *ret, size_t siz
         describe_worker_cause(&s, c);
         break;
     case SESSION_CAUSE_LOST:
-        say(&s, "%s (node %d) was lost", cause_host(c), (int)c->group_rank);
+        line_text_add(&s, "%s (node %d) was lost", cause_host(c), (int)c->group_rank);
         break;
     case SESSION_CAUSE_LEFT:
-        say(&s, "%s (node %d) left", cause_host(c), (int)c->group_rank);
+        line_text_add(&s, "%s (node %d) left", cause_host(c), (int)c->group_rank);
         break;
     case SESSION_CAUSE_JOINED:
-        say(&s, "%s joined", cause_host(c));
+        line_text_add(&s, "%s joined", cause_host(c));
         break;
     case SESSION_CAUSE_CLOSED:
-        say(&s, "%s", c->text[0] ? c->text : "it was closed");
+        line_text_add(&s, "%s", c->text[0] ? c->text : "it was closed");
         return;
     default:
-        say(&s, "no reason is known");
+        line_text_add(&s, "no reason is known");
         break;
     }
     if (c->text[0])
-        say(&s, ": %s", c->text);
+        line_text_add(&s, ": %s", c->text);
 }
 
 struct session_hello session_hello_of_node(const struct session_params *params, uint32_t n_workers)

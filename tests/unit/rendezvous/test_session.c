@@ -1132,18 +1132,6 @@ static void with_a_lease_the_rendezvous_is_redialled_for_the_join_timeout(void *
     assert_true(t->now_ns == from_ns + 100000 * MS);
 }
 
-static void a_rendezvous_without_leases_is_refused(void **state)
-{
-    struct table *t = *state;
-
-    t->session.hello.params.lease_ms = LEASE_MS;
-    come_up(t);
-    sees(t, start_view(0));
-    assert_did(t, "cE");
-    assert_int_equal(t->session.end, SESSION_END_REFUSED);
-    assert_says(t, "--lease=0");
-}
-
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -1164,7 +1152,6 @@ int main(void)
         TEST(a_node_with_a_lease_has_left_when_its_workers_have_ended),
         TEST(a_result_does_not_end_a_node_that_leaves_twice),
         TEST(with_a_lease_the_rendezvous_is_redialled_for_the_join_timeout),
-        TEST(a_rendezvous_without_leases_is_refused),
         TEST(an_unfit_node_checks_again_when_it_is_asked_to),
         TEST(a_job_from_hello_to_its_end),
         TEST(an_own_failure_is_reported_with_its_age),

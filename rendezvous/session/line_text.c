@@ -1,9 +1,9 @@
-#include "rendezvous/rounds/rounds_text.h"
+#include "rendezvous/session/line_text.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 
-void rounds_text_add(struct rounds_text *t, const char *format, ...)
+void line_text_add(struct line_text *t, const char *format, ...)
 {
     size_t room = t->size - t->n;
     va_list arguments;

@@ -4,9 +4,9 @@
 
 #include <stddef.h>
 
-struct rounds_text {
+struct line_text {
     char *to;
     size_t size, n; /* room, and length so far */
 };
 
-void rounds_text_add(struct rounds_text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void line_text_add(struct line_text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
