@@ -151,27 +151,17 @@ static const char open_job[] =
     "this job is open: any process that reaches its rendezvous can join it; give all its nodes one secret "
     "(--secret-file, CRUN_SECRET_FILE or ~/.config/crun/secret), or accept this with --security=open";
 
-/* 0: *has tells whether the job has certificates; -1: a sentence was printed. */
-static int read_certificates(const struct job *job, struct certificate_files *ret, bool *has)
-{
-    char error[CERTIFICATE_ERROR_SIZE];
-
-    *has = job->certificates.cert;
-    if (!*has || certificate_files_read(ret, &job->certificates, error) == 0)
-        return 0;
-    log_line("%s", error);
-    return -1;
-}
-
-/* Makes the keys of the job from a secret or from certificates: either is present. */
+/* Makes the keys of the job from a secret or from certificates: either is present. 0; -1: a sentence was printed. */
 static int init_keys(const struct job *job, struct job_keys *ret, const struct secret *secret)
 {
+    bool has_files = job->certificates.cert;
     struct certificate_files files;
     char why[CERTIFICATE_ERROR_SIZE];
-    bool has_files;
 
-    if (read_certificates(job, &files, &has_files) < 0)
+    if (has_files && certificate_files_read(&files, &job->certificates, why) < 0) {
+        log_line("%s", why);
         return -1;
+    }
     int r =
         job_keys_init(ret, secret, has_files ? &files : NULL, job->run_id_text, job->endpoints[0].host, why);
     if (has_files)
@@ -202,46 +192,37 @@ static int find_munge(const struct job *job, struct job_keys *ret)
     return r < 0 ? -1 : 1;
 }
 
-/* The keys of a job of several nodes. 0: *has tells whether there are any; -1: a sentence was printed. */
-static int find_keys(const struct job *job, struct job_keys *ret, bool *has)
+/* The keys of a job of several nodes; without keys ret->kept stays NULL. 0; -1: a sentence was printed. */
+static int find_keys(const struct job *job, struct job_keys *ret)
 {
+    bool requires = job->security == JOB_SECURITY_REQUIRE;
     char error[SECRET_ERROR_SIZE];
     struct secret secret;
-    bool is_closed;
+    int r = 0;
 
-    *has = false;
     if (job->meeting == JOB_ALONE || job->security == JOB_SECURITY_OPEN)
         return 0;
     if (job_secret_find(&secret, job->secret_file, environ, error) < 0) {
         log_line("%s", error);
         return -1;
     }
-    is_closed = secret.bytes || job->certificates.cert;
+    bool is_closed = secret.bytes || job->certificates.cert;
     int by_munge = is_closed ? 0 : find_munge(job, ret);
-    if (by_munge != 0) {
-        *has = by_munge > 0;
+    if (by_munge != 0)
         return by_munge > 0 ? 0 : -1;
-    }
-    if (!is_closed && job->security == JOB_SECURITY_REQUIRE) {
+    if (is_closed && job->meeting == JOB_ROUNDS) {
+        r = init_keys(job, ret, &secret);
+    } else if (!is_closed && (requires || job->local_store)) {
         log_line(
-            "--security=require: there is no secret: give one with --secret-file or CRUN_SECRET_FILE, or put one into "
-            "~/.config/crun/secret");
-        return -1;
-    }
-    if (!is_closed && job->local_store) {
-        log_line(
-            "--worker-store=local: there is no secret, by which the stores of nodes know each other: give one with "
-            "--secret-file or CRUN_SECRET_FILE, or put one into ~/.config/crun/secret");
-        return -1;
-    }
-    if (!is_closed || job->meeting != JOB_ROUNDS) {
+            "%s: give one with --secret-file or CRUN_SECRET_FILE, or put one into ~/.config/crun/secret",
+            requires
+                ? "--security=require: there is no secret"
+                : "--worker-store=local: there is no secret, by which the stores of nodes know each other");
+        r = -1;
+    } else {
         log_line("%s", open_job);
-        secret_finish(&secret);
-        return 0;
     }
-    int r = init_keys(job, ret, &secret);
     secret_finish(&secret);
-    *has = r == 0;
     return r;
 }
 
@@ -253,10 +234,9 @@ struct lookup {
     struct plan_command command;
     char *file;
     struct job_keys keys;
-    bool has_keys;
     bool lacks_program;
     char *note;      /* for the console, as soon as the job can start; or NULL */
-    bool has_failed; /* a sentence was printed, and there is nothing to free */
+    bool has_failed; /* a sentence was printed */
     const char *what;
 };
 
@@ -274,17 +254,12 @@ static void find_program_and_keys(struct lookup *l)
 {
     char error[PROGRAM_ERROR_SIZE];
 
-    l->has_failed = program_find(l->job, environ, &l->command, &l->file, error) != 0;
-    l->lacks_program = l->has_failed;
-    if (l->has_failed) {
+    l->lacks_program = program_find(l->job, environ, &l->command, &l->file, error) != 0;
+    if (l->lacks_program)
         log_line("%s", error);
+    l->has_failed = l->lacks_program || find_keys(l->job, &l->keys) != 0;
+    if (l->has_failed)
         return;
-    }
-    l->has_failed = find_keys(l->job, &l->keys, &l->has_keys) != 0;
-    if (l->has_failed) {
-        strlist_finish(&l->command.head);
-        return;
-    }
     if (l->job->has_timestamps)
         log_with_times();
     l->note = note_on_threads(l->job);
@@ -292,7 +267,7 @@ static void find_program_and_keys(struct lookup *l)
 
 static void find_keys_alone(struct lookup *l)
 {
-    l->has_failed = find_keys(l->job, &l->keys, &l->has_keys) != 0;
+    l->has_failed = find_keys(l->job, &l->keys) != 0;
 }
 
 /* The signals that end crun, handled or not: all are blocked during the start of crun. */
@@ -379,38 +354,40 @@ static int fail_to_start(int code)
     return code;
 }
 
-static int run_job(const struct job *job, const sigset_t *before)
+static int run_found(const struct job *job, struct lookup *l, const sigset_t *before)
 {
     _cleanup_free_ struct numa_cpus *bindings = NULL;
-    static struct lookup lookup; /* the thread of a hanging console uses the note on */
 
-    lookup = (struct lookup){.job = job, .find = find_program_and_keys, .what = job->program_name};
-    int r = look_up(&lookup);
-    _cleanup_free_ char *file = lookup.file;
-    if (r < 0)
-        return fail_to_start(lookup.lacks_program && job->no_requeue_code ? job->no_requeue_code : 1);
-    struct plan_command command = lookup.command;
-    if (find_bindings(job, &bindings) != 0) {
-        strlist_finish(&command.head);
+    if (find_bindings(job, &bindings) != 0)
         return fail_to_start(1);
-    }
-    int signal_fd = open_signals(job, before);
+    _cleanup_close_ int signal_fd = open_signals(job, before);
     if (signal_fd < 0) {
         log_line("cannot open a signalfd: %s", strerror(-signal_fd));
-        strlist_finish(&command.head);
         return fail_to_start(1);
     }
     const struct agent_config config = {.job = job,
-                                        .command = &command,
-                                        .file = file,
+                                        .command = &l->command,
+                                        .file = l->file,
                                         .environment = environ,
                                         .bindings = bindings,
-                                        .keys = lookup.has_keys ? &lookup.keys : NULL,
+                                        .keys = l->keys.kept ? &l->keys : NULL,
                                         .signal_fd = signal_fd};
-    int code = agent_run(&config);
-    (void)close(signal_fd);
+    return agent_run(&config);
+}
+
+static int run_job(const struct job *job, const sigset_t *before)
+{
+    static struct lookup lookup; /* the thread of a hanging console uses the note on */
+    int code;
+
+    lookup = (struct lookup){.job = job, .find = find_program_and_keys, .what = job->program_name};
+    if (look_up(&lookup) == 0)
+        code = run_found(job, &lookup, before);
+    else
+        code = fail_to_start(lookup.lacks_program && job->no_requeue_code ? job->no_requeue_code : 1);
+    free(lookup.file);
     job_keys_finish(&lookup.keys);
-    strlist_finish(&command.head);
+    strlist_finish(&lookup.command.head);
     return code;
 }
 
@@ -421,7 +398,7 @@ static int run_foreign(const struct job *job)
     lookup = (struct lookup){.job = job, .find = find_keys_alone, .what = "the secret"};
     if (look_up(&lookup) < 0)
         return 1;
-    int code = foreign_agent_run(job, lookup.has_keys ? &lookup.keys : NULL);
+    int code = foreign_agent_run(job, lookup.keys.kept ? &lookup.keys : NULL);
     job_keys_finish(&lookup.keys);
     return code;
 }
