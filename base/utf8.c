@@ -11,6 +11,16 @@ size_t text_control_size(const char *text)
     return c[0] != 0 && (c[0] < ' ' || c[0] == 0x7f);
 }
 
+size_t text_bytes_of_columns(const char *text, size_t columns)
+{
+    size_t n = 0;
+
+    for (; text[n]; n++)
+        if (((unsigned char)text[n] & 0xC0) != 0x80 && columns-- == 0)
+            break;
+    return n;
+}
+
 void text_clean(char *text)
 {
     char *to = text;

@@ -22,6 +22,9 @@ static inline size_t utf8_sequence(const unsigned char *s)
 /* The bytes of the control character at text (of UTF-8, C1 included), which may move a cursor or begin a line; 0: none. */
 size_t text_control_size(const char *text);
 
+/* The bytes of text that fit into so many columns, each character counted as one. */
+size_t text_bytes_of_columns(const char *text, size_t columns);
+
 /* Makes one printable line of a text from the network: white space becomes a blank, any other control character "?". */
 void text_clean(char *text);
 

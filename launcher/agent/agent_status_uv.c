@@ -141,15 +141,9 @@ static int look_at_nodes(void *data, struct buf *out)
 
 static void read_own_usage(struct node_status *n)
 {
-    struct proc_usage usage;
-
     for (size_t i = 0; i < n->n_workers; i++) {
-        struct worker_status *w = &n->workers[i];
-
-        w->log[0] = '\0'; /* a path of this machine */
-        w->has_usage = proc_usage_read(w->pid, &usage);
-        w->cpu_ms = w->has_usage ? usage.cpu_ms : 0;
-        w->rss_kib = w->has_usage ? usage.rss_kib : 0;
+        n->workers[i].log[0] = '\0'; /* a path of this machine */
+        proc_usage_read(&n->workers[i]);
     }
 }
 

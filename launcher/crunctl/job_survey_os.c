@@ -1,19 +1,25 @@
 #include "launcher/crunctl/job_survey_os.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/minmax.h"
 #include "base/time.h"
 #include "launcher/crunctl/control_client_sock.h"
-#include "launcher/crunctl/gpu_usage_os.h"
+#include "launcher/crunctl/last_line.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/job_status_json.h"
 #include "launcher/ctl/job_stragglers.h"
+#include "launcher/ctl/proc_usage_os.h"
+#include "launcher/host/nvml_os.h"
+#include "launcher/util/side_thread_os.h"
 #include "launcher/crunctl/query_answer_json.h"
-#include "launcher/crunctl/node_usage_os.h"
 #include "launcher/crunctl/other_nodes_sock.h"
 
 void job_survey_finish(struct job_survey *look)
@@ -74,8 +80,7 @@ static int ask_socket(struct job_survey *look, struct survey_options *o, struct 
     return 0;
 }
 
-/* A socket that a killed crun left is passed over: the next crun of that name removes it. One that was named has to answer, and for
- * stacks each one that is there. */
+/* The socket of a killed crun is passed over: the next crun of the name removes the socket. A named socket has to answer, and for stacks each socket with a crun. */
 static int ask_sockets(struct job_survey *look, struct survey_options *o)
 {
     int result = 0;
@@ -110,10 +115,94 @@ static void keep_best_matches(struct job_survey *look, const char *asked)
     look->n_jobs = n;
 }
 
+/* ---- the own machine ---- */
+
+/*
+ * The driver's management library (NVML) is opened at the first look. A hung driver is waited for at most GPU_USAGE_MS and not asked again, and the process has to end by _exit() (side_thread_is_any_hung()). For the thread of main() alone.
+ */
+enum { GPU_USAGE_MS = 2000 };
+
+struct gpu_query {
+    struct gpu_status gpus[JOB_STATUS_GPUS_MAX];
+    size_t n_gpus;
+};
+
+static struct nvml nvml;
+static bool is_opened, is_usable;
+
+static void open_driver(void)
+{
+    is_opened = true;
+    is_usable = nvml_open(&nvml) && nvml.handle && nvml.utilization && nvml.memory;
+}
+
+static void query_gpu(struct gpu_query *q, unsigned index)
+{
+    struct nvml_utilization utilization = {0};
+    struct nvml_memory memory = {0};
+    nvml_device device;
+
+    if (nvml.handle(index, &device) != 0 || nvml.memory(device, &memory) != 0)
+        return;
+    (void)nvml.utilization(device, &utilization); /* 0 without support (MIG) */
+    q->gpus[q->n_gpus++] = (struct gpu_status){.index = (int32_t)index,
+                                               .percent = (int32_t)min_size(utilization.gpu, 100),
+                                               .used_mib = (int64_t)(memory.used >> 20),
+                                               .total_mib = (int64_t)(memory.total >> 20)};
+}
+
+/* In a thread. */
+static void query_gpus(void *data)
+{
+    struct gpu_query *q = data;
+    unsigned n = 0;
+
+    if (!is_opened)
+        open_driver();
+    if (!is_usable || nvml.count(&n) != 0)
+        return;
+    for (unsigned i = 0; i < n && q->n_gpus < JOB_STATUS_GPUS_MAX; i++)
+        query_gpu(q, i);
+}
+
+/* Returns the number of GPUs filled in; 0 also where there is no driver. */
+static size_t read_gpus(struct gpu_status *ret, size_t max)
+{
+    if (side_thread_is_any_hung() || !nvml_has_driver())
+        return 0;
+    struct gpu_query *q = calloc(1, sizeof(*q));
+    const struct side_order order = {.kind = SIDE_OTHER, .run = query_gpus, .drop = free, .data = q};
+    if (!q || side_work_call(&order, GPU_USAGE_MS) != 0)
+        return 0; /* the thread frees the query */
+    size_t n = min_size(q->n_gpus, max);
+    memcpy(ret, q->gpus, n * sizeof(*ret));
+    free(q);
+    return n;
+}
+
+enum { TAIL_SIZE = 4096 };
+
+/* Only of a file: the job chooses the path, and a pipe would be emptied. */
+static void read_last_line(struct worker_status *w)
+{
+    char tail[TAIL_SIZE];
+    struct stat info;
+
+    if (!w->log[0])
+        return;
+    _cleanup_close_ int fd = open(w->log, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+    if (fd < 0 || fstat(fd, &info) < 0 || !S_ISREG(info.st_mode))
+        return;
+    ssize_t n = pread(fd, tail, sizeof(tail), info.st_size > TAIL_SIZE ? info.st_size - TAIL_SIZE : 0);
+    if (n > 0)
+        last_line_of(tail, (size_t)n, w->last_line, sizeof(w->last_line));
+}
+
+/* Beside the reports of the agents: /proc, the ends of log files, the GPU driver. */
 static void read_own_nodes(struct job_survey *look)
 {
     struct gpu_status gpus[JOB_STATUS_GPUS_MAX];
-    size_t n_gpus = look->n_jobs > 0 ? gpu_usage_read(gpus, JOB_STATUS_GPUS_MAX) : 0;
+    size_t n_gpus = look->n_jobs > 0 ? read_gpus(gpus, JOB_STATUS_GPUS_MAX) : 0;
 
     for (size_t i = 0; i < look->n_jobs; i++)
         for (size_t n = 0; n < look->jobs[i].n_nodes_known; n++) {
@@ -121,7 +210,10 @@ static void read_own_nodes(struct job_survey *look)
 
             if (node->is_remote)
                 continue;
-            node_usage_read(node);
+            for (size_t w = 0; w < node->n_workers; w++) {
+                proc_usage_read(&node->workers[w]);
+                read_last_line(&node->workers[w]);
+            }
             memcpy(node->gpus, gpus, n_gpus * sizeof(*gpus));
             node->n_gpus = n_gpus;
         }

@@ -22,18 +22,20 @@
 #include "launcher/crunctl/new_secret_os.h"
 #include "launcher/crunctl/other_nodes_sock.h"
 #include "launcher/crunctl/print_os.h"
-#include "launcher/crunctl/run_life_os.h"
 #include "launcher/crunctl/stacks_command_sock.h"
 #include "launcher/crunctl/status_text.h"
 #include "launcher/crunctl/top_os.h"
 #include "launcher/crunctl/top_text.h"
 #include "launcher/util/side_thread_os.h"
 #include "launcher/util/control_path.h"
+#include "launcher/util/proc_stat_os.h"
+#include "launcher/util/read_file_os.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/option_answer_os.h"
+#include "base/time.h"
 
-enum { SAMPLE_MS = 200, HISTORY_LINE_MAX = 64 << 10 };
+enum { SAMPLE_MS = 200, HISTORY_LINE_MAX = 64 << 10, CLOCK_SLACK_S = 5, STAT_SIZE = 1024 };
 
 extern char **environ;
 
@@ -161,9 +163,34 @@ static int fail_without_run(struct crunctl *o, const char *path)
     return 3;
 }
 
+/* Since 1970. */
+static int64_t start_of_process(const struct proc_stat *stat)
+{
+    int64_t boot_s = (int64_t)((clock_read_ns(CLOCK_REALTIME) - boot_ns()) / 1000000000);
+
+    return boot_s + (int64_t)(stat->start_ticks / (uint64_t)sysconf(_SC_CLK_TCK));
+}
+
+/* A run without an end still runs where crun_pid is a crun as old as the run. On another host the life is unknown. */
+static enum history_life find_life(const struct history_run *run)
+{
+    char host[HISTORY_NAME_SIZE], path[64], text[STAT_SIZE];
+    struct proc_stat stat;
+
+    if (gethostname(host, sizeof(host)) != 0 || strcmp(host, run->start.host) != 0)
+        return HISTORY_LIFE_UNKNOWN;
+    (void)snprintf(path, sizeof(path), "/proc/%lld/stat", (long long)run->start.crun_pid); /* fits */
+    if (!read_file_text(path, text, sizeof(text)) || !proc_stat_parse(text, &stat))
+        return HISTORY_LIFE_KILLED;
+    const char *name = strchr(text, '(');
+    bool is_crun = name && strncmp(name, "(crun", 5) == 0;
+    return is_crun && start_of_process(&stat) <= run->start.time_s + CLOCK_SLACK_S ? HISTORY_LIFE_RUNS
+                                                                                   : HISTORY_LIFE_KILLED;
+}
+
 static int print_run(struct history_run *run, struct crunctl *o)
 {
-    run->life = run_life_find(run);
+    run->life = find_life(run);
     _cleanup_free_ char *text =
         o->is_json ? history_to_json(run) : history_text(run, view_of_terminal().width, format_local_time);
     return o->is_json ? print_json_line(text) : print_text(text);

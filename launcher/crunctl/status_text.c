@@ -49,15 +49,9 @@ void status_format_end(const struct worker_status *w, char out[64])
         (void)snprintf(out, 64, "failed (exit code %d)", (int)w->exit_code);
 }
 
-size_t status_bytes_of_width(const char *line, size_t n, int width)
+size_t status_bytes_of_width(const char *line, int width)
 {
-    int columns = 0;
-    size_t i = 0;
-
-    for (; width > 0 && i < n; i++)
-        if (((unsigned char)line[i] & 0xC0) != 0x80 && columns++ == width)
-            break;
-    return width > 0 ? i : n;
+    return text_bytes_of_columns(line, width > 0 ? (size_t)width : SIZE_MAX);
 }
 
 struct status_page {
@@ -75,7 +69,7 @@ static void __attribute__((format(printf, 2, 3))) add_line(struct status_page *p
     (void)vsnprintf(line, sizeof(line), format, arguments); /* a longer one is cut */
     va_end(arguments);
     text_clean(line);
-    strbuf_add(&p->out, "%.*s\n", (int)status_bytes_of_width(line, strlen(line), p->view->width), line);
+    strbuf_add(&p->out, "%.*s\n", (int)status_bytes_of_width(line, p->view->width), line);
 }
 
 static void add_job_line(struct status_page *p, const struct job_status *j)

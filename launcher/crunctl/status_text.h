@@ -33,4 +33,4 @@ void status_format_end(const struct worker_status *w, char out[64]);
 void status_format_rank(int32_t rank, char out[16]);
 
 /* The bytes of the first columns of a line; each character counts as one. 0 columns: all. */
-size_t status_bytes_of_width(const char *line, size_t n, int width);
+size_t status_bytes_of_width(const char *line, int width);

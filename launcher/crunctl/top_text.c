@@ -65,7 +65,7 @@ add_line(struct top_page *p, const char *style, const char *format, ...)
     (void)vsnprintf(line, sizeof(line), format, arguments); /* a longer one is cut */
     va_end(arguments);
     text_clean(line);
-    int n = (int)status_bytes_of_width(line, strlen(line), p->view->width);
+    int n = (int)status_bytes_of_width(line, p->view->width);
     if (!p->view->is_live)
         strbuf_add(&p->out, "%.*s\n", n, line);
     else if (*style)
@@ -326,7 +326,7 @@ char *top_text(const struct job_status *jobs, size_t n_jobs, const struct top_vi
         static const char keys[] = "q ends, arrows and PgUp/PgDn scroll, m: marked ranks first, n: nodes";
 
         strbuf_add(&p.out, "\033[J\033[%d;1H\033[" STYLE_DIM "m%.*s\033[0m", view->height,
-                   (int)status_bytes_of_width(keys, sizeof(keys) - 1, view->width), keys);
+                   (int)status_bytes_of_width(keys, view->width), keys);
     }
     return strbuf_steal(&p.out);
 }

@@ -53,12 +53,12 @@ int job_status_add_workers(struct job_status *s, size_t n)
     return 0;
 }
 
-static bool has_node(const struct job_status *s, const struct node_status *node)
+static const struct node_status *find_node(const struct job_status *s, const struct node_status *node)
 {
     for (size_t i = 0; i < s->n_nodes_known; i++)
         if (s->nodes[i].group_rank == node->group_rank && strcmp(s->nodes[i].host, node->host) == 0)
-            return true;
-    return false;
+            return &s->nodes[i];
+    return NULL;
 }
 
 int job_status_take_nodes(struct job_status *s, struct job_status *from)
@@ -70,20 +70,11 @@ int job_status_take_nodes(struct job_status *s, struct job_status *from)
         return -ENOMEM;
     s->nodes = nodes;
     for (size_t i = 0; i < from->n_nodes_known; i++)
-        if (!has_node(s, &from->nodes[i])) {
+        if (!find_node(s, &from->nodes[i])) {
             nodes[s->n_nodes_known++] = from->nodes[i];
             from->nodes[i].workers = NULL;
         }
     return 0;
-}
-
-static const struct node_status *find_earlier_node(const struct job_status *before,
-                                                   const struct node_status *node)
-{
-    for (size_t n = 0; n < before->n_nodes_known; n++)
-        if (before->nodes[n].group_rank == node->group_rank && strcmp(before->nodes[n].host, node->host) == 0)
-            return &before->nodes[n];
-    return NULL;
 }
 
 static void compare_worker(struct worker_status *w, const struct worker_status *was, int64_t ms)
@@ -114,7 +105,7 @@ static void compare_node(struct node_status *node, const struct node_status *bef
 void job_status_compare(struct job_status *s, const struct job_status *before, int64_t ms)
 {
     for (size_t n = 0; ms > 0 && n < s->n_nodes_known; n++) {
-        const struct node_status *was = find_earlier_node(before, &s->nodes[n]);
+        const struct node_status *was = find_node(before, &s->nodes[n]);
 
         if (was)
             compare_node(&s->nodes[n], was, ms);

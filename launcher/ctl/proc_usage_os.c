@@ -2,15 +2,15 @@
 
 #include <unistd.h>
 
+#include "launcher/ctl/job_status.h"
 #include "launcher/util/proc_stat_os.h"
 
-bool proc_usage_read(int64_t pid, struct proc_usage *ret)
+void proc_usage_read(struct worker_status *w)
 {
-    struct proc_stat stat;
+    struct proc_stat stat = {.state = 0};
 
-    if (pid <= 0 || pid > INT32_MAX || !proc_stat_read((pid_t)pid, &stat))
-        return false;
-    ret->cpu_ms = (int64_t)(stat.cpu_ticks * 1000 / (uint64_t)sysconf(_SC_CLK_TCK));
-    ret->rss_kib = (int64_t)(stat.rss_pages * ((uint64_t)sysconf(_SC_PAGESIZE) / 1024));
-    return !stat.has_ended;
+    w->has_usage =
+        w->pid > 0 && w->pid <= INT32_MAX && proc_stat_read((pid_t)w->pid, &stat) && !stat.has_ended;
+    w->cpu_ms = (int64_t)(stat.cpu_ticks * 1000 / (uint64_t)sysconf(_SC_CLK_TCK));
+    w->rss_kib = (int64_t)(stat.rss_pages * ((uint64_t)sysconf(_SC_PAGESIZE) / 1024));
 }

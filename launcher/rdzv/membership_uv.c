@@ -22,7 +22,6 @@
 #include "launcher/rdzv/job_keys_os.h"
 #include "launcher/rdzv/key_agreement_uv.h"
 #include "launcher/rdzv/key_service_uv.h"
-#include "launcher/rdzv/listen_uv.h"
 #include "launcher/rdzv/resolver_uv.h"
 #include "launcher/rdzv/probe_uv.h"
 #include "launcher/util/log_os.h"

@@ -22,7 +22,7 @@
 
 #include "base/buf.h"
 #include "base/random_os.h"
-#include "launcher/rdzv/listen_uv.h"
+#include "launcher/rdzv/worker_store_uv.h"
 #include "launcher/rdzv/tcp_client_uv.h"
 #include "launcher/util/log_os.h"
 #include "rendezvous/relay/relay.h"

@@ -8,12 +8,20 @@
 
 #include "launcher/host/local_address_os.h"
 #include "launcher/rdzv/job_keys_os.h"
-#include "launcher/rdzv/listen_uv.h"
 #include "launcher/rdzv/resolver_uv.h"
 #include "launcher/util/log_os.h"
 #include "base/cleanup.h"
 #include "proto/address.h"
 #include "rendezvous/daemon/compose_uv.h"
+
+int listen_on_loopback(struct server *server, uint16_t port, uint16_t *ret_port)
+{
+    int r = server_listen_tcp(server, "127.0.0.1", port, ret_port);
+
+    if (!r)
+        (void)server_listen_tcp(server, "::1", *ret_port, ret_port); /* without IPv6 no client uses it */
+    return r;
+}
 
 static int listen_for_workers(struct server *server, const struct worker_store_options *options,
                               uint16_t *ret_port)

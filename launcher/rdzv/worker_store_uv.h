@@ -24,6 +24,9 @@ struct worker_store_options {
         *keys; /* of its workers' nodes, which have to prove the store's key first; NULL: none has to */
 };
 
+/* Of any server inside crun: listens on 127.0.0.1, and on ::1 with the same port where the machine has IPv6. As server_listen_tcp(). */
+int listen_on_loopback(struct server *server, uint16_t port, uint16_t *ret_port);
+
 /* The port is held until server_stop(). 0 or -errno. */
 int worker_store_open(struct server **ret, uv_loop_t *loop, const struct worker_store_options *options,
                       uint16_t *ret_port);

@@ -355,7 +355,7 @@ struct events *events_create(const struct job *job, const char *file, char *cons
                                 .role_world_size = job->n_workers};
     e->console = job->event_console;
     if (has_history)
-        (void)line_file_open_history(&e->history, history); /* the job runs without it */
+        (void)line_file_open(&e->history, history, NULL); /* the job runs without it */
     int r = job->event_log ? line_file_open(&e->file, job->event_log, "event log") : 0;
     if (r)
         log_line("cannot open the event log %s: %s; the job goes on without it", job->event_log,

@@ -190,7 +190,7 @@ static int await_opening(struct line_file *f)
     return r;
 }
 
-static int begin_line_file(struct line_file **ret, const char *path, const char *title)
+int line_file_open(struct line_file **ret, const char *path, const char *title)
 {
     struct line_file *f = calloc(1, sizeof(*f));
 
@@ -214,17 +214,6 @@ static int begin_line_file(struct line_file **ret, const char *path, const char 
     return r;
 }
 
-int line_file_open(struct line_file **ret, const char *path, const char *title)
-{
-    return begin_line_file(ret, path, title);
-}
-
-int line_file_open_history(struct line_file **ret, const char *path)
-{
-    return begin_line_file(ret, path, NULL);
-}
-
-/* Without a thread there is no history. */
 static void start_history(struct line_file *f)
 {
     (void)pthread_mutex_lock(&f->lock);

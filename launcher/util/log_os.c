@@ -113,17 +113,6 @@ void log_lines(const char *lines)
     print_cleared(with_times ? with_times : lines);
 }
 
-/* The bytes of text that fit into so many columns, each character counted as one. */
-static size_t bytes_of_columns(const char *text, size_t columns)
-{
-    size_t n = 0;
-
-    for (; text[n]; n++)
-        if (((unsigned char)text[n] & 0xC0) != 0x80 && columns-- == 0)
-            break;
-    return n;
-}
-
 void log_status(const char *text)
 {
     struct winsize size;
@@ -136,7 +125,7 @@ void log_status(const char *text)
     }
     (void)snprintf(line, sizeof(line), "%s%s", prefix, text); /* far beyond any terminal's width */
     text_clean(line);
-    line[bytes_of_columns(line, columns)] = '\0';
+    line[text_bytes_of_columns(line, columns)] = '\0';
     print_cleared(line);
 }
 
