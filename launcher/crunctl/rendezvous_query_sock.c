@@ -143,7 +143,7 @@ static int receive_piece(struct query_client *c)
 
 static int begin(struct query_client *c, struct tls_context *tls)
 {
-    struct buf out = {0};
+    _cleanup_(buf_finish) struct buf out = {0};
     int r;
 
     frame_reader_init_agent(&c->reader, NONCE);
@@ -161,10 +161,7 @@ static int begin(struct query_client *c, struct tls_context *tls)
     }
     if (!r)
         r = frame_put_opening(&out);
-    if (!r)
-        r = send_plain(c, &out);
-    buf_finish(&out);
-    return r;
+    return r ? r : send_plain(c, &out);
 }
 
 /* Until the end of one answer. */
@@ -196,7 +193,7 @@ static int look_from(struct query_client *c, const struct rendezvous_query *targ
 {
     struct look_request request = {.from = l->next, .stacks = target->wants_stacks};
     const char *job = target->job;
-    struct buf out = {0};
+    _cleanup_(buf_finish) struct buf out = {0};
 
     if (job && strlen(job) >= sizeof(request.job))
         return fail(c, -EINVAL, "the name of the job is too long");
@@ -205,7 +202,6 @@ static int look_from(struct query_client *c, const struct rendezvous_query *targ
     int r = look_put_request(&out, &request);
     if (!r)
         r = send_plain(c, &out);
-    buf_finish(&out);
     if (!r)
         r = receive_answer(c, l);
     if (!r && l->next > 0 && l->next <= request.from)

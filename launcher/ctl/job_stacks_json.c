@@ -7,11 +7,11 @@
 #include "base/utf8.h"
 #include "launcher/report/events.h"
 #include "base/strbuf.h"
-#include "rendezvous/session/session_message.h"
+#include "rendezvous/session/fields_json.h"
 
 char *job_stacks_to_json(const char *job, const char *folder, const char *lines)
 {
-    cJSON *object = cJSON_CreateObject();
+    _cleanup_json_ cJSON *object = cJSON_CreateObject();
 
     (void)cJSON_AddNumberToObject(object, "version",
                                   1); /* without memory the text below is NULL, or a field is missing */
@@ -19,9 +19,7 @@ char *job_stacks_to_json(const char *job, const char *folder, const char *lines)
     if (folder)
         events_add_text(object, "folder", folder);
     events_add_lines(object, "groups", lines);
-    char *text = cJSON_PrintUnformatted(object);
-    cJSON_Delete(object);
-    return text;
+    return cJSON_PrintUnformatted(object);
 }
 
 /* In place; NULL: no text. */
@@ -34,8 +32,9 @@ static char *printable_text(cJSON *item)
     return text;
 }
 
-static char *compose(cJSON *object)
+char *job_stacks_text(const char *bytes, size_t n_bytes)
 {
+    _cleanup_json_ cJSON *object = cJSON_ParseWithLength(bytes, n_bytes);
     const char *job = printable_text(cJSON_GetObjectItemCaseSensitive(object, "job"));
     const char *folder = printable_text(cJSON_GetObjectItemCaseSensitive(object, "folder"));
     cJSON *groups = cJSON_GetObjectItemCaseSensitive(object, "groups"), *group;
@@ -51,13 +50,4 @@ static char *compose(cJSON *object)
             strbuf_add(&t, "  %s\n", line);
     }
     return strbuf_steal(&t);
-}
-
-char *job_stacks_text(const char *bytes, size_t n_bytes)
-{
-    cJSON *object = cJSON_ParseWithLength(bytes, n_bytes);
-    char *text = object ? compose(object) : NULL;
-
-    cJSON_Delete(object);
-    return text;
 }

@@ -66,8 +66,7 @@ static void munge_call_free(void *data)
 
 static void end_connection(struct key_agreement *a)
 {
-    tcp_client_close(a->client);
-    a->client = NULL;
+    tcp_client_close(steal_ptr(a->client));
     buf_reset(&a->in);
     a->has_sent = false;
 }
@@ -90,7 +89,7 @@ static void end_attempt(struct key_agreement *a, const char *why)
             "the rendezvous at %s did not give this node the secret of the job for %u s (the join timeout): %s",
             a->config.endpoint, a->config.timeout_ms / 1000, a->why);
         (void)uv_timer_stop(&a->timer); /* cannot fail on a timer that exists */
-        a->config.on_failed(a->config.data);
+        a->config.on_end(a->config.data, false);
         return;
     }
     if (now_ms >= a->log_ms) {
@@ -180,7 +179,7 @@ static void on_reply_opened(void *owner, void *data)
         return;
     }
     (void)uv_timer_stop(&a->timer); /* as above */
-    a->config.on_agreed(a->config.data);
+    a->config.on_end(a->config.data, true);
 }
 
 /* ---- connection ---- */
@@ -263,13 +262,12 @@ static void on_request_made(void *owner, void *data)
 static void make_request(void *data)
 {
     struct munge_call *m = data;
-    struct buf payload = {0};
+    _cleanup_(buf_finish) struct buf payload = {0};
 
     m->result = key_request_put(&payload, m->nonce, m->job);
     (void)snprintf(m->why, sizeof(m->why), "out of memory"); /* fits */
     if (m->result == 0)
         m->result = munge_make(&m->credential, m->munge.socket, &payload, geteuid(), m->why);
-    buf_finish(&payload);
 }
 
 static void begin_attempt(struct key_agreement *a)
@@ -314,8 +312,7 @@ void key_agreement_stop(struct key_agreement *a)
 {
     if (!a)
         return;
-    tcp_client_close(a->client);
-    a->client = NULL;
+    tcp_client_close(steal_ptr(a->client));
     munge_call_free(side_thread_cancel(steal_ptr(a->call)));
     uv_close((uv_handle_t *)&a->timer, on_agreement_closed);
 }

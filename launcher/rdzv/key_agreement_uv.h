@@ -12,6 +12,7 @@
  * that knows nothing of this is never joined in the clear.
  */
 
+#include <stdbool.h>
 #include <uv.h>
 
 #include "launcher/rdzv/resolver_uv.h"
@@ -24,9 +25,8 @@ struct key_agreement_config {
     const char *endpoint;                       /* as text; outlives it */
     const struct resolver_addresses *addresses; /* of the endpoint; outlives it */
     uint32_t timeout_ms;
-    struct job_keys *keys; /* replaced by those of the secret, before on_agreed */
-    void (*on_agreed)(void *data);
-    void (*on_failed)(void *data); /* a sentence was printed */
+    struct job_keys *keys;                       /* replaced by the keys of the secret, before on_end */
+    void (*on_end)(void *data, bool has_secret); /* without a secret a sentence was printed */
     void *data;
 };
 

@@ -51,7 +51,7 @@ static void exchange_call_free(void *data)
 
 static void make_reply(struct exchange_call *x, const uint8_t nonce[KEY_EXCHANGE_NONCE_SIZE])
 {
-    struct buf payload = {0};
+    _cleanup_(buf_finish) struct buf payload = {0};
     int r = key_reply_put(&payload, nonce, x->munge.secret, x->job);
 
     if (r == 0)
@@ -60,7 +60,6 @@ static void make_reply(struct exchange_call *x, const uint8_t nonce[KEY_EXCHANGE
         x->code = KEY_EXCHANGE_UNAVAILABLE;
     if (buf_size(&payload) > 0)
         key_erase(buf_bytes(&payload), buf_size(&payload));
-    buf_finish(&payload);
 }
 
 /* In the thread. */

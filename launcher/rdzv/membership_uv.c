@@ -14,6 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/buf.h"
+#include "base/cleanup.h"
 #include "base/utf8.h"
 #include "launcher/host/local_address_os.h"
 #include "launcher/host/proc_info_os.h"
@@ -75,7 +77,6 @@ struct membership {
     uint16_t store_port;              /* while store is not NULL */
     int store_port_fd; /* holds the port, while the store may have to listen on further addresses; -1: not held */
     struct waiting_line waiting;
-    bool has_status;                  /* a line is being redrawn on the terminal */
     bool is_loopback;                 /* the endpoint leads each machine to itself */
     char unfit[SESSION_UNFIT_SIZE];   /* the health check failed, and the session does not know yet */
     char left_out[SESSION_TEXT_SIZE]; /* unfit nodes, as printed */
@@ -107,8 +108,7 @@ static void on_rendezvous_stopped(void *data)
     struct membership *n = data;
 
     n->rendezvous = NULL;
-    key_service_stop(n->key_service);
-    n->key_service = NULL;
+    key_service_stop(steal_ptr(n->key_service));
     free_membership_if_closed(n);
 }
 
@@ -134,10 +134,8 @@ static void on_linger_end(uv_timer_t *timer)
 
 static void stop_probe(struct membership *n)
 {
-    probe_stop(n->probe);
-    n->probe = NULL;
-    probe_stop(n->proof);
-    n->proof = NULL;
+    probe_stop(steal_ptr(n->probe));
+    probe_stop(steal_ptr(n->proof));
 }
 
 static void on_all_nodes_left(void *data)
@@ -167,19 +165,15 @@ void membership_destroy(struct membership *n)
     n->closing = true;
     if (n->session)
         session_uv_step(n->session, (struct session_event){.kind = SESSION_EVENT_GROUP_GONE});
-    session_uv_destroy(n->session);
-    n->session = NULL;
+    session_uv_destroy(steal_ptr(n->session));
     if (n->store)
         server_stop(n->store, NULL, NULL);
     n->store = NULL;
     release_store_port(n);
-    resolver_stop(n->resolver);
-    n->resolver = NULL;
-    key_agreement_stop(n->agreement);
-    n->agreement = NULL;
+    resolver_stop(steal_ptr(n->resolver));
+    key_agreement_stop(steal_ptr(n->agreement));
     stop_probe(n);
-    node_store_stop(n->node_store);
-    n->node_store = NULL;
+    node_store_stop(steal_ptr(n->node_store));
     if (!n->rendezvous || server_n_nodes(n->rendezvous) == 0)
         close_rendezvous(n);
     else
@@ -193,28 +187,14 @@ static void report_end(struct membership *n, int exit_code, const struct session
 
 /* ---- actions of the session ---- */
 
-/* On a terminal the line of the wait is redrawn; the next output begins in an empty line. */
-static void clear_status(struct membership *n)
-{
-    if (n->has_status)
-        log_status("");
-    n->has_status = false;
-}
-
 static void print_waiting(struct membership *n, const struct waiting_facts *facts)
 {
-    bool is_terminal = log_has_terminal();
     char line[WAITING_TEXT_SIZE];
 
     while (waiting_hint(&n->waiting, facts, line))
         log_line("%s", line);
-    if (!waiting_next(&n->waiting, facts, uv_now(n->host.loop), is_terminal, line))
-        return;
-    if (is_terminal)
+    if (waiting_next(&n->waiting, facts, uv_now(n->host.loop), log_has_terminal(), line))
         log_status(line);
-    else
-        log_line("%s", line);
-    n->has_status = is_terminal;
 }
 
 /* Nodes left out, once for each change. */
@@ -286,8 +266,7 @@ static void on_proof_failed(void *data, const char *why)
 {
     struct membership *n = data;
 
-    probe_stop(n->proof);
-    n->proof = NULL;
+    probe_stop(steal_ptr(n->proof));
     log_line(
         "the worker store of this generation at %s does not accept this node (%s), so its workers are refused there; "
         "look for a firewall between, and give node 0 a --local-addr at which all nodes reach it",
@@ -375,8 +354,7 @@ static int start_node_store(struct membership *n, const struct session_view *vie
     }
     /* Remaining workers keep the store of the first generation, and so does the node. */
     if (n->node_store && (n->key_space != assignment->key_space || n->instance != view->instance)) {
-        node_store_stop(n->node_store);
-        n->node_store = NULL;
+        node_store_stop(steal_ptr(n->node_store));
     }
     n->key_space = assignment->key_space;
     n->instance = view->instance;
@@ -424,7 +402,7 @@ static void start_generation_here(struct membership *n, const struct session_vie
     char why[SESSION_TEXT_SIZE + 256], used[64] = "";
 
     n->is_ready = false;
-    clear_status(n);
+    log_status("");
     print_unfit(n, view);
     n->stop_cause.kind = SESSION_CAUSE_NONE;
     if (view->generation > 0 && view->cause.kind != SESSION_CAUSE_NONE) {
@@ -549,7 +527,7 @@ static void on_session_action(void *data, enum session_action action, const stru
         log_line("%s", session_uv_machine(n->session)->text);
         break;
     case SESSION_DO_END:
-        clear_status(n);
+        log_status("");
         stop_probe(n);
         on_session_end(n);
         break;
@@ -687,7 +665,7 @@ void membership_leave(struct membership *n, const char *why)
     char reason[SESSION_TEXT_SIZE];
 
     n->leaving = true;
-    clear_status(n);
+    log_status("");
     if (n->session)
         session_uv_step(n->session, (struct session_event){.kind = SESSION_EVENT_LEAVE, .text = why});
     if (!n->rendezvous)
@@ -713,14 +691,13 @@ int membership_look(struct membership *n, struct buf *out)
 static bool send_stack_order(struct membership *n, uint32_t group_rank, uint32_t generation)
 {
     const struct agent_message all = {.to = AGENT_MESSAGE_TO_ALL, .generation = generation};
-    struct buf frame = {0};
+    _cleanup_(buf_finish) struct buf frame = {0};
     char json[32];
 
     (void)snprintf(json, sizeof(json), "{\"to\":%u}", (unsigned)group_rank); /* fits */
     bool is_put = agent_message_put(&frame, &all, "take", json) == 0;
     if (is_put)
         membership_send(n, &frame);
-    buf_finish(&frame);
     return is_put;
 }
 
@@ -800,22 +777,18 @@ static int host_rendezvous(struct membership *n, const struct endpoint_kind *kin
                                          .security = n->host.keys ? &security : NULL,
                                          .log = log_for_rendezvous,
                                          .stats = uses_rendezvous_keys(n) ? worker_store_measured() : NULL};
-    struct server *server;
     uint16_t port = job->endpoints[0].port;
 
     int r = make_security(n, &security);
+    struct server *server = NULL;
     if (r == 0)
         r = server_create(&server, n->host.loop, &config);
+    if (r == 0)
+        r = listen_at_endpoint(server, n, kind, &port);
     if (r) {
-        key_service_stop(n->key_service);
-        n->key_service = NULL;
-        return r;
-    }
-    r = listen_at_endpoint(server, n, kind, &port);
-    if (r) {
-        key_service_stop(n->key_service); /* it has no connection yet */
-        n->key_service = NULL;
-        server_stop(server, NULL, NULL);
+        key_service_stop(steal_ptr(n->key_service)); /* without a connection yet */
+        if (server)
+            server_stop(server, NULL, NULL);
         return r;
     }
     if (n->host.keys)
@@ -827,26 +800,17 @@ static int host_rendezvous(struct membership *n, const struct endpoint_kind *kin
     return 0;
 }
 
-static void on_agreed(void *data)
+static void on_agreement(void *data, bool has_secret)
 {
     struct membership *n = data;
 
-    key_agreement_stop(n->agreement);
-    n->agreement = NULL;
-    if (!n->leaving)
+    key_agreement_stop(steal_ptr(n->agreement));
+    if (!has_secret)
+        report_end(n, 1, NULL);
+    else if (!n->leaving)
         begin_session(n);
 }
 
-static void on_not_agreed(void *data)
-{
-    struct membership *n = data;
-
-    key_agreement_stop(n->agreement);
-    n->agreement = NULL;
-    report_end(n, 1, NULL);
-}
-
-/* The node that serves the rendezvous has made the secret of this job. */
 static void agree_on_secret(struct membership *n)
 {
     const struct key_agreement_config config = {.loop = n->host.loop,
@@ -854,8 +818,7 @@ static void agree_on_secret(struct membership *n)
                                                 .addresses = &n->addresses,
                                                 .timeout_ms = n->host.job->params.join_timeout_ms,
                                                 .keys = n->host.keys,
-                                                .on_agreed = on_agreed,
-                                                .on_failed = on_not_agreed,
+                                                .on_end = on_agreement,
                                                 .data = n};
     int r = key_agreement_start(&n->agreement, &config);
 
@@ -945,8 +908,7 @@ static void on_name_found(void *data, const struct resolver_addresses *found)
     struct endpoint_kind kind = endpoint_kind_of(found, true);
 
     (void)uv_timer_stop(&n->timer); /* as above */
-    resolver_stop(n->resolver);
-    n->resolver = NULL;
+    resolver_stop(steal_ptr(n->resolver));
     if (n->leaving)
         return;
     n->addresses = *found;

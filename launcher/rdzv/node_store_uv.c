@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "base/buf.h"
+#include "base/cleanup.h"
 #include "base/random_os.h"
 #include "launcher/rdzv/worker_store_uv.h"
 #include "launcher/rdzv/tcp_client_uv.h"
@@ -61,8 +62,7 @@ static void fail_node_store(struct node_store *n, const char *why)
     if (n->failed || n->stopping)
         return;
     n->failed = true;
-    tcp_client_close(n->client);
-    n->client = NULL;
+    tcp_client_close(steal_ptr(n->client));
     n->is_open = false;
     (void)uv_timer_stop(&n->timer); /* cannot fail on a timer that exists */
     relay_fail(&n->relay);
@@ -97,13 +97,12 @@ static void on_store_connected(void *data)
 {
     struct node_store *n = data;
     struct relay_hello hello = {.is_known = n->relay.link.known, .arrived = n->relay.link.arrived};
-    struct buf out = {0};
+    _cleanup_(buf_finish) struct buf out = {0};
 
     memcpy(hello.nonce, n->nonce, sizeof(hello.nonce));
     if (relay_space_put(&out, &n->space) == 0 &&
         relay_hello_put(&out, &hello) == 0) /* else the store's hello does not come */
         tcp_client_send(n->client, buf_bytes(&out), buf_size(&out));
-    buf_finish(&out);
 }
 
 /* 0, or -EPROTO: it cannot go on with this store. */
@@ -316,8 +315,7 @@ void node_store_stop(struct node_store *n)
     if (!n || n->stopping)
         return;
     n->stopping = true;
-    tcp_client_close(n->client);
-    n->client = NULL;
+    tcp_client_close(steal_ptr(n->client));
     if (n->server)
         server_stop(n->server, on_node_server_stopped, n);
     n->server = NULL;

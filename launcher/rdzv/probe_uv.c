@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "launcher/rdzv/tcp_client_uv.h"
 
 enum { DELAY_MS = 1000, REDIAL_MS = 200, TIMEOUT_MS = 4000, PROOF_TIMEOUT_MS = 20000 };
@@ -25,12 +26,6 @@ struct probe {
 
 static void probe_dial(struct probe *p);
 
-static void close_client(struct probe *p)
-{
-    tcp_client_close(p->client);
-    p->client = NULL;
-}
-
 static void on_probe_timer(uv_timer_t *timer)
 {
     struct probe *p = timer->data;
@@ -42,7 +37,7 @@ static void on_probe_timer(uv_timer_t *timer)
     if (p->client && *tcp_client_trouble(p->client))
         (void)snprintf(p->why, sizeof(p->why), "the name cannot be looked up: %s",
                        tcp_client_trouble(p->client)); /* truncated if long */
-    close_client(p);
+    tcp_client_close(steal_ptr(p->client));
     p->config.on_failed(p->config.data, p->why);
 }
 
@@ -54,7 +49,7 @@ static void start_probe_timer(struct probe *p, uint64_t ms)
 static void end_probe(struct probe *p)
 {
     (void)uv_timer_stop(&p->timer); /* cannot fail on a timer that exists */
-    close_client(p);
+    tcp_client_close(steal_ptr(p->client));
 }
 
 /* With a key the store has proved the key to us now. Whether it has seen our proof is known by its notice that nothing follows. */
@@ -117,7 +112,7 @@ void probe_stop(struct probe *p)
     if (!p || p->stopped)
         return;
     p->stopped = true;
-    close_client(p);
+    tcp_client_close(steal_ptr(p->client));
     uv_close((uv_handle_t *)&p->timer, on_probe_closed);
 }
 

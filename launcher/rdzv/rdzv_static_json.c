@@ -4,20 +4,19 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "rendezvous/session/fields_json.h"
 #include "rendezvous/session/session_message.h"
 
 enum { RANKS_MAX = 1 << 30 }; /* of all workers of a job */
 
 char *rdzv_static_json_role(const char *role, uint32_t rank, uint32_t n_workers)
 {
-    cJSON *object = cJSON_CreateObject();
-    char *text = NULL;
+    _cleanup_json_ cJSON *object = cJSON_CreateObject();
 
-    if (cJSON_AddStringToObject(object, "role", role) && cJSON_AddNumberToObject(object, "rank", rank) &&
-        cJSON_AddNumberToObject(object, "local_world_size", n_workers))
-        text = cJSON_PrintUnformatted(object);
-    cJSON_Delete(object);
-    return text;
+    return cJSON_AddStringToObject(object, "role", role) && cJSON_AddNumberToObject(object, "rank", rank) &&
+                   cJSON_AddNumberToObject(object, "local_world_size", n_workers)
+               ? cJSON_PrintUnformatted(object)
+               : NULL;
 }
 
 char *rdzv_static_json_ranks(const struct rank_assignment *p)
@@ -40,35 +39,22 @@ static bool read_count(const cJSON *item, uint32_t max, uint32_t *ret)
 
 bool rdzv_static_json_read_role(const void *bytes, size_t n, struct rdzv_static_role *ret)
 {
-    cJSON *object = cJSON_ParseWithLength(bytes, n);
+    _cleanup_json_ cJSON *object = cJSON_ParseWithLength(bytes, n);
     const char *role = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, "role"));
-    struct rdzv_static_role read = {0};
-    bool good = role && read_count(cJSON_GetObjectItemCaseSensitive(object, "local_world_size"),
-                                   SESSION_WORKERS_MAX, &read.n_workers);
+    const cJSON *count = cJSON_GetObjectItemCaseSensitive(object, "local_world_size");
 
-    if (good)
-        read.role = strdup(role);
-    cJSON_Delete(object);
-    if (!read.role)
-        return false;
-    *ret = read;
-    return true;
+    ret->role = role && read_count(count, SESSION_WORKERS_MAX, &ret->n_workers) ? strdup(role) : NULL;
+    return ret->role;
 }
 
 bool rdzv_static_json_read_ranks(const void *bytes, size_t n, struct rank_assignment *ret)
 {
-    cJSON *list = cJSON_ParseWithLength(bytes, n);
-    uint32_t numbers[4];
+    _cleanup_json_ cJSON *list = cJSON_ParseWithLength(bytes, n);
+    uint32_t *const numbers[] = {&ret->rank_base, &ret->world_size, &ret->role_rank_base,
+                                 &ret->role_world_size};
     bool good = cJSON_IsArray(list) && cJSON_GetArraySize(list) == 4;
 
     for (int i = 0; good && i < 4; i++)
-        good = read_count(cJSON_GetArrayItem(list, i), RANKS_MAX, &numbers[i]);
-    cJSON_Delete(list);
-    if (!good)
-        return false;
-    ret->rank_base = numbers[0];
-    ret->world_size = numbers[1];
-    ret->role_rank_base = numbers[2];
-    ret->role_world_size = numbers[3];
-    return true;
+        good = read_count(cJSON_GetArrayItem(list, i), RANKS_MAX, numbers[i]);
+    return good;
 }

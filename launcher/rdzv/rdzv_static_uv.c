@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "base/utf8.h"
 #include "launcher/util/envp.h"
 #include "launcher/cli/job.h"
@@ -48,21 +49,19 @@ struct rdzv_static_uv {
     unsigned n_dials, n_handles;
     uint64_t dialed_ms, connected_ms, farewell_until_ms;
     struct waiting_line waiting;
-    bool has_status; /* a line is being redrawn on the terminal */
     bool is_twin_reported;
     bool assigned, finished;
     char why[160]; /* why the last attempt failed */
 };
 
 static void dial_store(struct rdzv_static_uv *s);
-static void clear_static_status(struct rdzv_static_uv *s);
 
 static void report_failed(struct rdzv_static_uv *s)
 {
     if (s->finished)
         return;
     s->finished = true;
-    clear_static_status(s);
+    log_status("");
     s->host.on_failed(s->host.data);
 }
 
@@ -116,24 +115,7 @@ static void send_requests(struct rdzv_static_uv *s)
     buf_consume(out, buf_size(out));
 }
 
-static void clear_static_status(struct rdzv_static_uv *s)
-{
-    if (s->has_status)
-        log_status("");
-    s->has_status = false;
-}
-
-/* line is composed by the caller, for the terminal or with pauses between equal ones elsewhere. */
-static void print_status(struct rdzv_static_uv *s, const char *line)
-{
-    s->has_status = log_has_terminal();
-    if (s->has_status)
-        log_status(line);
-    else
-        log_line("%s", line);
-}
-
-/* The job would wait for the missing rank until its timeout. */
+/* The job would wait for the missing rank until the timeout. */
 static void report_twin(struct rdzv_static_uv *s)
 {
     const struct job *job = s->host.job;
@@ -167,7 +149,7 @@ static void print_static_progress(struct rdzv_static_uv *s)
     while (waiting_hint(&s->waiting, &facts, line))
         log_line("%s", line);
     if (waiting_next(&s->waiting, &facts, uv_now(s->host.loop), log_has_terminal(), line))
-        print_status(s, line);
+        log_status(line);
 }
 
 static void on_ranks(struct rdzv_static_uv *s)
@@ -175,7 +157,7 @@ static void on_ranks(struct rdzv_static_uv *s)
     const struct job *job = s->host.job;
 
     s->assigned = true;
-    clear_static_status(s);
+    log_status("");
     (void)uv_timer_stop(&s->tick); /* cannot fail on timers that exist */
     (void)uv_timer_stop(&s->deadline);
     text_copy(s->node.assignment.master_addr, sizeof(s->node.assignment.master_addr), job->master_addr);
@@ -329,7 +311,7 @@ static void print_waiting_for_store(struct rdzv_static_uv *s)
     (void)snprintf(line + n, sizeof(line) - n, "; %u s left",
                    (unsigned)(uv_timer_get_due_in(&s->deadline) + 999) / 1000); /* fits */
     if (is_due)
-        print_status(s, line);
+        log_status(line);
 }
 
 static void on_tick(uv_timer_t *timer)
@@ -460,8 +442,7 @@ void rdzv_static_uv_destroy(struct rdzv_static_uv *s)
     if (!s)
         return;
     s->finished = true;
-    tcp_client_close(s->client);
-    s->client = NULL;
+    tcp_client_close(steal_ptr(s->client));
     if (s->store)
         server_drain(s->store, STORE_DRAIN_MS, NULL, NULL);
     uv_close((uv_handle_t *)&s->redial, on_handle_closed);

@@ -11,6 +11,7 @@
 #include "launcher/rdzv/tcp_client_uv.h"
 #include "launcher/util/trace_os.h"
 #include "base/buf.h"
+#include "base/cleanup.h"
 #include "base/decimal.h"
 #include "base/time.h"
 #include "proto/frame.h"
@@ -55,12 +56,11 @@ static void run_session_step(struct session_uv *s, struct session_event event);
 
 static void report_status(struct session_uv *s)
 {
-    struct buf out = {0};
+    _cleanup_(buf_finish) struct buf out = {0};
 
     s->host.listener.report(s->host.listener.data, &out);
     if (s->client && buf_size(&out) > 0)
         tcp_client_send(s->client, buf_bytes(&out), buf_size(&out));
-    buf_finish(&out);
 }
 
 static void on_look_timer(uv_timer_t *timer)
@@ -156,8 +156,7 @@ static void on_session_bytes(void *data, const uint8_t *bytes, size_t n)
     int r = buf_append(&s->in, bytes, n);
 
     if (r) {
-        tcp_client_close(s->client);
-        s->client = NULL;
+        tcp_client_close(steal_ptr(s->client));
         run_session_step(s, (struct session_event){.kind = SESSION_EVENT_LOST, .text = "out of memory"});
         return;
     }
@@ -212,8 +211,7 @@ static void on_endpoint_found(void *data, const struct resolver_addresses *found
     struct resolved *e = data;
 
     e->addresses = *found;
-    resolver_stop(e->resolver);
-    e->resolver = NULL;
+    resolver_stop(steal_ptr(e->resolver));
 }
 
 /* The rendezvous may have another address now. The answer is for the next attempt: a slow or unreachable resolver does not delay a connection to the known address. */
@@ -322,8 +320,7 @@ static void dial_rendezvous(struct session_uv *s)
 
 static void close_connection(struct session_uv *s)
 {
-    tcp_client_close(s->client);
-    s->client = NULL;
+    tcp_client_close(steal_ptr(s->client));
 }
 
 static void send_hello(struct session_uv *s, struct buf *out)
@@ -348,7 +345,7 @@ static void send_phase_report(struct session_uv *s, struct buf *out)
 
 static void send_message(struct session_uv *s, enum session_action action)
 {
-    struct buf out = {0};
+    _cleanup_(buf_finish) struct buf out = {0};
 
     if (action == SESSION_DO_GREET && s->host.tls)
         return;
@@ -364,7 +361,6 @@ static void send_message(struct session_uv *s, enum session_action action)
         (void)frame_put_alive(&out); /* as above */
     if (s->client && buf_size(&out) > 0)
         tcp_client_send(s->client, buf_bytes(&out), buf_size(&out));
-    buf_finish(&out);
 }
 
 /* ---- trace ---- */
@@ -580,8 +576,7 @@ void session_uv_destroy(struct session_uv *s)
     s->closing = true;
     close_connection(s);
     for (size_t i = 0; i < s->host.n_endpoints; i++) {
-        resolver_stop(s->resolved[i].resolver);
-        s->resolved[i].resolver = NULL;
+        resolver_stop(steal_ptr(s->resolved[i].resolver));
     }
     uv_close((uv_handle_t *)&s->timer, on_session_closed);
     uv_close((uv_handle_t *)&s->look_timer, on_session_closed);

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "base/buf.h"
+#include "base/cleanup.h"
 #include "proto/address.h"
 #include "proto/tls_openssl.h"
 #include "rendezvous/agents/tcp_liveness_os.h"
@@ -92,8 +93,7 @@ static void close_handle(uv_handle_t *handle, uv_close_cb closed)
 static void close_handles(struct tcp_client *l)
 {
     l->closing = true;
-    resolver_stop(l->resolver);
-    l->resolver = NULL;
+    resolver_stop(steal_ptr(l->resolver));
     if (l->has_tcp)
         close_handle((uv_handle_t *)&l->tcp, on_tcp_closed);
     close_handle((uv_handle_t *)&l->timer, on_client_timer_closed);
@@ -389,8 +389,7 @@ static void on_address_found(void *data, const struct resolver_addresses *found)
     struct tcp_client *l = data;
 
     l->addresses = *found;
-    resolver_stop(l->resolver);
-    l->resolver = NULL;
+    resolver_stop(steal_ptr(l->resolver));
     try_next_address(l);
 }
 

@@ -115,12 +115,18 @@ void log_lines(const char *lines)
 
 void log_status(const char *text)
 {
+    static bool is_shown;
+    bool was_shown = is_shown;
     struct winsize size;
     char line[1024];
     size_t columns = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1u : 79;
 
-    if (!*text) {
-        print_cleared("");
+    is_shown = *text && log_has_terminal();
+    if (!is_shown) {
+        if (*text)
+            log_line("%s", text);
+        else if (was_shown)
+            print_cleared("");
         return;
     }
     (void)snprintf(line, sizeof(line), "%s%s", prefix, text); /* far beyond any terminal's width */

@@ -24,8 +24,8 @@ void log_lines(const char *lines);
 /* Whether a line can be redrawn: standard error is a terminal that knows how to clear one. */
 bool log_has_terminal(void);
 
-/* A line that is redrawn in place on the terminal, without newline and cut to its width; "" takes it away. The next
- * log_line() takes its place. Only with log_has_terminal(). */
+/* A line that is redrawn in place on a terminal, without newline and cut to the width; "" takes the line away. The next log_line()
+ * takes the place of the line. Without a terminal: log_line(). For the thread of the loop. */
 void log_status(const char *text);
 
 /* From now on every line begins with the local time, behind "crun: ". */
