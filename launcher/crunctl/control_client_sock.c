@@ -183,23 +183,16 @@ static int read_reply(int fd, int timeout_ms, struct buf *reply)
     }
 }
 
-int control_client_ask(struct control_socket *s, const char *request, int timeout_ms, char **ret,
-                       size_t *ret_n)
+int control_client_ask(struct control_socket *s, const char *request, int timeout_ms, struct buf *reply)
 {
     _cleanup_close_ int fd = -1;
-    struct buf reply = {0};
     char line[64];
+    int n = snprintf(line, sizeof(line), "%s\n", request); /* requests are short */
 
-    int n = snprintf(line, sizeof(line), "%s\n", request);
     int r = control_client_dial(s, timeout_ms, &fd);
     if (!r && send(fd, line, (size_t)n, MSG_NOSIGNAL) != n)
         r = -EPIPE;
     if (!r)
-        r = read_reply(fd, timeout_ms, &reply);
-    *ret_n = buf_size(&reply);
-    *ret = r ? NULL : malloc(*ret_n + 1);
-    if (*ret && *ret_n > 0)
-        memcpy(*ret, buf_bytes(&reply), *ret_n);
-    buf_finish(&reply);
-    return r ? r : *ret ? 0 : -ENOMEM;
+        r = read_reply(fd, timeout_ms, reply);
+    return r || buf_reserve(reply, 1) ? r : -ENOMEM;
 }

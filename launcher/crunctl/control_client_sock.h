@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <sys/socket.h>
 
+#include "base/buf.h"
 #include "launcher/util/strlist.h"
 
 enum { CONTROL_PATIENCE_MS = 3000 };
@@ -28,10 +29,9 @@ struct control_socket {
 int control_client_dial(struct control_socket *s, int timeout_ms, int *ret);
 int control_client_dial_address(const struct sockaddr *to, socklen_t size, int timeout_ms, int *ret);
 
-/* Sends the request (without newline) and reads the whole reply: malloc'ed. 0, or -errno, as above; -ECONNREFUSED: the crun of
- * this socket was killed. */
-int control_client_ask(struct control_socket *s, const char *request, int timeout_ms, char **ret,
-                       size_t *ret_n);
+/* Sends the request (without newline) and reads the whole reply, which is not NULL then. 0, or -errno, as above; -ECONNREFUSED: the crun
+ * of the socket was killed. */
+int control_client_ask(struct control_socket *s, const char *request, int timeout_ms, struct buf *reply);
 
 /* What to print for an error of these. */
 const char *control_client_error(int r);

@@ -56,13 +56,13 @@ static void drop_logs(struct job_status *s)
 
 static int ask_socket(struct job_survey *look, struct survey_options *o, struct control_socket *s)
 {
-    _cleanup_free_ char *reply = NULL;
-    size_t n = 0, n_before = look->n_jobs;
+    _cleanup_(buf_finish) struct buf reply = {0};
+    size_t n_before = look->n_jobs;
     uint64_t answered_ns;
 
-    int r = control_client_ask(s, "status", CONTROL_PATIENCE_MS, &reply, &n);
+    int r = control_client_ask(s, "status", CONTROL_PATIENCE_MS, &reply);
     if (!r)
-        r = take_reply(look, o, reply, n);
+        r = take_reply(look, o, (const char *)buf_bytes(&reply), buf_size(&reply));
     answered_ns = now_ns();
     if (r || look->n_jobs == n_before)
         return r;

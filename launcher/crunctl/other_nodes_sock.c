@@ -192,12 +192,11 @@ int other_nodes_ask(struct survey_options *request, struct query_answer *ret)
 static bool ask_host(struct control_socket *s, struct query_answer *ret)
 {
     for (int i = 0; i < REPORT_TRIES; i++) {
-        _cleanup_free_ char *bytes = NULL;
-        size_t n = 0;
+        _cleanup_(buf_finish) struct buf reply = {0};
 
         query_answer_finish(ret);
-        if (control_client_ask(s, "nodes", CONTROL_PATIENCE_MS, &bytes, &n) != 0 || n == 0 ||
-            query_answer_take_frames(ret, (const uint8_t *)bytes, n) != 0)
+        if (control_client_ask(s, "nodes", CONTROL_PATIENCE_MS, &reply) != 0 ||
+            query_answer_take_frames(ret, buf_bytes(&reply), buf_size(&reply)) != 0)
             return false;
         if (ret->n_unreported == 0)
             break;

@@ -26,12 +26,11 @@ static int print_stacks(const char *reply, size_t n, bool is_json)
 
 static int ask_for_stacks(struct control_socket *s, bool is_json)
 {
-    _cleanup_free_ char *reply = NULL;
-    size_t n = 0;
+    _cleanup_(buf_finish) struct buf reply = {0};
 
-    int r = control_client_ask(s, "stacks", STACKS_PATIENCE_MS, &reply, &n);
+    int r = control_client_ask(s, "stacks", STACKS_PATIENCE_MS, &reply);
     if (!r)
-        return print_stacks(reply, n, is_json);
+        return print_stacks((const char *)buf_bytes(&reply), buf_size(&reply), is_json);
     (void)fprintf(stderr, "crunctl: %s: %s\n", s->path, control_client_error(r));
     return 1;
 }

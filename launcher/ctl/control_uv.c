@@ -42,8 +42,7 @@ struct control_client {
     uv_write_t write;
     char request[REQUEST_SIZE];
     size_t n_request;
-    char *reply;
-    size_t n_reply;
+    struct buf reply;
     bool awaits_stacks;
     int n_handles;
     struct control_client *next;
@@ -78,7 +77,7 @@ static void on_client_handle_closed(uv_handle_t *handle)
             *at = client->next;
             break;
         }
-    free(client->reply);
+    buf_finish(&client->reply);
     free(client);
     c->n_clients--;
     if (c->is_closing)
@@ -104,37 +103,27 @@ static void on_replied(uv_write_t *write, int status)
     close_client(write->data);
 }
 
-static void take_bytes(struct control_client *client, int r, struct buf *out)
-{
-    client->n_reply = r ? 0 : buf_size(out);
-    client->reply = malloc(client->n_reply + 1);
-    if (client->reply && client->n_reply > 0)
-        memcpy(client->reply, buf_bytes(out), client->n_reply);
-    buf_finish(out);
-}
-
+/* Without memory the reply stays empty. */
 static void compose_reply(struct control_client *client)
 {
-    struct control *c = client->control;
-    struct buf out = {0};
+    const struct control_host *host = &client->control->host;
+    bool is_status = strcmp(client->request, "status") == 0;
+    _cleanup_free_ char *status = is_status ? host->status(host->data) : NULL;
+    const char *unknown = "{\"version\":1,\"error\":\"crun does not know this request\"}";
+    const char *text = is_status ? status : unknown;
 
-    if (strcmp(client->request, "nodes") == 0) {
-        int r = c->host.nodes(c->host.data, &out);
-        take_bytes(client, r, &out);
-        return;
-    }
-    if (strcmp(client->request, "status") == 0)
-        client->reply = c->host.status(c->host.data);
-    else
-        client->reply = strdup("{\"version\":1,\"error\":\"crun does not know this request\"}");
-    client->n_reply = client->reply ? strlen(client->reply) : 0;
+    if (strcmp(client->request, "nodes") != 0)
+        (void)buf_append(&client->reply, text, text ? strlen(text) : 0);
+    else if (host->nodes(host->data, &client->reply) != 0)
+        buf_reset(&client->reply);
 }
 
 static void send_reply(struct control_client *client)
 {
-    uv_buf_t bytes = uv_buf_init(client->reply, (unsigned)client->n_reply);
+    uv_buf_t bytes = uv_buf_init((char *)buf_bytes(&client->reply), (unsigned)buf_size(&client->reply));
+
     client->write.data = client;
-    if (!client->reply || uv_write(&client->write, (uv_stream_t *)&client->pipe, &bytes, 1, on_replied) != 0)
+    if (bytes.len == 0 || uv_write(&client->write, (uv_stream_t *)&client->pipe, &bytes, 1, on_replied) != 0)
         close_client(client);
 }
 
@@ -158,8 +147,7 @@ void control_send_stacks(struct control *c, const char *json)
     for (struct control_client *client = c ? c->clients : NULL; client; client = client->next)
         if (client->awaits_stacks && !uv_is_closing((uv_handle_t *)&client->pipe)) {
             client->awaits_stacks = false;
-            client->reply = json ? strdup(json) : NULL;
-            client->n_reply = client->reply ? strlen(client->reply) : 0;
+            (void)buf_append(&client->reply, json, json ? strlen(json) : 0);
             send_reply(client);
         }
 }

@@ -50,6 +50,7 @@ until the end of the wait.
 
 import collections
 import contextlib
+import functools
 import hashlib
 import importlib
 import inspect
@@ -208,17 +209,12 @@ def _place_of(record, notice):
     return place
 
 
-_notices_of_process = None
-
-
+@functools.cache
 def _notices():
     """None outside crun."""
-    global _notices_of_process
     fd = os.environ.get("CRUN_NOTICE_FD", "")
-    if _notices_of_process is None and fd.isdigit():
-        with contextlib.suppress(OSError):
-            _notices_of_process = _Notices(int(fd))
-    return _notices_of_process
+    with contextlib.suppress(OSError):
+        return _Notices(int(fd)) if fd.isdigit() else None
 
 
 def notice_fileno():
@@ -280,18 +276,11 @@ class _Memory:
         return bytes(self.map[at + 16:at + 16 + size]) if number == step + 1 and size <= _SLOT_BYTES - 16 else None
 
 
-_memory_of_process = None
-
-
+@functools.cache
 def _memory():
-    global _memory_of_process
     fd = os.environ.get("CRUN_STATE_FD", "")
-    if _memory_of_process is None and fd.isdigit():
-        try:
-            _memory_of_process = _Memory(int(fd))
-        except (OSError, ValueError):
-            _memory_of_process = False
-    return _memory_of_process or None
+    with contextlib.suppress(OSError, ValueError):
+        return _Memory(int(fd)) if fd.isdigit() else None
 
 
 def beat(step):
@@ -837,14 +826,12 @@ class _Limit:
         return self.is_near
 
 
-_limit = None
+_limit = functools.cache(_Limit)
 
 
 def _is_limit_near():
     """Whether the job's time in Slurm ends soon."""
-    global _limit
-    _limit = _limit or _Limit()
-    return _limit.look()
+    return _limit().look()
 
 
 def _wants_stop():

@@ -720,9 +720,7 @@ class Zygote:
     def capture_output(self):
         """stdout and stderr of the imports, in memory; the same for C code."""
         for fd in (1, 2):
-            memory = os.memfd_create("crun-zygote-output") if hasattr(os, "memfd_create") else None
-            if memory is None:
-                raise Refused("Python 3.8 or newer is needed")
+            memory = os.memfd_create("crun-zygote-output")
             os.dup2(memory, fd, True)
             os.close(memory)
 
