@@ -10,7 +10,7 @@
 
 #include "base/err.h"
 
-__attribute__((format(printf, 2, 3))) static int numa_refuse(char *error, const char *format, ...)
+int numa_refuse(char error[NUMA_ERROR_SIZE], const char *format, ...)
 {
     va_list args;
 

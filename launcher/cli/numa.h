@@ -67,6 +67,9 @@ int numa_spread(struct numa_topology *t, int n_workers);
 
 enum { NUMA_E_IMPOSSIBLE = 1 };
 
+/* Writes the sentence and returns NUMA_E_IMPOSSIBLE. */
+__attribute__((format(printf, 2, 3))) int numa_refuse(char error[NUMA_ERROR_SIZE], const char *format, ...);
+
 /* The CPUs for the worker with this local rank. 0, or NUMA_E_IMPOSSIBLE with a sentence in error. */
 int numa_bind(const struct numa_topology *t, enum numa_mode mode, int local_rank, struct numa_cpus *ret_cpus,
               char error[NUMA_ERROR_SIZE]);

@@ -11,41 +11,11 @@
 #include "base/cleanup.h"
 #include "proto/address.h"
 
-/* The IPv4 address in it, also when it is written as IPv6 (::ffff:10.0.0.1). */
-static bool ipv4_of(const struct sockaddr *address, uint32_t *ret)
-{
-    const struct sockaddr_in6 *v6 = (const void *)address;
-
-    if (address->sa_family == AF_INET) {
-        *ret = ntohl(((const struct sockaddr_in *)(const void *)address)->sin_addr.s_addr);
-        return true;
-    }
-    if (address->sa_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr))
-        return false;
-    memcpy(ret, &v6->sin6_addr.s6_addr[12], sizeof(*ret));
-    *ret = ntohl(*ret);
-    return true;
-}
-
 bool local_address_is_loopback(const struct sockaddr *address)
 {
-    uint32_t v4;
+    char host[INET6_ADDRSTRLEN];
 
-    if (ipv4_of(address, &v4))
-        return v4 >> 24 == 127;
-    return address->sa_family == AF_INET6 &&
-           IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)address)->sin6_addr);
-}
-
-static bool is_same(const struct sockaddr *a, const struct sockaddr *b)
-{
-    uint32_t v4_a, v4_b;
-
-    if (ipv4_of(a, &v4_a))
-        return ipv4_of(b, &v4_b) && v4_a == v4_b;
-    return a->sa_family == AF_INET6 && b->sa_family == AF_INET6 &&
-           IN6_ARE_ADDR_EQUAL(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr,
-                              &((const struct sockaddr_in6 *)(const void *)b)->sin6_addr);
+    return address_format(address, host, sizeof(host)) && address_is_loopback(host);
 }
 
 bool local_address_is_own(const struct sockaddr *address)
@@ -56,7 +26,7 @@ bool local_address_is_own(const struct sockaddr *address)
     if (found || getifaddrs(&list) < 0)
         return found;
     for (const struct ifaddrs *i = list; i && !found; i = i->ifa_next)
-        found = i->ifa_addr && is_same(address, i->ifa_addr);
+        found = i->ifa_addr && address_is_same_host(address, i->ifa_addr);
     freeifaddrs(list);
     return found;
 }

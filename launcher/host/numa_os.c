@@ -57,12 +57,6 @@ __attribute__((format(printf, 3, 4))) static bool read_sys_text(char *out, size_
     return read_file_text(path, out, out_size);
 }
 
-static int numa_os_fail(char *error, const char *sentence)
-{
-    (void)snprintf(error, NUMA_ERROR_SIZE, "%s", sentence); /* the sentences here are short */
-    return NUMA_E_IMPOSSIBLE;
-}
-
 /* ---- CPUs ---- */
 
 static int lowest_in_list(const char *list, int fallback)
@@ -123,13 +117,13 @@ static int read_cpus(const struct numa_machine *m, struct numa_topology *t, char
     if (m->allowed)
         t->allowed = *m->allowed;
     else if (sched_getaffinity(0, sizeof(t->allowed), (cpu_set_t *)&t->allowed) < 0)
-        return numa_os_fail(error, "--numa-binding: the kernel does not report which CPUs crun may use");
+        return numa_refuse(error, "--numa-binding: the kernel does not report which CPUs crun may use");
     for (int cpu = 0; cpu < NUMA_CPUS_MAX; cpu++)
         if (numa_cpus_has(&t->allowed, cpu))
             t->n_cpus = cpu + 1;
     t->cpus = calloc((size_t)t->n_cpus + 1, sizeof(*t->cpus));
     if (!t->cpus)
-        return numa_os_fail(error, "--numa-binding: out of memory");
+        return numa_refuse(error, "--numa-binding: out of memory");
     for (int cpu = 0; cpu < t->n_cpus; cpu++)
         if (numa_cpus_has(&t->allowed, cpu))
             t->cpus[cpu] = read_cpu(m->root, cpu);
@@ -145,15 +139,15 @@ static int read_nodes(const struct numa_machine *m, struct numa_topology *t, cha
 
     if (!read_sys_text(text, sizeof(text), "%s/sys/devices/system/node/possible", m->root) ||
         !numa_cpus_parse(text, &possible))
-        return numa_os_fail(error,
-                            "--numa-binding: this machine does not report its NUMA nodes (there is no "
-                            "/sys/devices/system/node); leave the option out");
+        return numa_refuse(error,
+                           "--numa-binding: this machine does not report its NUMA nodes (there is no "
+                           "/sys/devices/system/node); leave the option out");
     for (int node = 0; node < NUMA_NODES_MAX; node++)
         if (numa_cpus_has(&possible, node))
             t->n_nodes = node + 1;
     t->node_cpus = calloc((size_t)t->n_nodes + 1, sizeof(*t->node_cpus));
     if (!t->node_cpus)
-        return numa_os_fail(error, "--numa-binding: out of memory");
+        return numa_refuse(error, "--numa-binding: out of memory");
     for (int node = 0; node < t->n_nodes; node++)
         if (read_sys_text(text, sizeof(text), "%s/sys/devices/system/node/node%d/cpulist", m->root, node))
             (void)numa_cpus_parse(text, &t->node_cpus[node]); /* malformed: as if it had none */
@@ -251,13 +245,11 @@ static int find_gpu(const struct gpus *gpus, const char *entry, size_t n)
 
 static int place_gpu(struct numa_topology *t, const struct gpu *gpu, char *error)
 {
-    if (gpu->node < 0) {
-        (void)snprintf(error, NUMA_ERROR_SIZE,
-                       "--numa-binding: the NUMA node of the GPU at %s is not known: there is no "
-                       "/sys/bus/pci/devices/%s/numa_node",
-                       gpu->address, gpu->address);
-        return NUMA_E_IMPOSSIBLE;
-    }
+    if (gpu->node < 0)
+        return numa_refuse(error,
+                           "--numa-binding: the NUMA node of the GPU at %s is not known: there is no "
+                           "/sys/bus/pci/devices/%s/numa_node",
+                           gpu->address, gpu->address);
     t->places[t->n_places++] = gpu->node;
     return 0;
 }
@@ -273,14 +265,12 @@ static int place_visible_gpus(const struct numa_machine *m, const struct gpus *g
     while (t->n_places < NUMA_GPUS_MAX && visible_devices_next(&rest, &entry, &n)) {
         int i = find_gpu(gpus, entry, n);
         if (i < 0 && n > 4 && (strncmp(entry, "MIG-", 4) == 0 || strncmp(entry, "GPU-", 4) == 0) &&
-            t->n_places < m->n_workers) {
-            (void)snprintf(
-                error, NUMA_ERROR_SIZE,
+            t->n_places < m->n_workers)
+            return numa_refuse(
+                error,
                 "--numa-binding: which GPU '%.*s' in CUDA_VISIBLE_DEVICES belongs to cannot be found in "
                 "/proc/driver/nvidia; name GPUs by their numbers",
                 (int)(n < UUID_SIZE ? n : UUID_SIZE), entry);
-            return NUMA_E_IMPOSSIBLE;
-        }
         if (i < 0)
             return 0;
         int r = place_gpu(t, &gpus->items[i], error);
@@ -304,15 +294,15 @@ static int read_places(const struct numa_machine *m, struct numa_topology *t, ch
     _cleanup_free_ struct gpus *gpus = calloc(1, sizeof(*gpus));
 
     if (!gpus)
-        return numa_os_fail(error, "--numa-binding: out of memory");
+        return numa_refuse(error, "--numa-binding: out of memory");
     read_gpus(m->root, gpus);
     if (gpus->n_items == 0 && m->n_gpus_counted > 0)
-        return numa_os_fail(error,
-                            "--numa-binding: there are GPUs, but the NVIDIA driver lists none in "
-                            "/proc/driver/nvidia/gpus: where they are cannot be known");
+        return numa_refuse(error,
+                           "--numa-binding: there are GPUs, but the NVIDIA driver lists none in "
+                           "/proc/driver/nvidia/gpus: where they are cannot be known");
     t->places = calloc(NUMA_GPUS_MAX, sizeof(*t->places));
     if (!t->places)
-        return numa_os_fail(error, "--numa-binding: out of memory");
+        return numa_refuse(error, "--numa-binding: out of memory");
     int r = m->visible_devices ? place_visible_gpus(m, gpus, t, error) : place_all_gpus(gpus, t, error);
     if (r)
         return r;
@@ -321,7 +311,7 @@ static int read_places(const struct numa_machine *m, struct numa_topology *t, ch
         return 0;
     free(t->places);
     t->places = NULL;
-    return numa_spread(t, m->n_workers) < 0 ? numa_os_fail(error, "--numa-binding: out of memory") : 0;
+    return numa_spread(t, m->n_workers) < 0 ? numa_refuse(error, "--numa-binding: out of memory") : 0;
 }
 
 /* ---- all of it ---- */
@@ -352,7 +342,7 @@ int numa_read_bindings(const struct numa_machine *machine, enum numa_mode mode, 
         return r;
     struct numa_cpus *bindings = calloc((size_t)machine->n_workers, sizeof(*bindings));
     if (!bindings)
-        r = numa_os_fail(error, "--numa-binding: out of memory");
+        r = numa_refuse(error, "--numa-binding: out of memory");
     for (int i = 0; !r && i < machine->n_workers; i++)
         r = numa_bind(&t, mode, i, &bindings[i], error);
     numa_finish(&t);
