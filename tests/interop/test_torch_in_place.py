@@ -154,7 +154,7 @@ def within(seconds, wanted):
 
 assert not within(1, True), "the end has moved, and the job stops before the old one"
 open(sys.argv[1], "w").write(str(int(time.time()) + 40))
-worker._limit.end = int(time.time()) + 30  # the later end is near as well, by now
+worker._limit().end = int(time.time()) + 30  # the later end is near as well, by now
 assert within(10, True) == (sys.argv[2] == "0"), "rank 0 alone asks"
 """
 
