@@ -2,6 +2,7 @@
 #include "worker-runtime/programs/report_os.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <string.h>
@@ -98,72 +99,74 @@ void report_progress(struct train_report *r, uint64_t epoch, uint64_t n_epochs, 
             BAR_WIDTH - filled, "", all ? (int)(done * 100 / all) : 0, loss, samples_per_s, r->samples_name);
 }
 
-/* One fwrite of a whole line, flushed: a reader never sees half a line, short of a full disk. */
-static void write_metrics(struct train_report *r, const char *line)
+/* A whole line, shorter than stdio's buffer, and flushed: a reader never sees half a line, short of a full disk. */
+__attribute__((format(printf, 2, 3))) static void write_metrics(struct train_report *r, const char *format,
+                                                                ...)
 {
+    va_list args;
+    bool written;
+
     if (!r->metrics)
         return;
-    if (fwrite(line, 1, strlen(line), r->metrics) < strlen(line) || fflush(r->metrics) != 0) {
+    va_start(args, format);
+    written = vfprintf(r->metrics, format, args) >= 0;
+    va_end(args);
+    if (!written || fflush(r->metrics) != 0) {
         report_warn(r, "cannot append to %s: %s; this line of metrics is lost", r->metrics_path,
                     strerror(errno));
         clearerr(r->metrics);
     }
 }
 
+struct json_number {
+    char text[32];
+};
+
 /* JSON has no word for a number that is none. */
-static const char *json_number(char *text, size_t n, double v)
+static struct json_number json_number(double v)
 {
-    if (!isfinite(v))
-        return "null";
-    snprintf(text, n, "%.9g", v);
-    return text;
+    struct json_number n = {"null"};
+
+    if (isfinite(v))
+        snprintf(n.text, sizeof(n.text), "%.9g", v);
+    return n;
 }
 
 void report_step(struct train_report *r, uint64_t step, double loss, double accuracy)
 {
-    char line[256], loss_text[32], accuracy_text[32];
-    unsigned long long n = step;
-
-    if (!r->primary)
-        return;
     if (isnan(accuracy))
-        report_say(r, "step %llu  loss %.6f", n, loss);
+        report_say(r, "step %" PRIu64 "  loss %.6f", step, loss);
     else
-        report_say(r, "step %llu  loss %.6f  accuracy %.2f %%", n, loss, accuracy * 100);
-    snprintf(line, sizeof(line), "{\"step\": %llu, \"step_loss\": %s, \"step_accuracy\": %s}\n", n,
-             json_number(loss_text, sizeof(loss_text), loss),
-             json_number(accuracy_text, sizeof(accuracy_text), accuracy));
-    write_metrics(r, line);
+        report_say(r, "step %" PRIu64 "  loss %.6f  accuracy %.2f %%", step, loss, accuracy * 100);
+    write_metrics(r, "{\"step\": %" PRIu64 ", \"step_loss\": %s, \"step_accuracy\": %s}\n", step,
+                  json_number(loss).text, json_number(accuracy).text);
 }
 
 void report_max_steps(struct train_report *r, uint64_t step, uint32_t param_crc32c)
 {
-    char line[128];
-
-    report_say(r, "step %llu is the last that --max-steps allows  parameters %08x", (unsigned long long)step,
+    report_say(r, "step %" PRIu64 " is the last that --max-steps allows  parameters %08x", step,
                param_crc32c);
-    snprintf(line, sizeof(line), "{\"max_steps\": true, \"step\": %llu, \"param_crc32c\": \"%08x\"}\n",
-             (unsigned long long)step, param_crc32c);
-    write_metrics(r, line);
+    write_metrics(r, "{\"max_steps\": true, \"step\": %" PRIu64 ", \"param_crc32c\": \"%08x\"}\n", step,
+                  param_crc32c);
 }
 
 void report_epoch(struct train_report *r, const struct epoch_report *e)
 {
-    char line[512], accuracy_said[48] = "", loss[32], loss_all[32], accuracy[32];
-    unsigned long long epoch = e->epoch, n_epochs = e->n_epochs, step = e->step;
+    char accuracy_said[48] = "";
 
     if (!isnan(e->test_accuracy))
         snprintf(accuracy_said, sizeof(accuracy_said), "test accuracy %.2f %%  ", e->test_accuracy * 100);
-    report_say(r, "epoch %llu/%llu  step %llu  loss %.4f  %s%.0f %s/s  %.1f s  parameters %08x", epoch,
-               n_epochs, step, e->loss, accuracy_said, e->samples_per_s, r->samples_name, e->seconds,
-               e->param_crc32c);
-    snprintf(line, sizeof(line),
-             "{\"epoch\": %llu, \"step\": %llu, \"loss\": %s, \"loss_all\": %s, \"%s_per_s\": %.1f, "
-             "\"test_accuracy\": %s, \"param_crc32c\": \"%08x\", \"seconds\": %.3f}\n",
-             epoch, step, json_number(loss, sizeof(loss), e->loss),
-             json_number(loss_all, sizeof(loss_all), e->loss_all), r->samples_name, e->samples_per_s,
-             json_number(accuracy, sizeof(accuracy), e->test_accuracy), e->param_crc32c, e->seconds);
-    write_metrics(r, line);
+    report_say(
+        r, "epoch %" PRIu64 "/%" PRIu64 "  step %" PRIu64 "  loss %.4f  %s%.0f %s/s  %.1f s  parameters %08x",
+        e->epoch, e->n_epochs, e->step, e->loss, accuracy_said, e->samples_per_s, r->samples_name, e->seconds,
+        e->param_crc32c);
+    write_metrics(r,
+                  "{\"epoch\": %" PRIu64 ", \"step\": %" PRIu64
+                  ", \"loss\": %s, \"loss_all\": %s, \"%s_per_s\": %.1f, "
+                  "\"test_accuracy\": %s, \"param_crc32c\": \"%08x\", \"seconds\": %.3f}\n",
+                  e->epoch, e->step, json_number(e->loss).text, json_number(e->loss_all).text,
+                  r->samples_name, e->samples_per_s, json_number(e->test_accuracy).text, e->param_crc32c,
+                  e->seconds);
 }
 
 /* As a string of JSON; what does not fit is cut. */
@@ -186,36 +189,24 @@ static void json_string(char *text, size_t n, const char *from)
 
 void report_failed_save(struct train_report *r, const char *sentence)
 {
-    char text[1200], line[1280];
+    char text[1200];
 
     json_string(text, sizeof(text), sentence);
-    snprintf(line, sizeof(line), "{\"snapshot_failed\": \"%s\"}\n", text);
-    write_metrics(r, line);
+    write_metrics(r, "{\"snapshot_failed\": \"%s\"}\n", text);
 }
 
 void report_resume(struct train_report *r, const char *from, const char *key, uint64_t step, uint64_t epoch,
                    uint64_t consumed, int restart_count)
 {
-    char line[256];
-
-    report_say(r, "resumed from %s of step %llu (epoch %llu, %llu %s into it)", from,
-               (unsigned long long)step, (unsigned long long)(epoch + 1), (unsigned long long)consumed,
-               r->samples_name);
-    snprintf(
-        line, sizeof(line),
-        "{\"resumed\": true, \"from\": \"%s\", \"step\": %llu, \"epoch\": %llu, \"consumed\": %llu, \"restart_count\": %d}\n",
-        key, (unsigned long long)step, (unsigned long long)(epoch + 1), (unsigned long long)consumed,
-        restart_count);
-    write_metrics(r, line);
+    report_say(r, "resumed from %s of step %" PRIu64 " (epoch %" PRIu64 ", %" PRIu64 " %s into it)", from,
+               step, epoch + 1, consumed, r->samples_name);
+    write_metrics(r,
+                  "{\"resumed\": true, \"from\": \"%s\", \"step\": %" PRIu64 ", \"epoch\": %" PRIu64
+                  ", \"consumed\": %" PRIu64 ", \"restart_count\": %d}\n",
+                  key, step, epoch + 1, consumed, restart_count);
 }
 
 void report_recommit(struct train_report *r, uint64_t step)
 {
-    char line[128];
-
-    if (!r->metrics)
-        return;
-    snprintf(line, sizeof(line), "{\"recommitted\": %llu, \"monotonic\": %.6f}\n", (unsigned long long)step,
-             report_now());
-    write_metrics(r, line);
+    write_metrics(r, "{\"recommitted\": %" PRIu64 ", \"monotonic\": %.6f}\n", step, report_now());
 }

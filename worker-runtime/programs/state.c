@@ -8,12 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/decimal.h"
+
 enum { NAME_SIZE = 96 };
 
-void recipe_begin(struct train_recipe *recipe)
-{
-    recipe->n = 0;
-}
+#define MODEL_HASH "%08" PRIx32
 
 void recipe_add(struct train_recipe *recipe, const char *key, const char *format, ...)
 {
@@ -26,19 +25,19 @@ void recipe_add(struct train_recipe *recipe, const char *key, const char *format
     va_end(args);
 }
 
-static struct crw_tensor *add_tensor(struct train_state *s, struct crw_tensor like)
+/* A tensor like another one under a name of its own. */
+__attribute__((format(printf, 3, 4))) static struct crw_tensor *
+add_tensor(struct train_state *s, struct crw_tensor tensor, const char *format, ...)
 {
-    struct crw_tensor *t = &s->tensors[s->n_tensors];
+    char *name = s->names + s->n_tensors * NAME_SIZE;
+    va_list args;
 
-    *t = like;
-    t->name = s->names + s->n_tensors * NAME_SIZE;
-    s->n_tensors++;
-    return t;
-}
-
-static char *tensor_name(struct crw_tensor *t)
-{
-    return (char *)(uintptr_t)t->name; /* points into s->names, which is ours to write */
+    va_start(args, format);
+    vsnprintf(name, NAME_SIZE, format, args);
+    va_end(args);
+    tensor.name = name;
+    s->tensors[s->n_tensors] = tensor;
+    return &s->tensors[s->n_tensors++];
 }
 
 /* The optimizer's states are laid out like the parameter arena; a tensor's part has the same offset. */
@@ -47,10 +46,8 @@ static void add_optimizer_states(struct train_state *s, struct crw_tensor parame
     for (size_t i = 0; i < crw_optimizer_n_states(s->optimizer); i++) {
         const char *state_name;
         float *state = crw_optimizer_state(s->optimizer, i, &state_name);
-        struct crw_tensor *t = add_tensor(s, parameter);
 
-        t->data = state + offset;
-        snprintf(tensor_name(t), NAME_SIZE, "optim.%s.%s", parameter.name, state_name);
+        add_tensor(s, parameter, "optim.%s.%s", parameter.name, state_name)->data = state + offset;
     }
 }
 
@@ -63,12 +60,12 @@ static size_t state_tensor_bytes(const struct crw_tensor *t)
     return n;
 }
 
-static size_t all_buffer_bytes(const struct crw_model *model)
+size_t state_committed_bytes(const struct train_state *s)
 {
     size_t n = 0;
 
-    for (size_t i = 0; i < crw_model_n_buffers(model); i++) {
-        struct crw_tensor buffer = crw_model_buffer(model, i);
+    for (size_t i = 0; i < crw_model_n_buffers(s->model); i++) {
+        struct crw_tensor buffer = crw_model_buffer(s->model, i);
 
         n += state_tensor_bytes(&buffer);
     }
@@ -90,11 +87,6 @@ static void copy_buffers(struct train_state *s, bool commit)
             memcpy(buffer.data, at, n);
         at += n;
     }
-}
-
-size_t state_committed_bytes(const struct train_state *s)
-{
-    return all_buffer_bytes(s->model);
 }
 
 void state_restored(struct train_state *s, uint64_t optimizer_steps)
@@ -120,27 +112,24 @@ int state_create(struct train_state *ret, struct crw_model *model, struct crw_op
 
     s.tensors = calloc(n, sizeof(*s.tensors));
     s.names = calloc(n, NAME_SIZE);
-    s.committed = malloc(all_buffer_bytes(model) + 1); /* never 0 bytes */
-    s.received = malloc(all_buffer_bytes(model) + 1);
+    s.committed = malloc(state_committed_bytes(&s) + 1); /* never 0 bytes */
+    s.received = malloc(state_committed_bytes(&s) + 1);
     if (!s.tensors || !s.names || !s.committed || !s.received) {
         state_finish(&s);
         return -ENOMEM;
     }
     for (size_t i = 0; i < n_parameters; i++) {
         struct crw_tensor parameter = crw_model_tensor(model, i);
-        struct crw_tensor *t = add_tensor(&s, parameter);
 
-        snprintf(tensor_name(t), NAME_SIZE, "model.%s", parameter.name);
+        add_tensor(&s, parameter, "model.%s", parameter.name);
         add_optimizer_states(&s, parameter, (size_t)((float *)parameter.data - arena));
     }
     committed = s.committed;
     for (size_t i = 0; i < n_buffers; i++) {
         struct crw_tensor buffer = crw_model_buffer(model, i);
-        struct crw_tensor *t = add_tensor(&s, buffer);
 
-        snprintf(tensor_name(t), NAME_SIZE, "buffer.%s", buffer.name);
-        t->data = committed;
-        committed += state_tensor_bytes(t);
+        add_tensor(&s, buffer, "buffer.%s", buffer.name)->data = committed;
+        committed += state_tensor_bytes(&buffer);
     }
     state_commit(&s);
     *ret = s;
@@ -156,90 +145,54 @@ void state_finish(struct train_state *s)
     *s = (struct train_state){0};
 }
 
-/* One string of the metadata; doubles as hexadecimal floats, which lose no bit. */
-struct meta_text {
-    char text[40];
-};
-
-static struct meta_text text_u64(uint64_t v)
-{
-    struct meta_text t;
-
-    snprintf(t.text, sizeof(t.text), "%" PRIu64, v);
-    return t;
-}
-
-static struct meta_text text_f64(double v)
-{
-    struct meta_text t;
-
-    snprintf(t.text, sizeof(t.text), "%a", v);
-    return t;
-}
-
-static struct meta_text text_hash(uint32_t v)
-{
-    struct meta_text t;
-
-    snprintf(t.text, sizeof(t.text), "%08" PRIx32, v);
-    return t;
-}
-
 int state_save(struct train_state *s, struct crw_snapshots *snapshots, int world_size, uint32_t batch_size)
 {
     const struct train_position *p = &s->position;
-    struct meta_text step = text_u64(p->step), epoch = text_u64(p->epoch), consumed = text_u64(p->consumed);
-    struct meta_text batches = text_u64(p->batches), loss = text_f64(p->loss_sum);
-    struct meta_text loss_all = text_f64(p->loss_all_sum), hash = text_hash(crw_model_hash(s->model));
-    struct meta_text world = text_u64((uint64_t)world_size), batch = text_u64(batch_size);
-    struct meta_text optimizer_steps = text_u64(crw_optimizer_steps(s->optimizer));
-    const struct crw_pair fixed[] = {
-        {"step", step.text},         {"epoch", epoch.text},
-        {"consumed", consumed.text}, {"batches", batches.text},
-        {"loss_sum", loss.text},     {"loss_all_sum", loss_all.text},
-        {"model_hash", hash.text},   {"world_size", world.text},
-        {"batch_size", batch.text},  {"optimizer_steps", optimizer_steps.text},
-    };
-    enum { N_FIXED = sizeof(fixed) / sizeof(fixed[0]) };
-    struct crw_pair meta[N_FIXED + RECIPE_MAX];
+    struct train_recipe all = {0};
+    struct crw_pair meta[RECIPE_MAX];
 
-    memcpy(meta, fixed, sizeof(fixed));
+    recipe_add(&all, "step", "%" PRIu64, p->step);
+    recipe_add(&all, "epoch", "%" PRIu64, p->epoch);
+    recipe_add(&all, "consumed", "%" PRIu64, p->consumed);
+    recipe_add(&all, "batches", "%" PRIu64, p->batches);
+    recipe_add(&all, "loss_sum", "%a", p->loss_sum); /* hexadecimal floats lose no bit */
+    recipe_add(&all, "loss_all_sum", "%a", p->loss_all_sum);
+    recipe_add(&all, "model_hash", MODEL_HASH, crw_model_hash(s->model));
+    recipe_add(&all, "world_size", "%d", world_size);
+    recipe_add(&all, "batch_size", "%" PRIu32, batch_size);
+    recipe_add(&all, "optimizer_steps", "%" PRIu64, crw_optimizer_steps(s->optimizer));
     for (size_t i = 0; i < s->recipe.n; i++)
-        meta[N_FIXED + i] = (struct crw_pair){s->recipe.entries[i].key, s->recipe.entries[i].value};
-    return crw_snapshots_save(snapshots, p->step, s->tensors, s->n_tensors, meta, N_FIXED + s->recipe.n);
+        recipe_add(&all, s->recipe.entries[i].key, "%s", s->recipe.entries[i].value);
+    for (size_t i = 0; i < all.n; i++)
+        meta[i] = (struct crw_pair){all.entries[i].key, all.entries[i].value};
+    return crw_snapshots_save(snapshots, p->step, s->tensors, s->n_tensors, meta, all.n);
 }
 
-static int meta_u64(const struct crw_snapshot *snapshot, const char *key, uint64_t *ret)
+static bool meta_u64(const struct crw_snapshot *snapshot, const char *key, uint64_t *ret)
+{
+    const char *text = crw_snapshot_meta(snapshot, key);
+
+    return text && decimal_parse(text, 0, UINT64_MAX, ret);
+}
+
+static bool meta_f64(const struct crw_snapshot *snapshot, const char *key, double *ret)
 {
     const char *text = crw_snapshot_meta(snapshot, key);
     char *end;
 
     if (!text)
-        return CRW_E_MISMATCH;
-    errno = 0;
-    *ret = strtoull(text, &end, 10);
-    return *text == '\0' || *end != '\0' || errno != 0 ? CRW_E_MISMATCH : 0;
-}
-
-static int meta_f64(const struct crw_snapshot *snapshot, const char *key, double *ret)
-{
-    const char *text = crw_snapshot_meta(snapshot, key);
-    char *end;
-
-    if (!text)
-        return CRW_E_MISMATCH;
+        return false;
     *ret = strtod(text, &end);
-    return *text == '\0' || *end != '\0' ? CRW_E_MISMATCH : 0;
+    return *text != '\0' && *end == '\0';
 }
 
-static int read_position(const struct crw_snapshot *snapshot, struct train_position *p, uint64_t *steps)
+static bool read_position(const struct crw_snapshot *snapshot, struct train_position *p, uint64_t *steps)
 {
-    if (meta_u64(snapshot, "step", &p->step) || meta_u64(snapshot, "epoch", &p->epoch) ||
-        meta_u64(snapshot, "consumed", &p->consumed) || meta_u64(snapshot, "batches", &p->batches) ||
-        meta_f64(snapshot, "loss_sum", &p->loss_sum) ||
-        meta_f64(snapshot, "loss_all_sum", &p->loss_all_sum) || meta_u64(snapshot, "optimizer_steps", steps))
-        return CRW_E_MISMATCH;
-    return 0;
+    return meta_u64(snapshot, "step", &p->step) && meta_u64(snapshot, "epoch", &p->epoch) &&
+           meta_u64(snapshot, "consumed", &p->consumed) && meta_u64(snapshot, "batches", &p->batches) &&
+           meta_f64(snapshot, "loss_sum", &p->loss_sum) &&
+           meta_f64(snapshot, "loss_all_sum", &p->loss_all_sum) &&
+           meta_u64(snapshot, "optimizer_steps", steps);
 }
 
 /* A run with another seed or other samples visits them in another order: continuing it would train on some
@@ -278,14 +231,13 @@ static int read_snapshot(struct train_state *s, const struct crw_snapshot *snaps
     r = check_recipe(&s->recipe, snapshot, folder, error, n);
     if (r)
         return r;
-    r = read_position(snapshot, &position, &optimizer_steps);
-    if (r) {
+    if (!read_position(snapshot, &position, &optimizer_steps)) {
         snprintf(error, n,
                  "the snapshot of step %" PRIu64
                  " in %s lacks its counters; remove it to continue "
                  "from the one before",
                  crw_snapshot_step(snapshot), folder);
-        return r;
+        return CRW_E_MISMATCH;
     }
     for (size_t i = 0; i < s->n_tensors; i++) {
         r = crw_snapshot_read(snapshot, &s->tensors[i]);
@@ -294,20 +246,20 @@ static int read_snapshot(struct train_state *s, const struct crw_snapshot *snaps
             return r;
         }
     }
-    copy_buffers(s, false);
     s->position = position;
-    crw_optimizer_set_steps(s->optimizer, optimizer_steps);
+    state_restored(s, optimizer_steps);
     return 0;
 }
 
 int state_load(struct train_state *s, const char *folder, void (*warn)(void *data, const char *sentence),
                void *warn_data, char *error, size_t n)
 {
-    struct meta_text hash = text_hash(crw_model_hash(s->model));
     struct crw_snapshot *snapshot = NULL;
+    char hash[sizeof("00000000")];
     int r;
 
-    r = crw_snapshot_open_newest(folder, "model_hash", hash.text, warn, warn_data, &snapshot);
+    snprintf(hash, sizeof(hash), MODEL_HASH, crw_model_hash(s->model));
+    r = crw_snapshot_open_newest(folder, "model_hash", hash, warn, warn_data, &snapshot);
     if (r) {
         snprintf(error, n, "%s", crw_error_message());
         return r;
@@ -346,7 +298,6 @@ int state_broadcast(struct train_state *s, struct crw_group *group, int from)
     r = crw_broadcast(group, &optimizer_steps, sizeof(optimizer_steps), from);
     if (r)
         return r;
-    copy_buffers(s, false);
-    crw_optimizer_set_steps(s->optimizer, optimizer_steps);
+    state_restored(s, optimizer_steps);
     return 0;
 }

@@ -22,7 +22,7 @@ struct train_position {
     double loss_all_sum;
 };
 
-enum { RECIPE_MAX = 10, RECIPE_VALUE_SIZE = 64 };
+enum { RECIPE_MAX = 20, RECIPE_VALUE_SIZE = 64 };
 
 /* What must be the same for a snapshot to be continued, besides the network itself: in words, under the names
  * they have in the snapshot. */
@@ -34,7 +34,6 @@ struct train_recipe {
     size_t n;
 };
 
-void recipe_begin(struct train_recipe *recipe);
 void recipe_add(struct train_recipe *recipe, const char *key, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

@@ -151,9 +151,8 @@ static int create_loader(struct trainer *t)
 static int create_state(struct trainer *t)
 {
     const struct train_options *o = t->options;
-    struct train_recipe recipe;
+    struct train_recipe recipe = {0};
 
-    recipe_begin(&recipe);
     recipe_add(&recipe, "seed", "%" PRIu64, o->seed);
     recipe_add(&recipe, "n_samples", "%" PRIu32, t->n_training);
     recipe_add(&recipe, "optimizer", "%s", optimizer_names[o->optimizer]);

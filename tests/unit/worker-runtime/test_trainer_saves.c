@@ -100,10 +100,9 @@ static int open_trainer(void **state)
 {
     static struct trainer t;
     struct crw_optimizer_options optimizer = crw_optimizer_defaults(CRW_ADAMW);
-    struct train_recipe recipe;
+    struct train_recipe recipe = {0};
 
     t = (struct trainer){.options = &options, .env = &env, .primary = true, .alive = true};
-    recipe_begin(&recipe);
     (void)snprintf(folder, sizeof(folder), "/tmp/crw-test-saves-XXXXXX");
     if (!mkdtemp(folder) ||
         crw_model_create(layers, N_LAYERS, (struct crw_shape){1, 4, 4}, 1, NULL, &t.model))
