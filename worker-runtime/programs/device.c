@@ -5,26 +5,6 @@
 
 #include "worker-runtime/programs/trainer.h"
 
-struct device {
-    struct trainer *t;
-    struct crw_trainer *trainer;
-
-    /* The epoch's samples of this rank, batch by batch. */
-    uint32_t *samples;
-    struct batch {
-        int n;
-        uint64_t consumed; /* where the batch leaves the epoch */
-    } * batches;
-    size_t n_batches, next;
-    size_t capacity; /* of both, in batches */
-};
-
-static int fail_with_error(struct trainer *t)
-{
-    snprintf(t->error, sizeof(t->error), "%s", crw_error_message());
-    return -1;
-}
-
 int device_wanted(struct trainer *t, bool *ret_wanted)
 {
     const char *why;
@@ -36,8 +16,7 @@ int device_wanted(struct trainer *t, bool *ret_wanted)
                 crw_rank(t->group), why);
     if (t->options->backend != TRAIN_BACKEND_CUDA || *ret_wanted)
         return 0;
-    snprintf(t->error, sizeof(t->error), "--backend cuda: there is no GPU: %s", why);
-    return -1;
+    return trainer_fail(t, "--backend cuda: there is no GPU: %s", why);
 }
 
 /* ---- making and ending ---- */
@@ -72,7 +51,7 @@ static int make_device_trainer(struct device *d)
     };
 
     if (crw_trainer_create(&options, &d->trainer) != 0 || copy_samples(d) != 0)
-        return fail_with_error(t);
+        return trainer_fail(t, "%s", crw_error_message());
     return 0;
 }
 
@@ -91,29 +70,19 @@ int device_create(struct trainer *t, struct device **ret)
 {
     struct device *d = calloc(1, sizeof(*d));
 
+    int r;
+
     if (d)
         d->t = t;
-    if (!d || allocate_order(d) < 0) {
+    if (!d || allocate_order(d) < 0)
+        r = trainer_fail(t, "out of memory for the order of the samples");
+    else
+        r = make_device_trainer(d);
+    if (r < 0)
         device_destroy(d);
-        snprintf(t->error, sizeof(t->error), "out of memory for the order of the samples");
-        return -1;
-    }
-    if (make_device_trainer(d) < 0) {
-        device_destroy(d);
-        return -1;
-    }
-    *ret = d;
-    return 0;
-}
-
-const char *device_transport(const struct device *d)
-{
-    return crw_trainer_transport(d->trainer);
-}
-
-const char *device_products(const struct device *d)
-{
-    return crw_trainer_products(d->trainer);
+    else
+        *ret = d;
+    return r;
 }
 
 void device_destroy(struct device *d)
@@ -124,16 +93,6 @@ void device_destroy(struct device *d)
     free(d->samples);
     free(d->batches);
     free(d);
-}
-
-int device_load(struct device *d)
-{
-    return crw_trainer_load(d->trainer);
-}
-
-int device_fetch(struct device *d)
-{
-    return crw_trainer_save(d->trainer);
 }
 
 /* ---- an epoch ---- */
@@ -148,7 +107,8 @@ int device_start_epoch(struct device *d, double lr)
     d->n_batches = d->next = 0;
     while (r == 0 && d->n_batches < d->capacity &&
            (n = crw_sampler_next(sampler, d->samples + count, batch_size)) > 0) {
-        d->batches[d->n_batches++] = (struct batch){.n = (int)n, .consumed = crw_sampler_consumed(sampler)};
+        d->batches[d->n_batches++] =
+            (struct device_batch){.n = (int)n, .consumed = crw_sampler_consumed(sampler)};
         count += n;
     }
     if (r == 0)
@@ -156,50 +116,18 @@ int device_start_epoch(struct device *d, double lr)
     return r == 0 ? crw_trainer_start(d->trainer, d->samples, count) : r;
 }
 
-int device_queue_step(struct device *d, struct device_step *ret, bool *ret_more)
+int device_queue_step(struct device *d, struct step *s)
 {
     uint64_t accumulate = d->t->options->accumulate;
+    int r = 0;
 
-    *ret = (struct device_step){0};
-    *ret_more = d->next < d->n_batches;
-    while (d->next < d->n_batches && ret->n_batches < accumulate) {
-        const struct batch *b = &d->batches[d->next++];
-        int r;
+    while (r == 0 && d->next < d->n_batches && s->n_batches < accumulate) {
+        const struct device_batch *b = &d->batches[d->next++];
 
-        ret->n_batches++;
-        ret->n_samples += (uint64_t)b->n;
-        ret->consumed = b->consumed;
-        r = crw_trainer_step(d->trainer, b->n, ret->n_batches == accumulate || d->next == d->n_batches);
-        if (r)
-            return r;
+        s->n_batches++;
+        s->n_samples += (uint64_t)b->n;
+        s->consumed = b->consumed;
+        r = crw_trainer_step(d->trainer, b->n, s->n_batches == accumulate || d->next == d->n_batches);
     }
-    return 0;
-}
-
-int device_wait_for_step(struct device *d, struct device_step *step)
-{
-    struct crw_trained trained;
-    int r = crw_trainer_wait(d->trainer, &trained);
-
-    if (r)
-        return r;
-    step->loss = trained.loss;
-    step->norm = trained.norm;
-    step->n_correct = trained.n_correct;
-    return 0;
-}
-
-int device_commit_step(struct device *d, double *values, size_t count, bool *ret_committed)
-{
-    return crw_trainer_commit(d->trainer, values, count, ret_committed);
-}
-
-int device_test(struct device *d, uint32_t begin, uint32_t end, int64_t *ret_n_correct)
-{
-    struct crw_trained trained;
-    int r = crw_trainer_test(d->trainer, begin, end - begin, &trained);
-
-    if (r == 0)
-        *ret_n_correct = (int64_t)trained.n_correct;
     return r;
 }

@@ -21,13 +21,10 @@ static const char *const kind_names[FAULT_KIND_COUNT] = {
 
 static bool parse_kind(const char *text, enum fault_kind *ret)
 {
-    for (int i = FAULT_NONE + 1; i < FAULT_KIND_COUNT; i++) {
-        if (strcmp(text, kind_names[i]) == 0) {
-            *ret = (enum fault_kind)i;
-            return true;
-        }
-    }
-    return false;
+    *ret = FAULT_NONE + 1;
+    while (*ret < FAULT_KIND_COUNT && strcmp(text, kind_names[*ret]) != 0)
+        ++*ret;
+    return *ret < FAULT_KIND_COUNT;
 }
 
 static bool parse_field(const char *field, struct fault *f, uint64_t *rank)

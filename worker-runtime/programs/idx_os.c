@@ -33,12 +33,6 @@ enum {
     DEFLATE_RATIO_MAX = 1033, /* 258 bytes out of 2 bits, and a little for the frame */
 };
 
-struct idx_owner {
-    void *mapping; /* NULL: not a plain file */
-    size_t mapping_size;
-    uint8_t *memory; /* inflated; NULL: not a gzip file */
-};
-
 /* The file being opened, and the place for a sentence. */
 struct idx_file {
     const char *path;
@@ -112,7 +106,7 @@ static int fail_length(const struct idx_file *f, uint64_t actual, uint64_t expec
                     actual < expected ? "truncated" : "too long", actual, expected);
 }
 
-static int open_plain(const struct idx_file *f, struct idx *idx, struct idx_owner *owner)
+static int open_plain(const struct idx_file *f, struct idx *idx)
 {
     uint64_t n_bytes = 0;
     void *mapping;
@@ -130,8 +124,8 @@ static int open_plain(const struct idx_file *f, struct idx *idx, struct idx_owne
         (void)munmap(mapping, f->size); /* our own mapping: cannot fail */
         return r;
     }
-    owner->mapping = mapping;
-    owner->mapping_size = f->size;
+    idx->mapping = mapping;
+    idx->mapping_size = f->size;
     idx->data = (const uint8_t *)mapping + header_size(f->n_dims);
     return 0;
 }
@@ -173,7 +167,7 @@ static int read_gz(const struct idx_file *f, gzFile gz, uint8_t *to, size_t n, s
     return 0;
 }
 
-static int inflate_all(const struct idx_file *f, gzFile gz, struct idx *idx, struct idx_owner *owner)
+static int inflate_all(const struct idx_file *f, gzFile gz, struct idx *idx)
 {
     _cleanup_free_ uint8_t *memory = NULL;
     uint8_t header[HEADER_MAX] = {0}, beyond;
@@ -210,11 +204,11 @@ static int inflate_all(const struct idx_file *f, gzFile gz, struct idx *idx, str
     if (n != 0)
         return idx_fail(f, "%s is too long: data follows the %" PRIu64 " bytes that its header promises",
                         f->path, header_size(f->n_dims) + n_bytes);
-    idx->data = owner->memory = steal_ptr(memory);
+    idx->data = idx->memory = steal_ptr(memory);
     return 0;
 }
 
-static int open_gz(const struct idx_file *f, struct idx *idx, struct idx_owner *owner)
+static int open_gz(const struct idx_file *f, struct idx *idx)
 {
     int gz_fd = fcntl(f->fd, F_DUPFD_CLOEXEC, 0);
     gzFile gz;
@@ -228,7 +222,7 @@ static int open_gz(const struct idx_file *f, struct idx *idx, struct idx_owner *
         return idx_fail(f, "cannot inflate %s: %s", f->path, strerror(ENOMEM));
     }
     (void)gzbuffer(gz, GZ_BUFFER); /* only faster */
-    r = inflate_all(f, gz, idx, owner);
+    r = inflate_all(f, gz, idx);
     (void)gzclose_r(gz); /* everything was read and checked */
     return r;
 }
@@ -261,7 +255,7 @@ static int open_either(struct idx_file *f, const char *other)
     return f->fd < 0 ? idx_fail(f, "cannot open %s: %s", f->path, strerror(errno)) : 0;
 }
 
-static int open_content(struct idx_file *f, struct idx *idx, struct idx_owner *owner)
+static int open_content(struct idx_file *f, struct idx *idx)
 {
     uint8_t magic[2] = {0, 0};
     struct stat st;
@@ -273,43 +267,31 @@ static int open_content(struct idx_file *f, struct idx *idx, struct idx_owner *o
     if (pread(f->fd, magic, sizeof(magic), 0) < 0)
         return idx_fail(f, "cannot read %s: %s", f->path, strerror(errno));
     f->size = (uint64_t)st.st_size;
-    if (magic[0] == 0x1f && magic[1] == 0x8b)
-        return open_gz(f, idx, owner);
-    return open_plain(f, idx, owner);
+    return magic[0] == 0x1f && magic[1] == 0x8b ? open_gz(f, idx) : open_plain(f, idx);
 }
 
 int idx_open(const char *path, int n_dims, struct idx *ret, char *error, size_t n)
 {
     struct idx_file f = {.path = path, .fd = -1, .n_dims = n_dims, .error = error, .error_size = n};
-    _cleanup_free_ struct idx_owner *owner = calloc(1, sizeof(*owner));
     struct idx idx = {0};
     char other[PATH_MAX];
 
-    if (!owner)
-        return idx_fail(&f, "cannot open %s: %s", path, strerror(ENOMEM));
     if (strlen(path) + sizeof(".gz") > sizeof(other))
         return idx_fail(&f, "cannot open %s: %s", path, strerror(ENAMETOOLONG));
     spell_otherwise(path, other, sizeof(other));
     if (open_either(&f, other) < 0)
         return -1;
-    int r = open_content(&f, &idx, owner);
+    int r = open_content(&f, &idx);
     (void)close(f.fd); /* open for reading only: nothing to lose */
-    if (r < 0)
-        return r;
-    idx.owner = steal_ptr(owner);
-    *ret = idx;
-    return 0;
+    if (r == 0)
+        *ret = idx;
+    return r;
 }
 
 void idx_close(struct idx *idx)
 {
-    struct idx_owner *owner = idx->owner;
-
-    if (!owner)
-        return;
-    if (owner->mapping)
-        (void)munmap(owner->mapping, owner->mapping_size); /* our own mapping: cannot fail */
-    free(owner->memory);
-    free(owner);
+    if (idx->mapping)
+        (void)munmap(idx->mapping, idx->mapping_size); /* our own mapping: cannot fail */
+    free(idx->memory);
     *idx = (struct idx){0};
 }

@@ -12,7 +12,9 @@ struct idx {
     int n_dims;       /* dimensions of one item: 0 for labels, 2 for images */
     uint32_t dims[2]; /* rows, columns */
     const uint8_t *data;
-    void *owner;
+    void *mapping; /* of a plain file */
+    size_t mapping_size;
+    uint8_t *memory; /* of a compressed file, inflated */
 };
 
 /* path, or path with ".gz" added or removed, whichever exists. n_dims: dimensions that an item has to have, 0 or 2. 0; -1 with a

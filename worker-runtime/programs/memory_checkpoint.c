@@ -65,17 +65,17 @@ static uint32_t layout_of(const struct trainer *t)
 int memory_checkpoint_open(struct trainer *t)
 {
     struct memory_checkpoint *c = &t->checkpoint;
-    size_t n_floats;
 
     c->part = t->env->local_rank;
     c->n_parts = t->env->local_world_size;
-    n_floats = part_begin(t, c->part + 1, c->n_parts) - part_begin(t, c->part, c->n_parts);
+    c->begin = part_begin(t, c->part, c->n_parts);
+    c->count = part_begin(t, c->part + 1, c->n_parts) - c->begin;
     c->own = malloc(2 * own_size(t)); /* the second half is for memory_checkpoint_restore() */
     if (!c->own)
         return -1;
     /* A failure here is not one of the training: without a checkpoint in memory a failed rank costs the
      * steps since the last snapshot. */
-    (void)crw_memory_open(t->group, parts_at(t) + n_arenas(t) * n_floats * sizeof(float), layout_of(t),
+    (void)crw_memory_open(t->group, parts_at(t) + n_arenas(t) * c->count * sizeof(float), layout_of(t),
                           &c->memory);
     return 0;
 }
@@ -113,18 +113,15 @@ static void read_own(struct trainer *t, const uint8_t *from)
 void memory_checkpoint_commit(struct trainer *t)
 {
     const struct memory_checkpoint *c = &t->checkpoint;
-    size_t begin, count;
     uint8_t *to;
 
     if (!c->memory || t->device) /* the host's copy of the state is older then */
         return;
-    begin = part_begin(t, c->part, c->n_parts);
-    count = part_begin(t, c->part + 1, c->n_parts) - begin;
     to = crw_memory_begin(c->memory);
     write_own(t, to);
     to += parts_at(t);
-    for (size_t i = 0; i < n_arenas(t); i++, to += count * sizeof(float))
-        memcpy(to, arena(t, i) + begin, count * sizeof(float));
+    for (size_t i = 0; i < n_arenas(t); i++, to += c->count * sizeof(float))
+        memcpy(to, arena(t, i) + c->begin, c->count * sizeof(float));
     crw_memory_commit(c->memory, (uint64_t)memory_checkpoint_number(t));
 }
 
@@ -189,11 +186,10 @@ static int gather_parts(struct trainer *t, const struct recovery_choice *choice,
 static int restore_from_memory(struct trainer *t, const struct recovery_choice *choice)
 {
     const struct memory_checkpoint *c = &t->checkpoint;
-    size_t count = part_begin(t, c->part + 1, c->n_parts) - part_begin(t, c->part, c->n_parts);
     const uint8_t *slot;
 
     for (size_t i = 0; i < n_arenas(t); i++) {
-        int r = gather_parts(t, choice, i, parts_at(t) + i * count * sizeof(float));
+        int r = gather_parts(t, choice, i, parts_at(t) + i * c->count * sizeof(float));
         if (r)
             return r;
     }

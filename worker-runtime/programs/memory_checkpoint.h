@@ -20,7 +20,8 @@ struct crw_memory;
 struct memory_checkpoint {
     struct crw_memory *memory; /* NULL: the launcher keeps none, and training goes on without */
     int part, n_parts;
-    uint8_t *own; /* scratch: what is this rank's own, twice */
+    size_t begin, count; /* of this rank's part of each arena, in floats */
+    uint8_t *own;        /* scratch: what is this rank's own, twice */
 };
 
 /* Call it once the state exists. 0, also where the launcher keeps no memory; -1: malloc() failed. */

@@ -43,9 +43,7 @@ struct mnist {
     float normalized[256];    /* pixel -> input value */
 };
 
-static int mnist_fail(char *error, size_t n, const char *format, ...) __attribute__((format(printf, 3, 4)));
-
-static int mnist_fail(char *error, size_t n, const char *format, ...)
+__attribute__((format(printf, 3, 4))) static int mnist_fail(char *error, size_t n, const char *format, ...)
 {
     va_list args;
 
@@ -80,10 +78,12 @@ static int mnist_check(const char *folder, const struct labelled *part, const ch
     return 0;
 }
 
-static int read_classes(const char *folder, struct labelled *part, const char *what, char *error, size_t n)
+static int read_part(const char *folder, struct labelled *part, const char *what, char *error, size_t n)
 {
     const struct idx *labels = &part->labels;
 
+    if (mnist_check(folder, part, what, error, n) < 0)
+        return -1;
     part->classes = calloc(labels->n_items, sizeof(*part->classes));
     if (!part->classes)
         return mnist_fail(error, n, "out of memory for the classes of the %s images", what);
@@ -94,13 +94,6 @@ static int read_classes(const char *folder, struct labelled *part, const char *w
         part->classes[i] = labels->data[i];
     }
     return 0;
-}
-
-static int read_part(const char *folder, struct labelled *part, const char *what, char *error, size_t n)
-{
-    int r = mnist_check(folder, part, what, error, n);
-
-    return r < 0 ? r : read_classes(folder, part, what, error, n);
 }
 
 static int open_mnist(void *data, uint32_t *ret_n_training, uint32_t *ret_n_test, char *error, size_t n)

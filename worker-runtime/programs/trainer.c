@@ -35,13 +35,14 @@ static int64_t count_correct(struct trainer *t, uint32_t begin, uint32_t end)
 static int test(struct trainer *t, double *ret_accuracy)
 {
     uint64_t world_size = (uint64_t)crw_world_size(t->group), rank = (uint64_t)crw_rank(t->group);
+    struct crw_trained trained;
     int64_t n_correct;
 
     *ret_accuracy = NAN;
     /* Batch norm's running statistics are rank 0's, as with PyTorch's DDP. */
     if (crw_model_n_buffers(t->model) > 0 && state_broadcast_statistics(&t->state, t->group, 0) != 0)
         return -1;
-    if (t->device && device_load(t->device) != 0)
+    if (t->device && crw_trainer_load(t->device->trainer) != 0)
         return -1;
     /* Closing an epoch is a commit of its own: no rank may be two ahead of a rank that dies before its last step's
      * (recovery.h). */
@@ -49,10 +50,9 @@ static int test(struct trainer *t, double *ret_accuracy)
         return crw_barrier(t->group);
     uint32_t begin = (uint32_t)(t->n_test * rank / world_size);
     uint32_t end = (uint32_t)(t->n_test * (rank + 1) / world_size);
-    if (!t->device)
-        n_correct = count_correct(t, begin, end);
-    else if (device_test(t->device, begin, end, &n_correct) != 0)
+    if (t->device && crw_trainer_test(t->device->trainer, begin, end - begin, &trained) != 0)
         return -1;
+    n_correct = t->device ? (int64_t)trained.n_correct : count_correct(t, begin, end);
     if (crw_all_reduce(t->group, &n_correct, 1, CRW_I64, CRW_SUM) != 0)
         return -1;
     *ret_accuracy = (double)n_correct / t->n_test;
@@ -97,10 +97,8 @@ static int end_epoch(struct trainer *t, const struct epoch *running)
     struct train_position *p = &t->state.position;
     double seconds = report_now() - running->started;
 
-    if (trainer_fetch(t) < 0) {
-        snprintf(t->error, sizeof(t->error), "%s", crw_error_message());
+    if (trainer_fetch(t) < 0)
         return -1;
-    }
 
     struct epoch_report e = {
         .epoch = p->epoch + 1,
@@ -115,8 +113,7 @@ static int end_epoch(struct trainer *t, const struct epoch *running)
 
     if (test(t, &e.test_accuracy) != 0) {
         t->follows = true;
-        snprintf(t->error, sizeof(t->error), "%s", crw_error_message());
-        return -1;
+        return trainer_fail(t, "%s", crw_error_message());
     }
     /* The line first, then the snapshot: killed in between, the epoch's last steps and its line come
      * again, but no epoch is ever without a line. */
@@ -160,12 +157,13 @@ static enum epoch_end train_epoch(struct trainer *t)
     struct train_position *p = &t->state.position;
     const struct train_options *o = t->options;
     struct epoch epoch = {.started = report_now()};
+    double lr = schedule_lr(&o->schedule, o->lr, p->epoch);
     enum step_result result;
 
-    crw_optimizer_set_lr(t->optimizer, schedule_lr(&o->schedule, o->lr, p->epoch));
-    if ((t->device ? device_start_epoch(t->device, schedule_lr(&o->schedule, o->lr, p->epoch))
+    crw_optimizer_set_lr(t->optimizer, lr);
+    if ((t->device ? device_start_epoch(t->device, lr)
                    : crw_loader_start(t->loader, p->epoch, p->consumed)) != 0) {
-        snprintf(t->error, sizeof(t->error), "%s", crw_error_message());
+        (void)trainer_fail(t, "%s", crw_error_message());
         return EPOCH_FAILED;
     }
     for (;;) {
@@ -267,10 +265,8 @@ static int train(struct trainer *t)
         case EPOCH_STOPPED:
             return leave_stopped(t);
         case EPOCH_AT_MAX_STEPS:
-            if (trainer_fetch(t) < 0) {
-                snprintf(t->error, sizeof(t->error), "%s", crw_error_message());
+            if (trainer_fetch(t) < 0)
                 return leave_failed(t);
-            }
             report_max_steps(&t->report, t->state.position.step, crw_model_crc32c(t->model));
             return leave_done(t);
         case EPOCH_FAILED:

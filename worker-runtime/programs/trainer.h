@@ -145,7 +145,7 @@ int trainer_fail(struct trainer *t, const char *format, ...) __attribute__((form
  */
 int trainer_agree(struct trainer *t, int result);
 
-/* The state is on the host. 0; -1: crw_error_message(). */
+/* The state is on the host. 0; -1: t->error and crw_error_message() have the reason. */
 int trainer_fetch(struct trainer *t);
 /* After a peer's failure: forms the group again, where the launcher replaces that one, and brings all ranks into
  * one state. -1: it is over. */

@@ -8,9 +8,10 @@
 
 #include "worker-runtime/programs/trainer.h"
 
-#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+#include "base/cleanup.h"
 
 static void warn_of_snapshot(void *data, const char *sentence)
 {
@@ -30,24 +31,33 @@ static bool is_newer(const struct found *a, const struct found *b)
     return a->step != b->step ? a->step > b->step : a->epoch > b->epoch;
 }
 
+/* What each rank has, malloc'ed, by rank. Collective; NULL: some rank could not, which that rank has reported. */
+static void *gather_from_all(struct trainer *t, const void *mine, size_t size)
+{
+    void *all = calloc((size_t)crw_world_size(t->group), size);
+    int r = trainer_agree(t, all ? 0 : trainer_fail(t, "out of memory for what the ranks have"));
+
+    if (r == 0 && crw_all_gather(t->group, mine, size, all) != 0)
+        r = trainer_agree(t, trainer_fail(t, "%s", crw_error_message()));
+    if (r == 0)
+        return all;
+    free(all);
+    return NULL;
+}
+
 /* The lowest rank that holds the newest, into *ret_holder, and what it has. Collective. */
 static int find_holder(struct trainer *t, const struct found *mine, int *ret_holder, struct found *ret_newest)
 {
-    int n = crw_world_size(t->group);
-    struct found *all = calloc((size_t)n, sizeof(*all));
-    int r = trainer_agree(t, all ? 0 : trainer_fail(t, "out of memory for what the ranks have found"));
+    _cleanup_free_ struct found *all = gather_from_all(t, mine, sizeof(*mine));
 
     *ret_holder = 0;
-    if (r == 0 && crw_all_gather(t->group, mine, sizeof(*mine), all) != 0)
-        r = trainer_agree(t, trainer_fail(t, "%s", crw_error_message()));
-    assert(r || all); /* the ranks have agreed on that */
-    for (int i = 1; r == 0 && i < n; i++)
+    if (!all)
+        return -1;
+    for (int i = 1; i < crw_world_size(t->group); i++)
         if (is_newer(&all[i], &all[*ret_holder]))
             *ret_holder = i;
-    if (r == 0)
-        *ret_newest = all[*ret_holder];
-    free(all);
-    return r;
+    *ret_newest = all[*ret_holder];
+    return 0;
 }
 
 /* Looks into the folder of this host. 0, also when there is nothing whole; -1 with the reason in t->error. */
@@ -81,16 +91,12 @@ static int resume_from_disk(struct trainer *t, int holder)
 /* What all ranks have in their processes and in memory. */
 static int choose(struct trainer *t, const struct recovery_offer *mine, struct recovery_choice *ret)
 {
-    int n = crw_world_size(t->group);
-    struct recovery_offer *all = calloc((size_t)n, sizeof(*all));
-    int r = trainer_agree(t, all ? 0 : trainer_fail(t, "out of memory for what the ranks have"));
+    _cleanup_free_ struct recovery_offer *all = gather_from_all(t, mine, sizeof(*mine));
 
-    if (r == 0 && crw_all_gather(t->group, mine, sizeof(*mine), all) != 0)
-        r = trainer_agree(t, trainer_fail(t, "%s", crw_error_message()));
-    if (r == 0)
-        *ret = recovery_choose(all, n);
-    free(all);
-    return r;
+    if (!all)
+        return -1;
+    *ret = recovery_choose(all, crw_world_size(t->group));
+    return 0;
 }
 
 static void report_where_from(struct trainer *t, const char *from, const char *key)

@@ -228,11 +228,11 @@ static int start_device(struct trainer *t)
                               crw_world_size(t->group));
     else
         result = device_create(t, &t->device);
-    if (result == 0 && device_transport(t->device)[0])
-        report_say(&t->report, "%s", device_transport(t->device));
+    if (result == 0 && crw_trainer_transport(t->device->trainer)[0])
+        report_say(&t->report, "%s", crw_trainer_transport(t->device->trainer));
     if (result == 0)
-        report_say(&t->report, "%s", device_products(t->device));
-    if (result == 0 && device_load(t->device) != 0)
+        report_say(&t->report, "%s", crw_trainer_products(t->device->trainer));
+    if (result == 0 && crw_trainer_load(t->device->trainer) != 0)
         result = trainer_fail(t, "%s", crw_error_message());
     return trainer_agree(t, result);
 }
@@ -311,7 +311,7 @@ static int leave_device(struct trainer *t)
     if (!t->device)
         return 0;
     if (trainer_fetch(t) < 0)
-        return trainer_fail(t, "%s", crw_error_message());
+        return -1;
     destroy_device(t);
     return 0;
 }
@@ -419,8 +419,8 @@ int trainer_fetch(struct trainer *t)
 {
     if (!t->device)
         return 0;
-    if (device_fetch(t->device) != 0)
-        return -1;
+    if (crw_trainer_save(t->device->trainer) != 0)
+        return trainer_fail(t, "%s", crw_error_message());
     state_commit(&t->state); /* what the device has is committed */
     return 0;
 }

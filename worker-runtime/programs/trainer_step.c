@@ -175,32 +175,30 @@ static void commit(struct trainer *t, const struct step *s)
 enum { MEAN_LOSS, MEAN_STOP, MEAN_CORRECT, MEAN_SAMPLES, N_MEANS };
 
 /* As on the CPU: gradients of all ranks, the agreement of all ranks on them, then the change of the state. */
-static enum step_result finish_on_device(struct trainer *t, struct step *s, struct device_step *d)
+static enum step_result finish_on_device(struct trainer *t, struct step *s)
 {
+    struct crw_trained trained;
     double means[N_MEANS];
     bool committed;
-    int r = device_wait_for_step(t->device, d);
+    int r = crw_trainer_wait(t->device->trainer, &trained);
 
     t->follows = r == CRW_E_PEER;
     if (r)
         return STEP_FAILED;
-    means[MEAN_LOSS] = d->loss;
+    means[MEAN_LOSS] = trained.loss;
     means[MEAN_STOP] = trainer_is_asked_to_stop(t) ? 1 : 0;
-    means[MEAN_CORRECT] = (double)d->n_correct;
-    means[MEAN_SAMPLES] = (double)d->n_samples;
-    r = device_commit_step(t->device, means, N_MEANS, &committed);
+    means[MEAN_CORRECT] = (double)trained.n_correct;
+    means[MEAN_SAMPLES] = (double)s->n_samples;
+    r = crw_trainer_commit(t->device->trainer, means, N_MEANS, &committed);
     t->follows = r != 0;
     if (r)
         return STEP_FAILED;
-    s->loss = (float)d->loss;
+    s->loss = (float)trained.loss;
     s->loss_all = means[MEAN_LOSS];
     s->stop = means[MEAN_STOP] > 0;
-    s->n_samples = d->n_samples;
-    s->n_batches = d->n_batches;
-    s->consumed = d->consumed;
     s->accuracy = t->program->accuracy ? means[MEAN_CORRECT] / means[MEAN_SAMPLES] : NAN;
     if (!committed) {
-        (void)refuse_step(t, s, d->norm);
+        (void)refuse_step(t, s, trained.norm);
         return STEP_FAILED;
     }
     commit(t, s);
@@ -209,21 +207,19 @@ static enum step_result finish_on_device(struct trainer *t, struct step *s, stru
 
 static enum step_result train_step_on_device(struct trainer *t, struct step *s)
 {
-    struct device_step d;
     enum step_result result;
-    bool more;
     int r;
 
     t->error[0] = '\0';
-    r = device_queue_step(t->device, &d, &more);
-    if (r == 0 && !more)
+    r = device_queue_step(t->device, s);
+    if (r == 0 && s->n_batches == 0)
         return STEP_NO_DATA;
     if (r == 0)
         happen_fault(t, s);
     t->follows = r == CRW_E_PEER;
-    result = r == 0 ? finish_on_device(t, s, &d) : STEP_FAILED;
+    result = r == 0 ? finish_on_device(t, s) : STEP_FAILED;
     if (result == STEP_FAILED && t->error[0] == '\0')
-        snprintf(t->error, sizeof(t->error), "%s", crw_error_message());
+        (void)trainer_fail(t, "%s", crw_error_message());
     return result;
 }
 

@@ -78,7 +78,7 @@ static void assert_images(const char *path)
     assert_int_equal(idx.dims[1], COLUMNS);
     assert_memory_equal(idx.data, images + 16, N_IMAGES * ROWS * COLUMNS);
     idx_close(&idx);
-    assert_null(idx.owner);
+    assert_null(idx.data);
     idx_close(&idx);
 }
 
