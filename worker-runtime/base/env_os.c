@@ -255,28 +255,11 @@ int env_state_file(void)
     return fd;
 }
 
-const char *env_local_address(void)
+const char *env_text(const char *name)
 {
-    const char *address = getenv("CRUN_LOCAL_ADDR");
-    return address && address[0] ? address : NULL;
-}
+    const char *text = getenv(name);
 
-const char *env_plugin_folder(void)
-{
-    const char *folder = getenv("CRW_PLUGIN_DIR");
-    return folder && folder[0] ? folder : NULL;
-}
-
-const char *env_nccl_library(void)
-{
-    const char *path = getenv("CRW_NCCL_LIBRARY");
-    return path && path[0] ? path : NULL;
-}
-
-const char *env_cublaslt_library(void)
-{
-    const char *path = getenv("CRW_CUBLASLT_LIBRARY");
-    return path && path[0] ? path : NULL;
+    return text && text[0] ? text : NULL;
 }
 
 void env_set_default(const char *name, const char *value)

@@ -18,8 +18,8 @@ int env_timeout_ms(int *ret_timeout_ms);
  * CRW_ENCRYPT is neither 1 nor 0. */
 int env_encrypt(bool *ret);
 
-/* The numeric address that this host has for the other hosts, from CRUN_LOCAL_ADDR; NULL when unset. */
-const char *env_local_address(void);
+/* The value of a variable; NULL: unset or empty. */
+const char *env_text(const char *name);
 
 /* The open descriptor with the number in that variable; -1: the variable or the descriptor is missing. */
 int env_inherited_fd(const char *name);
@@ -27,14 +27,6 @@ int env_inherited_fd(const char *name);
 /* The worker memory that crun lends to this rank (proto/worker_memory.h); -1: none. Processes that this one starts do not
  * inherit it. */
 int env_state_file(void);
-
-/* The only folder to look for backend plugins in, from CRW_PLUGIN_DIR; NULL when unset. */
-const char *env_plugin_folder(void);
-
-/* CRW_NCCL_LIBRARY: path of NCCL's library; NULL when unset: the loader finds libnccl.so.2. */
-const char *env_nccl_library(void);
-/* CRW_CUBLASLT_LIBRARY: path of cuBLASLt; NULL when unset: the loader's, or that of a Python's PyTorch. */
-const char *env_cublaslt_library(void);
 
 /* Sets a variable for libraries that are opened later, unless it is set already. */
 void env_set_default(const char *name, const char *value);

@@ -38,7 +38,7 @@ static bool is_in(const char *folder, const char *file, char path[PATH_MAX])
 static int find_plugin(const char *file, char path[PATH_MAX])
 {
     char program[PATH_MAX];
-    const char *folder = env_plugin_folder();
+    const char *folder = env_text("CRW_PLUGIN_DIR");
 
     if (folder) {
         if (is_in(folder, file, path))

@@ -161,7 +161,7 @@ static int connect_ranks(struct crw_trainer *t, int device)
     int64_t common[] = {crw_rank(group) == 0 ? number : -1, t->shared_gpu};
     char name[NAME_SIZE];
     struct backend_comm_options options = {
-        .library = env_nccl_library(),
+        .library = env_text("CRW_NCCL_LIBRARY"),
         .store = {.set = set_key, .get = get_key, .add = add_key, .data = &group->store},
         .name = name,
         .rank = crw_rank(group),
@@ -199,7 +199,7 @@ static int make_trainer(struct crw_trainer *t, const struct crw_trainer_options 
         .optimizer = *optimizer_options(o->optimizer),
         .device = device,
         .precision = o->products,
-        .blas_library = env_cublaslt_library(),
+        .blas_library = env_text("CRW_CUBLASLT_LIBRARY"),
         .skip_not_finite = true,
         .clip_norm = o->clip_norm,
         .accumulates = o->accumulates,

@@ -41,7 +41,7 @@ static void host_key(const struct crw_group *group, int number, int host, const 
 
 static int listen_here(const struct crw_group *group, struct net **ret_net)
 {
-    const char *given = env_local_address();
+    const char *given = env_text("CRUN_LOCAL_ADDR");
     char address[NET_ADDRESS_SIZE];
     int r;
 

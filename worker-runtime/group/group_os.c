@@ -162,15 +162,22 @@ int group_map(struct crw_group *group, int fd, int rank, int world_size)
     return r == 0 ? shm_p2p_init(&group->p2p, &group->shm) : r;
 }
 
+void group_finish_calls(struct crw_group *group)
+{
+    async_queue_finish(&group->collectives);
+    for (int i = 0; group->message_queues && i < 2 * group->world_size; i++)
+        async_queue_finish(&group->message_queues[i]);
+    free(group->message_queues);
+    group->message_queues = NULL;
+    collective_record_finish(&group->record);
+}
+
 /* The calls that are under way end first; then the detector is removed, and the memory last. */
 void crw_group_destroy(struct crw_group *group)
 {
     if (!group)
         return;
-    async_queue_finish(&group->collectives);
-    for (int i = 0; group->message_queues && i < 2 * group->world_size; i++)
-        async_queue_finish(&group->message_queues[i]);
-    collective_record_finish(&group->record);
+    group_finish_calls(group);
     if (group->stop_acquired)
         stop_release(stop_requested() ||
                      (group->detector && failure_detector_stop_requested(group->detector)));
@@ -183,7 +190,6 @@ void crw_group_destroy(struct crw_group *group)
     shm_p2p_finish(&group->p2p);
     shm_finish(&group->shm);
     store_conn_finish(&group->store);
-    free(group->message_queues);
     free(group->members);
     free(group);
 }

@@ -44,6 +44,9 @@ int group_map(struct crw_group *group, int fd, int rank, int world_size);
 /* The world in memory that all ranks have without a store; takes over fd. */
 int group_create_on(const struct crw_env *env, int fd, struct crw_group **ret_group);
 
+/* Waits for the calls that were started, and ends their queues. */
+void group_finish_calls(struct crw_group *group);
+
 /* Runs the call on this thread, with its record for crun. */
 int group_run_call(struct crw_group *group, const struct queued_call *call);
 

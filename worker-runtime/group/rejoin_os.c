@@ -17,7 +17,6 @@
 #include "worker-runtime/group/group_os.h"
 
 #include <errno.h>
-#include <stdlib.h>
 
 int crw_group_ready(struct crw_group *group)
 {
@@ -35,20 +34,10 @@ int crw_group_restart_count(const struct crw_group *group)
     return group ? group->env.restart_count : 0;
 }
 
-static void finish_queues(struct crw_group *group)
-{
-    async_queue_finish(&group->collectives);
-    for (int i = 0; group->message_queues && i < 2 * group->env.world_size; i++)
-        async_queue_finish(&group->message_queues[i]);
-    free(group->message_queues);
-    group->message_queues = NULL;
-}
-
 /* Releases everything that belongs to one generation; also after a join that failed half-way. */
 static void leave_generation(struct crw_group *group)
 {
-    finish_queues(group);
-    collective_record_finish(&group->record);
+    group_finish_calls(group);
     failure_detector_remove_group(group->detector, &group->detected_group);
     shm_p2p_finish(&group->p2p);
     shm_finish(&group->shm);

@@ -153,18 +153,30 @@ static int reduce_sliced(struct shm_reduction *r)
     return 0;
 }
 
-static int reduce_on_host(struct shm_reduction *r)
+/* operation, detail: of the signature. */
+static int reduce_on_host(struct shm *shm, void *data, size_t count, enum crw_dtype dtype, enum crw_op op,
+                          int root, unsigned operation, unsigned detail)
 {
-    int begun = shm_begin(r->shm);
+    struct shm_reduction r = {
+        .shm = shm,
+        .data = data,
+        .n_bytes = count * reduce_element_size(dtype),
+        .dtype = dtype,
+        .op = op,
+        .root = root,
+        .slot = {.signature = call_signature(operation, detail, count)},
+        .views = shm->views,
+    };
+    int begun = shm_begin(shm);
 
     if (begun != 0)
         return begun;
-    if (r->n_bytes <= INLINE_MAX)
-        return reduce_inline(r);
-    if (r->n_bytes * (size_t)r->shm->world_size <= GATHER_MAX)
-        return reduce_gathered(r);
-    r->slot.a = shm_locate(r->shm, r->data, r->n_bytes);
-    return reduce_sliced(r);
+    if (r.n_bytes <= INLINE_MAX)
+        return reduce_inline(&r);
+    if (r.n_bytes * (size_t)shm->world_size <= GATHER_MAX)
+        return reduce_gathered(&r);
+    r.slot.a = shm_locate(shm, data, r.n_bytes);
+    return reduce_sliced(&r);
 }
 
 static unsigned reduction_detail(enum crw_dtype dtype, enum crw_op op)
@@ -174,34 +186,13 @@ static unsigned reduction_detail(enum crw_dtype dtype, enum crw_op op)
 
 int shm_all_reduce(struct shm *shm, void *data, size_t count, enum crw_dtype dtype, enum crw_op op)
 {
-    struct shm_reduction r = {
-        .shm = shm,
-        .data = data,
-        .n_bytes = count * reduce_element_size(dtype),
-        .dtype = dtype,
-        .op = op,
-        .root = ALL_RANKS,
-        .slot = {.signature = call_signature(OP_ALL_REDUCE, reduction_detail(dtype, op), count)},
-        .views = shm->views,
-    };
-
-    return reduce_on_host(&r);
+    return reduce_on_host(shm, data, count, dtype, op, ALL_RANKS, OP_ALL_REDUCE, reduction_detail(dtype, op));
 }
 
 int shm_reduce(struct shm *shm, void *data, size_t count, enum crw_dtype dtype, enum crw_op op, int root)
 {
-    struct shm_reduction r = {
-        .shm = shm,
-        .data = data,
-        .n_bytes = count * reduce_element_size(dtype),
-        .dtype = dtype,
-        .op = op,
-        .root = root,
-        .slot = {.signature = call_signature(OP_REDUCE + reduction_detail(dtype, op), (unsigned)root, count)},
-        .views = shm->views,
-    };
-
-    return reduce_on_host(&r);
+    return reduce_on_host(shm, data, count, dtype, op, root, OP_REDUCE + reduction_detail(dtype, op),
+                          (unsigned)root);
 }
 
 /* ---- reduce_scatter ---- */
