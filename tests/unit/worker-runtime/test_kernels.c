@@ -22,11 +22,28 @@ static const struct cpu_kernels *fast; /* the table under test */
 
 static struct crw_rng rng;
 
+/* Of the case that runs. */
+static void *taken[64];
+static size_t n_taken;
+
 /* Memory that ends where it says, so that AddressSanitizer sees a vector that reads on. */
+static void *take(size_t n_bytes)
+{
+    assert_true(n_taken < ARRAY_SIZE(taken));
+    taken[n_taken] = malloc(n_bytes);
+    assert_non_null(taken[n_taken]);
+    return taken[n_taken++];
+}
+
+static void end_case(void)
+{
+    while (n_taken > 0)
+        free(taken[--n_taken]);
+}
+
 static float *floats(size_t count)
 {
-    float *x = malloc((count ? count : 1) * sizeof(*x));
-    assert_non_null(x);
+    float *x = take(count * sizeof(*x));
     crw_rng_uniform(&rng, x, count, -1, 1);
     return x;
 }
@@ -55,7 +72,6 @@ static float *pixels(size_t n_pixels, int channels, int stored)
     return x;
 }
 
-/* Compares, and frees both. */
 static void compare(const char *what, const char *shape, float *mine, float *twin, size_t count, double limit)
 {
     double largest = 0;
@@ -68,8 +84,6 @@ static void compare(const char *what, const char *shape, float *mine, float *twi
             fail_msg("%s of %s, %s: element %zu of %zu is %.9g, the twin has %.9g", what, fast->name, shape,
                      i, count, (double)mine[i], (double)twin[i]);
     }
-    free(mine);
-    free(twin);
 }
 
 static void for_each_table(void (*check)(void))
@@ -137,7 +151,6 @@ static void check_conv_shape(const struct conv_shape *s, const char *text)
         float *fresh = pixels((size_t)s->out_width, s->out_channels, s->out_stored);
         memcpy(dy + conv_frame_offset(s) + (size_t)row * conv_frame_stride(s), fresh,
                (size_t)(s->out_width * s->out_stored) * sizeof(*fresh));
-        free(fresh);
     }
 
     float *dw = zeros(n_dw), *db = zeros((size_t)s->out_stored);
@@ -157,9 +170,7 @@ static void check_conv_shape(const struct conv_shape *s, const char *text)
         ref->conv_backward_input(s, dy, twin_packed, twin_dx);
         compare("conv_backward_input", text, dx, twin_dx, n_in, tolerance);
     }
-    float *const all[] = {x, w, bias, packed, twin_packed, dy};
-    for (size_t i = 0; i < ARRAY_SIZE(all); i++)
-        free(all[i]);
+    end_case();
 }
 
 static void check_conv(void)
@@ -209,11 +220,7 @@ static void check_linear_shape(int n, int in, int out)
     fast->linear_backward_input(n, in, out, dy, w, dx);
     ref->linear_backward_input(n, in, out, dy, w, twin_dx);
     compare("linear_backward_input", text, dx, twin_dx, n_x, tolerance);
-
-    free(x);
-    free(w);
-    free(bias);
-    free(dy);
+    end_case();
 }
 
 static void check_linear(void)
@@ -242,7 +249,7 @@ static void check_moments(void)
         fast->moments_add(pieces[i], CHANNELS, x, before, mine);
         ref->moments_add(pieces[i], CHANNELS, x, before, twin);
         before += pieces[i];
-        free(x);
+        end_case();
     }
     for (int c = 0; c < CHANNELS; c++) {
         assert_true(fabs(mine[c].mean - twin[c].mean) <= 1e-6 * (1 + fabs(twin[c].mean)));
@@ -259,13 +266,6 @@ static struct norm_case norm_case_make(int channels)
 {
     size_t n = (size_t)channels;
     return (struct norm_case){floats(n), floats(n), floats(n), floats(n), floats(n), floats(n)};
-}
-
-static void norm_case_free(struct norm_case *n)
-{
-    float *const all[] = {n->mean, n->scale, n->shift, n->a, n->b, n->c};
-    for (size_t i = 0; i < ARRAY_SIZE(all); i++)
-        free(all[i]);
 }
 
 static void compare_sums(const char *what, const char *shape, const double *mine, const double *twin,
@@ -301,9 +301,7 @@ static void check_norm_shape(int height, int width, int channels, bool relu)
                              stride);
     compare("norm_backward_input", text, dx, twin_dx, n_dx, tolerance);
     compare("norm_forward", text, y, twin_y, count, tolerance);
-    free(x);
-    free(dy);
-    norm_case_free(&n);
+    end_case();
 }
 
 static void check_norm(void)
@@ -343,7 +341,7 @@ static void check_pool(void)
         size_t n_out = (size_t)(s.out_height * s.out_width * s.channels);
         float *x = images_with_ties(n_in), *y = floats(n_out), *twin_y = floats(n_out), *dy = floats(n_out);
         float *dx = floats(n_in), *twin_dx = floats(n_in);
-        uint8_t *which = malloc(n_out), *twin_which = malloc(n_out);
+        uint8_t *which = take(n_out), *twin_which = take(n_out);
         fast->pool_forward(&s, x, y, which);
         ref->pool_forward(&s, x, twin_y, twin_which);
         assert_memory_equal(which, twin_which, n_out);
@@ -351,10 +349,7 @@ static void check_pool(void)
         fast->pool_backward(&s, dy, which, dx);
         ref->pool_backward(&s, dy, which, twin_dx);
         compare("pool_backward", "ties and NaN", dx, twin_dx, n_in, 0);
-        free(x);
-        free(dy);
-        free(which);
-        free(twin_which);
+        end_case();
     }
 }
 
@@ -366,7 +361,7 @@ static void check_norm_relu_pool_shape(struct pool_shape s, const char *text)
     size_t stride = (size_t)((s.in_width + 4) * s.channels), n_dx = (size_t)s.in_height * stride;
     float *x = floats(n_in), *dy = floats(n_out), *y = floats(n_out), *twin_y = floats(n_out);
     float *centred = floats(n_out), *twin_centred = floats(n_out);
-    uint8_t *which = malloc(n_out), *twin_which = malloc(n_out);
+    uint8_t *which = take(n_out), *twin_which = take(n_out);
     double sums[2][48] = {{0}}, twin_sums[2][48] = {{0}};
 
     fast->norm_relu_pool_forward(&s, x, n.mean, n.scale, n.shift, y, which, centred);
@@ -383,11 +378,7 @@ static void check_norm_relu_pool_shape(struct pool_shape s, const char *text)
     fast->norm_relu_pool_backward_input(&s, dy, which, x, n.mean, n.a, n.b, n.c, dx, stride);
     ref->norm_relu_pool_backward_input(&s, dy, which, x, n.mean, n.a, n.b, n.c, twin_dx, stride);
     compare("norm_relu_pool_backward_input", text, dx, twin_dx, n_dx, tolerance);
-    free(x);
-    free(dy);
-    free(which);
-    free(twin_which);
-    norm_case_free(&n);
+    end_case();
 }
 
 static void check_norm_relu_pool(void)
@@ -439,8 +430,7 @@ static void check_relu(void)
         fast->relu_backward(n, twin_y, dx, dx); /* in place */
         compare("relu_backward", "in place", dx, twin_dx, n, 0);
         compare("relu_forward", "with NaN", y, twin_y, n, 0);
-        free(x);
-        free(dy);
+        end_case();
     }
 }
 
@@ -468,7 +458,7 @@ static void check_optimizers_of(size_t n)
     compare("optimizers", "parameters", p, q, n, 0);
     compare("optimizers", "first state", s1, t1, n, 0);
     compare("optimizers", "second state", s2, t2, n, 0);
-    free(g);
+    end_case();
 }
 
 static void check_optimizers(void)
@@ -492,7 +482,6 @@ static void check_arena_of(size_t n)
     ref->round_bf16(n, x, twin_y);
     compare("round_bf16", "", y, twin_y, n, 0);
 
-    free(x);
     x = floats(n);
     y = floats(n);
     twin_y = copy_of(y, n);
@@ -504,7 +493,7 @@ static void check_arena_of(size_t n)
     if (!(fabs(sum - twin_sum) <= 1e-6 * twin_sum))
         fail_msg("sum_squares of %s, %zu elements: %.9g, the twin has %.9g", fast->name, n, sum, twin_sum);
     compare("add and scale", "", y, twin_y, n, 0);
-    free(x);
+    end_case();
 }
 
 static void check_arena(void)

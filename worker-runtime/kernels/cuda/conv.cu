@@ -218,31 +218,6 @@ struct output_patches {
     }
 };
 
-/* dy[pixel][o] by (o, pixel). */
-struct output_channels {
-    static constexpr bool k_is_contiguous = false;
-    typedef const float *place;
-    const float *dy;
-    int out_stored;
-
-    __device__ place find(int o) const
-    {
-        return dy + o;
-    }
-    __device__ size_t walk(int pixel) const
-    {
-        return (size_t)pixel * (size_t)out_stored;
-    }
-    __device__ size_t next(size_t step) const
-    {
-        return step + (size_t)out_stored;
-    }
-    __device__ float load(place o, size_t step) const
-    {
-        return o[step];
-    }
-};
-
 /* The additional channels are zero. */
 struct store_pixels {
     float *y;
@@ -310,7 +285,7 @@ cudaError_t cuda_conv_backward_weights(const struct cuda_queue *q, int n, const 
 {
     if (!countable(n, s))
         return cudaErrorInvalidValue;
-    const output_channels gradients = {dy, s->out_stored};
+    const columns_of gradients = {dy, s->out_stored}; /* dy[pixel][o] by (o, pixel) */
     const patches_by_tap patches = {input_patches_of(s, x)};
     const store_weights store = {dw, db, taps_of(s, s->in_channels), s->in_channels, s->kernel};
     return gemm<true>(q, conv_backward_weights_shape(n, s), gradients, patches, store);

@@ -2,20 +2,20 @@
 
 /*
  * One matrix product for all layers: D[m][n] = sum over k of A(m, k) B(k, n), where A and B are small objects
- * that load one element (from a matrix, or from the image pixel that a convolution pairs with it) and D is
- * one that takes a finished sum away (adds a bias, stores it in the layout of its reader). A convolution is thereby
- * an implicit product: no unfolded copy of the image is ever written.
+ * that load an element (from a matrix, or from the pixel of a convolution's image), and D takes a finished sum away (adds a
+ * bias, stores the sum in the layout of the reader). A convolution is thereby an implicit product: no unfolded copy of the
+ * image is ever written.
  *
  * A block of 4 warps makes a tile of at most 64 x 64, 16 of k at a time: the next slice is fetched into registers
- * while the present one is multiplied from shared memory. gemm_plan.h has the tiles and chooses among them. Long k is
+ * during the multiplication of the present slice from shared memory. gemm_plan.h has the tiles and chooses among them. Long k is
  * split over blocks (a number that depends on the shape only); their partial sums go through the workspace and are
  * added in order by a second kernel.
  *
  * Where it is asked for, D also gets the sums over k of A's rows, as one more column n: the gradient of a bias beside
  * that of the weights. They are added in fp32 in every precision, by the blocks that have the slices in shared memory anyway.
  *
- * A and B split the address of an element into what its index i along the tile's edge gives (a `place`) and what its
- * k gives (a `step`), so that the divisions by image sizes are made once for each, and not for each element:
+ * A and B split the address of an element into a `place` (from the index i along the tile's edge) and a `step` (from k), so
+ * that the divisions by image sizes are made once for each, and not for each element:
  *   k_is_contiguous   consecutive k are consecutive memory: a thread has one k of a slice and many i, whose places it
  *                     finds once and for all; find(i), walk(k), load(place, step)
  *   otherwise         consecutive i are: a thread has one i and some consecutive k of each slice; also next(step)
@@ -26,6 +26,31 @@
 #include "worker-runtime/kernels/cuda/mma.cuh"
 
 constexpr int SLICE = GEMM_SLICE;
+
+/* An operand: element (i, k) of a matrix whose columns are i. */
+struct columns_of {
+    static constexpr bool k_is_contiguous = false;
+    typedef const float *place;
+    const float *matrix;
+    int stride;
+
+    __device__ place find(int i) const
+    {
+        return matrix + i;
+    }
+    __device__ size_t walk(int k) const
+    {
+        return (size_t)k * (size_t)stride;
+    }
+    __device__ size_t next(size_t step) const
+    {
+        return step + (size_t)stride;
+    }
+    __device__ float load(place column, size_t step) const
+    {
+        return column[step];
+    }
+};
 
 /* One operand's part of a tile, LENGTH along its edge. */
 template <class Fetch, int LENGTH> struct reader {

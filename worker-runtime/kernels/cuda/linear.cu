@@ -30,31 +30,6 @@ struct rows_of {
     }
 };
 
-/* Element (i, k) of a matrix whose columns are i. */
-struct columns_of {
-    static constexpr bool k_is_contiguous = false;
-    typedef const float *place;
-    const float *matrix;
-    int stride;
-
-    __device__ place find(int i) const
-    {
-        return matrix + i;
-    }
-    __device__ size_t walk(int k) const
-    {
-        return (size_t)k * (size_t)stride;
-    }
-    __device__ size_t next(size_t step) const
-    {
-        return step + (size_t)stride;
-    }
-    __device__ float load(place column, size_t step) const
-    {
-        return column[step];
-    }
-};
-
 struct store_matrix {
     float *matrix;
     int stride;
