@@ -24,6 +24,7 @@
 
 enum {
     INHERITED_MAX = 64,
+    LISTED_MAX = 16384,
     SWEEP_INTERVAL_MS = 10,
     STUCK_NAMED_MAX = 16,
 };
@@ -38,6 +39,8 @@ struct agent_children {
     size_t n_inherited;
     uv_timer_t sweep; /* runs while crun kills the children of a lost guardian */
 };
+
+static pid_t listed[LISTED_MAX];
 
 /* ---- the cgroup ---- */
 
@@ -105,6 +108,17 @@ static bool is_inherited(const struct agent_children *c, pid_t pid)
     return false;
 }
 
+/* Fills `listed` with children that are the job's. Returns their number; negative without /proc. */
+static int list_children(const struct agent_children *c)
+{
+    int n = child_processes_list(listed, LISTED_MAX);
+
+    for (int i = 0; i < n; i++)
+        if (is_inherited(c, listed[i]))
+            listed[i--] = listed[--n];
+    return n;
+}
+
 /* As process 1 of a container crun also adopts, and reaps here, processes of other programs. */
 bool agent_children_reap(struct agent_children *c)
 {
@@ -131,7 +145,9 @@ static void on_sweep(uv_timer_t *timer)
     bool has_children = agent_children_reap(c);
     if (c->host->generation->guardian)
         return;
-    int n = child_processes_signal(SIGKILL, c->inherited, c->n_inherited);
+    int n = list_children(c);
+    for (int i = 0; i < n; i++)
+        (void)kill(listed[i], SIGKILL); /* ended meanwhile, or setuid */
     if (n > 0 || (n < 0 && has_children))
         return;
     (void)uv_timer_stop(timer); /* cannot fail on a timer that exists */
@@ -165,12 +181,10 @@ static void log_stuck(const struct worker_group *g, pid_t pid)
  * guardian has ended by now, so such processes are crun's children. */
 void agent_children_print_stuck(const struct agent_children *c)
 {
-    pid_t pids[STUCK_NAMED_MAX];
+    int n = list_children(c);
 
-    int n = child_processes_list(pids, STUCK_NAMED_MAX);
-    for (int i = 0; i < n; i++)
-        if (!is_inherited(c, pids[i]))
-            log_stuck(c->host->group, pids[i]);
+    for (int i = 0; i < n && i < STUCK_NAMED_MAX; i++)
+        log_stuck(c->host->group, listed[i]);
     log_line(
         "some processes of the job do not end on SIGKILL; crun ends without them, they go as soon as the kernel "
         "lets them");

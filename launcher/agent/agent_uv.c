@@ -98,7 +98,7 @@ static void on_zygote(struct agent *a, const struct guardian_report *report)
         events_warm(a->host.events, &a->group,
                     &(struct event_warm){.n_modules = report->pid,
                                          .memory_kib = report->max_rss_kib,
-                                         .took_us = report->user_us});
+                                         .took_us = report->took_us});
     else if (report->value == ZYGOTE_DROPPED)
         log_line("warm start: each worker imports %.*s itself: it %s", n, text, text + n + (text[n] == ' '));
     else if (report->value == ZYGOTE_NOT_FORKED)

@@ -491,8 +491,7 @@ static int queue_starts(struct generation *g, struct worker_starts *starts)
 
 static int spawn_cold_guardian(struct generation *g)
 {
-    return spawn_guardian((size_t)g->n_workers, NULL, g->host->death_notice, &g->host->guardians,
-                          &g->guardian, &g->link);
+    return spawn_guardian((size_t)g->n_workers, NULL, &g->host->guardians, &g->guardian, &g->link);
 }
 
 /* With a zygote, whose command line and environment are the first worker's. */
@@ -514,9 +513,9 @@ static int spawn_warm_guardian(struct generation *g, const struct worker_start *
                                   .attributes = g->n_workers == 1 ? first->attributes : NULL};
     zygote.fds[SPAWN_STATE_FD] = source;
     zygote.fds[SPAWN_IMPORT_FD] = import;
-    int r = environment.failed ? -ENOMEM
-                               : spawn_guardian((size_t)g->n_workers, &zygote, g->host->death_notice,
-                                                &g->host->guardians, &g->guardian, &g->link);
+    int r = environment.failed
+                ? -ENOMEM
+                : spawn_guardian((size_t)g->n_workers, &zygote, &g->host->guardians, &g->guardian, &g->link);
     strlist_finish(&environment);
     return r;
 }
@@ -542,12 +541,11 @@ static bool take_kept_guardian(struct generation *g)
 /* Takes the kept guardian or makes a guardian; the first order begins the generation. */
 static int get_guardian(struct generation *g, const struct worker_start *first)
 {
-    const struct guardian_order begin = {.kind = GUARDIAN_BEGIN};
 
     if (take_kept_guardian(g))
         return 0;
     int r = g->host->warm ? spawn_warm_guardian(g, first) : spawn_cold_guardian(g);
-    return r ? r : queue_order(g, &begin); /* the new guardian has the death notice in memory */
+    return r ? r : guardian_send_begin(g->link, g->host->death_notice);
 }
 
 /* The guardian stays for the next generation, if alive and waiting for orders. */

@@ -52,7 +52,7 @@ void cgroup_limits_read(int folder, struct cgroup_limits *ret)
     }
 }
 
-static bool write_limit(int folder, const char *file, const char *text)
+bool cgroup_write(int folder, const char *file, const char *text)
 {
     _cleanup_close_ int fd = openat(folder, file, O_WRONLY | O_CLOEXEC);
 
@@ -61,8 +61,8 @@ static bool write_limit(int folder, const char *file, const char *text)
 
 bool cgroup_limits_enable(int parent, const struct cgroup_limits *l)
 {
-    return (l->cpu_period_us == 0 || write_limit(parent, "cgroup.subtree_control", "+cpu")) &&
-           (l->memory == 0 || write_limit(parent, "cgroup.subtree_control", "+memory"));
+    return (l->cpu_period_us == 0 || cgroup_write(parent, "cgroup.subtree_control", "+cpu")) &&
+           (l->memory == 0 || cgroup_write(parent, "cgroup.subtree_control", "+memory"));
 }
 
 bool cgroup_limits_write(int folder, const struct cgroup_limits *l)
@@ -72,6 +72,6 @@ bool cgroup_limits_write(int folder, const struct cgroup_limits *l)
     (void)snprintf(cpu, sizeof(cpu), "%llu %llu", (unsigned long long)l->cpu_quota_us,
                    (unsigned long long)l->cpu_period_us); /* both fit */
     (void)snprintf(memory, sizeof(memory), "%llu", (unsigned long long)l->memory);
-    return (l->cpu_period_us == 0 || write_limit(folder, "cpu.max", cpu)) &&
-           (l->memory == 0 || write_limit(folder, "memory.max", memory));
+    return (l->cpu_period_us == 0 || cgroup_write(folder, "cpu.max", cpu)) &&
+           (l->memory == 0 || cgroup_write(folder, "memory.max", memory));
 }

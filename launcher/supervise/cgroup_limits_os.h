@@ -22,5 +22,8 @@ void cgroup_limits_read(int folder, struct cgroup_limits *ret);
 /* For a cgroup that is to be made in parent: false when it cannot have the files that the limits need. */
 bool cgroup_limits_enable(int parent, const struct cgroup_limits *l);
 
+/* Writes a text into a file of a cgroup. */
+bool cgroup_write(int folder, const char *file, const char *text);
+
 /* Writes the limits into the files of a cgroup. */
 bool cgroup_limits_write(int folder, const struct cgroup_limits *l);

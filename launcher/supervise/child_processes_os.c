@@ -9,7 +9,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
+
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -20,7 +20,6 @@
 #include "launcher/util/folder_list_os.h"
 #include "launcher/util/proc_stat_os.h"
 #include "base/cleanup.h"
-#include "base/err.h"
 
 static bool is_child_of(pid_t parent, pid_t pid)
 {
@@ -48,8 +47,8 @@ static int list_by_parent(pid_t *pids, int n_max)
     return processes.error ? processes.error : n_found;
 }
 
-/* Numbers separated by spaces. A number at the end of a block may continue in the next one. */
-static int list_by_file(int fd, pid_t *pids, int n_max)
+/* A number at the end of a block may continue in the next one. */
+int child_processes_read(int fd, pid_t *pids, int n_max)
 {
     char block[1024];
     pid_t number = 0;
@@ -73,28 +72,6 @@ int child_processes_list(pid_t *pids, int n_max)
     _cleanup_close_ int fd = open("/proc/thread-self/children", O_RDONLY | O_CLOEXEC);
 
     if (fd >= 0)
-        return list_by_file(fd, pids, n_max);
+        return child_processes_read(fd, pids, n_max);
     return list_by_parent(pids, n_max);
-}
-
-static bool contains(const pid_t *pids, size_t n, pid_t pid)
-{
-    for (size_t i = 0; i < n; i++)
-        if (pids[i] == pid)
-            return true;
-    return false;
-}
-
-int child_processes_signal(int signal, const pid_t *except, size_t n_except)
-{
-    static pid_t pids[16384]; /* single-threaded, see above */
-    int n_signalled = 0;
-
-    int n = child_processes_list(pids, (int)ARRAY_SIZE(pids));
-    for (int i = 0; i < n; i++)
-        if (!contains(except, n_except, pids[i])) {
-            (void)kill(pids[i], signal); /* ended meanwhile, or setuid */
-            n_signalled++;
-        }
-    return n < 0 ? n : n_signalled;
 }

@@ -10,7 +10,6 @@
  * No allocation, no libuv: the guardian uses it, and so does crun when the guardian is lost.
  */
 
-#include <stddef.h>
 #include <sys/types.h>
 
 /*
@@ -19,5 +18,5 @@
  */
 int child_processes_list(pid_t *pids, int n_max);
 
-/* Sends a signal to every child but those in except[n_except] (may be none). Returns how many there were. */
-int child_processes_signal(int signal, const pid_t *except, size_t n_except);
+/* The same from a file of numbers separated by spaces or lines. */
+int child_processes_read(int fd, pid_t *pids, int n_max);

@@ -35,9 +35,9 @@ static_assert((int)N_SENT_MAX <= (int)SEND_DESCRIPTORS_MAX, "all fit");
 
 /* ---- bytes ---- */
 
-static int make_file(const char *name, const void *bytes, size_t size)
+static int make_file(const void *bytes, size_t size)
 {
-    _cleanup_close_ int fd = memfd_create(name, MFD_CLOEXEC);
+    _cleanup_close_ int fd = memfd_create("crun-worker", MFD_CLOEXEC);
 
     ssize_t n = fd < 0 ? -1 : write(fd, bytes, size);
     if (n != (ssize_t)size)
@@ -70,40 +70,20 @@ union control {
     char bytes[CMSG_SPACE(N_SENT_MAX * sizeof(int))];
 };
 
-int guardian_send_begin(int link, const struct death_notice *notice)
-{
-    struct guardian_order order = {.kind = GUARDIAN_BEGIN};
-
-    if (!notice)
-        return send_descriptors(link, &order, sizeof(order), NULL, 0, 0);
-    _cleanup_close_ int fd = make_file("crun-notice", notice, sizeof(*notice));
-    if (fd < 0)
-        return fd;
-    return send_descriptors(link, &order, sizeof(order), &fd, 1, 0);
-}
-
-static int send_in_record(int link, const struct guardian_order *order, const struct worker_start *start,
-                          const void *bytes, size_t size)
+static int send_record(int link, const struct guardian_order *order, const void *bytes, size_t size,
+                       const int *fds, int n)
 {
     const struct iovec parts[] = {{.iov_base = (void *)(uintptr_t)order, .iov_len = sizeof(*order)},
                                   {.iov_base = (void *)(uintptr_t)bytes, .iov_len = size}}; /* only read */
-    int fds[SPAWN_FD_END];
 
-    int n = worker_start_list_fds(start, fds);
     return send_parts(link, parts, 2, fds, n, 0);
 }
 
-static int send_in_file(int link, const struct guardian_order *order, const struct worker_start *start,
-                        const void *bytes, size_t size)
+int guardian_send_begin(int link, const struct death_notice *notice)
 {
-    _cleanup_close_ int file = make_file("crun-worker", bytes, size);
-    int fds[N_SENT_MAX];
+    const struct guardian_order order = {.kind = GUARDIAN_BEGIN};
 
-    if (file < 0)
-        return file;
-    fds[0] = file;
-    int n = 1 + worker_start_list_fds(start, fds + 1);
-    return send_descriptors(link, order, sizeof(*order), fds, n, 0);
+    return send_record(link, &order, notice, notice ? sizeof(*notice) : 0, NULL, 0);
 }
 
 int guardian_send_start(int link, int worker, const struct worker_start *start, bool for_zygote)
@@ -111,13 +91,17 @@ int guardian_send_start(int link, int worker, const struct worker_start *start, 
     const struct guardian_order order = {.kind = GUARDIAN_START, .worker = worker};
     const size_t size = worker_start_size(start);
     _cleanup_free_ void *bytes = malloc(size);
+    int fds[N_SENT_MAX], n = worker_start_list_fds(start, fds + 1);
 
     if (!bytes)
         return -ENOMEM;
     worker_start_put(start, bytes);
-    int r =
-        for_zygote || size > RECORD_BYTES_MAX ? -EMSGSIZE : send_in_record(link, &order, start, bytes, size);
-    return r == -EMSGSIZE ? send_in_file(link, &order, start, bytes, size) : r;
+    int r = for_zygote || size > RECORD_BYTES_MAX ? -EMSGSIZE
+                                                  : send_record(link, &order, bytes, size, fds + 1, n);
+    if (r != -EMSGSIZE)
+        return r;
+    _cleanup_close_ int file = fds[0] = make_file(bytes, size);
+    return file < 0 ? file : send_record(link, &order, NULL, 0, fds, n + 1);
 }
 
 static int list_received(const struct msghdr *message, int fds[N_SENT_MAX])
@@ -167,11 +151,11 @@ ssize_t guardian_receive_order(int link, struct guardian_order *order, struct or
     ssize_t got = recvmsg(link, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (got <= 0 || (order->kind != GUARDIAN_START && order->kind != GUARDIAN_BEGIN))
         return got;
-    int n = list_received(&message, fds);
+    const size_t size = (size_t)got - sizeof(*order);
     if (order->kind == GUARDIAN_START)
-        order->error = -take_start((size_t)got - sizeof(*order), fds, n, ret);
-    else
-        ret->fd = n > 0 ? fds[0] : -1;
+        order->error = -take_start(size, fds, list_received(&message, fds), ret);
+    else if (size == sizeof(*ret->notice))
+        ret->notice = (const void *)record_bytes;
     return got;
 }
 

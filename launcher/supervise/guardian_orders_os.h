@@ -20,14 +20,6 @@ int guardian_send_start(int link, int worker, const struct worker_start *start, 
 /* For crun: sends GUARDIAN_BEGIN. notice: replaces an earlier notice; NULL: no change. 0 or -errno. */
 int guardian_send_begin(int link, const struct death_notice *notice);
 
-/* The contents of an order, with the ownership of the descriptors. */
-struct ordered_start {
-    struct worker_start start; /* valid until the next order is received, unless there is a memory file */
-    int fd;                    /* memory file of the bytes; GUARDIAN_BEGIN: of the death notice; -1: none */
-    void *bytes;               /* the mapped file, or NULL */
-    size_t size;
-};
-
 #define ORDERED_START_NONE ((struct ordered_start){.start = {.fds = WORKER_START_NO_FDS}, .fd = -1})
 
 /*

@@ -75,6 +75,7 @@
 #include "launcher/util/named_file_os.h"
 #include "launcher/supervise/job_cgroup_os.h"
 #include "launcher/supervise/guardian_orders_os.h"
+#include "launcher/supervise/spawn_guardian_os.h"
 #include "launcher/supervise/close_descriptors_os.h"
 #include "launcher/supervise/spawn_worker_os.h"
 #include "launcher/supervise/zygote_os.h"
@@ -165,9 +166,11 @@ static void report_to_crun(struct guardian *g, struct guardian_report r)
     send_unsent_reports(g);
 }
 
-static int64_t microseconds(struct timeval t)
+static void report_worker(struct guardian *g, enum guardian_report_kind kind, size_t worker, pid_t pid,
+                          int value)
 {
-    return (int64_t)t.tv_sec * 1000000 + t.tv_usec;
+    report_to_crun(g,
+                   (struct guardian_report){.kind = kind, .worker = (int)worker, .pid = pid, .value = value});
 }
 
 /* ---- start ---- */
@@ -231,30 +234,28 @@ static void watch_worker(struct guardian *g, size_t i)
     }
 }
 
-static int spawn_contained(struct guardian *g, const struct worker_start *start, pid_t *ret_pid)
+static void adopt_worker(struct guardian *g, size_t i, pid_t pid)
 {
-    struct spawn_cgroup cgroup = {.folder = g->setup->cgroup->folder};
+    struct guardian_worker *w = &g->setup->state[i];
 
-    int r = spawn_worker(start, &cgroup, ret_pid);
-    if (cgroup.error)
-        job_cgroup_refused(g->setup->cgroup, cgroup.error);
-    return r;
+    w->pid = pid;
+    g->n_live++;
+    watch_worker(g, i);
+    report_worker(g, GUARDIAN_STARTED, i, pid, 0);
+    if (w->to_kill)
+        (void)kill(-pid, SIGKILL);
 }
 
 static bool start_guarded_worker(struct guardian *g, size_t i, const struct worker_start *start)
 {
-    struct guardian_worker *w = &g->setup->state[i];
+    pid_t pid;
 
-    int r = spawn_contained(g, start, &w->pid);
-    if (r) {
-        report_to_crun(g,
-                       (struct guardian_report){.kind = GUARDIAN_EXEC_FAILED, .worker = (int)i, .value = -r});
-        return false;
-    }
-    g->n_live++;
-    watch_worker(g, i);
-    report_to_crun(g, (struct guardian_report){.kind = GUARDIAN_STARTED, .worker = (int)i, .pid = w->pid});
-    return true;
+    int r = spawn_worker(start, g->setup->cgroup, &pid);
+    if (r)
+        report_worker(g, GUARDIAN_EXEC_FAILED, i, 0, -r);
+    else
+        adopt_worker(g, i, pid);
+    return !r;
 }
 
 /* ---- starts by the zygote ---- */
@@ -263,7 +264,7 @@ static void end_handshake(struct guardian *g, struct guardian_worker *w)
 {
     (void)close(w->handshake); /* leaves the epoll set; a forked worker without its byte ends */
     w->handshake = 0;
-    w->to_kill = false;
+    ordered_start_finish(&w->start);
     g->n_live--;
 }
 
@@ -271,10 +272,8 @@ static void cancel_starts(struct guardian *g)
 {
     g->refuses_starts = true;
     for (size_t i = 0; i < g->setup->n_workers; i++)
-        if (g->setup->state[i].handshake) {
+        if (g->setup->state[i].handshake)
             end_handshake(g, &g->setup->state[i]);
-            ordered_start_finish(g->setup->state[i].start);
-        }
 }
 
 /* False: start the worker by exec. Takes over the contents of r. */
@@ -291,7 +290,7 @@ static bool start_by_zygote(struct guardian *g, size_t i, struct ordered_start *
     }
     w->handshake = handshake;
     g->n_live++;
-    *w->start = *r;
+    w->start = *r;
     *r = ORDERED_START_NONE;
     return true;
 }
@@ -303,33 +302,25 @@ static bool is_child(pid_t pid)
     return pid > 0 && waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0;
 }
 
-static void adopt_worker(struct guardian *g, size_t i, pid_t pid)
+static void report_zygote(struct guardian *g, enum zygote_report_kind kind, size_t worker, const char *reason)
 {
-    struct guardian_worker *w = &g->setup->state[i];
+    struct guardian_report report = {.kind = GUARDIAN_ZYGOTE, .value = (int32_t)kind, .worker = (int)worker};
 
-    w->pid = pid;
-    g->n_live++;
-    watch_worker(g, i);
-    report_to_crun(g, (struct guardian_report){.kind = GUARDIAN_STARTED, .worker = (int)i, .pid = pid});
+    (void)snprintf(report.text, sizeof(report.text), "%s", reason); /* may be cut */
+    report_to_crun(g, report);
 }
 
 /* The zygote has not forked the worker. crun knows already when the zygote has ended. reason NULL: nothing is reported. */
 static void start_by_exec(struct guardian *g, size_t i, const char *reason)
 {
-    struct guardian_report report = {.kind = GUARDIAN_ZYGOTE, .value = ZYGOTE_NOT_FORKED, .worker = (int)i};
     struct guardian_worker *w = &g->setup->state[i];
-    bool to_kill = w->to_kill;
 
-    if (reason)
-        (void)snprintf(report.text, sizeof(report.text), "%s", reason); /* may be cut */
     if (reason && !g->is_zygote_lost)
-        report_to_crun(g, report);
+        report_zygote(g, ZYGOTE_NOT_FORKED, i, reason);
+    bool has_started = start_guarded_worker(g, i, &w->start.start);
     end_handshake(g, w);
-    if (!start_guarded_worker(g, i, &w->start->start))
+    if (!has_started)
         cancel_starts(g);
-    ordered_start_finish(w->start);
-    if (to_kill && w->pid > 0)
-        (void)kill(-w->pid, SIGKILL);
 }
 
 /* The zygote imports: its forks would come later than starts by exec. */
@@ -358,33 +349,21 @@ static void finish_start(struct guardian *g, size_t i)
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     bool is_forked = n >= (ssize_t)sizeof(fork.pid) && is_child(fork.pid);
-    int r = is_forked ? spawn_set_attributes(fork.pid, w->start->start.attributes) : 0;
+    int r = is_forked ? spawn_set_attributes(fork.pid, w->start.start.attributes) : 0;
     if (r)
         (void)snprintf(fork.reason, sizeof(fork.reason), "%s", strerror(-r)); /* fits */
     if (!is_forked || r || send(w->handshake, "", 1, MSG_NOSIGNAL) != 1) {
         start_by_exec(g, i, g->zygote.link < 0 ? NULL : fork.reason);
         return;
     }
-    bool to_kill = w->to_kill;
-    end_handshake(g, w);
     adopt_worker(g, i, fork.pid);
-    ordered_start_finish(w->start);
-    if (to_kill)
-        (void)kill(-w->pid, SIGKILL);
-}
-
-static void report_zygote(struct guardian *g, enum zygote_report_kind kind, const char *reason)
-{
-    struct guardian_report report = {.kind = GUARDIAN_ZYGOTE, .value = (int32_t)kind};
-
-    (void)snprintf(report.text, sizeof(report.text), "%s", reason); /* may be cut */
-    report_to_crun(g, report);
+    end_handshake(g, w);
 }
 
 static void lose_zygote(struct guardian *g, const char *reason)
 {
     if (!g->is_zygote_lost)
-        report_zygote(g, ZYGOTE_REFUSED, reason);
+        report_zygote(g, ZYGOTE_REFUSED, 0, reason);
     g->is_zygote_lost = true;
 }
 
@@ -399,7 +378,7 @@ static void on_zygote_end(struct guardian *g)
     if (g->zygote.n_renewals >= ZYGOTE_RENEWALS_MAX)
         lose_zygote(g, reason);
     else
-        report_zygote(g, ZYGOTE_ENDED, reason);
+        report_zygote(g, ZYGOTE_ENDED, 0, reason);
 }
 
 static void on_zygote_report(struct guardian *g, const struct zygote_report *r)
@@ -408,7 +387,7 @@ static void on_zygote_report(struct guardian *g, const struct zygote_report *r)
                                      .value = (int32_t)r->kind,
                                      .pid = r->value,
                                      .max_rss_kib = r->memory_kib,
-                                     .user_us = r->took_us};
+                                     .took_us = r->took_us};
 
     if (r->kind == ZYGOTE_LOADING && g->ending)
         zygote_end(&g->zygote);
@@ -437,11 +416,7 @@ static void read_zygote(struct guardian *g)
 
 static void launch_zygote(struct guardian *g)
 {
-    struct spawn_cgroup cgroup = {.folder = g->setup->cgroup->folder};
-    int r = zygote_launch(&g->zygote, g->setup->zygote, &cgroup);
-
-    if (cgroup.error)
-        job_cgroup_refused(g->setup->cgroup, cgroup.error);
+    int r = zygote_launch(&g->zygote, g->setup->zygote, g->setup->cgroup);
 
     if (!r && watch_descriptor(g, g->zygote.link, TOKEN_ZYGOTE) < 0) {
         (void)kill(g->zygote.pid, SIGKILL); /* a child, not reaped yet */
@@ -481,9 +456,9 @@ static void begin_generation(struct guardian *g, const struct ordered_start *r)
 
     if (g->lease_fd > 0)
         (void)timerfd_settime(g->lease_fd, 0, &never, NULL); /* the generation's lease follows; cannot fail */
-    if (r->fd >= 0)
-        g->has_death_notice =
-            pread(r->fd, &latest_notice, sizeof(latest_notice), 0) == (ssize_t)sizeof(latest_notice);
+    if (r->notice)
+        latest_notice = *r->notice;
+    g->has_death_notice = g->has_death_notice || r->notice;
     if (!g->setup->zygote) /* else the cgroup holds the zygote already */
         job_cgroup_make(g->setup->cgroup);
     g->is_running = true;
@@ -524,16 +499,14 @@ static void reap_child(struct guardian *g, pid_t pid)
     bool asked = w->asked;
     if (w->pidfd >= 0)
         (void)close(w->pidfd); /* also leaves the epoll set */
-    *w = (struct guardian_worker){.pidfd = -1, .ended = pid, .start = w->start};
+    *w = (struct guardian_worker){.pidfd = -1, .ended = pid};
     g->n_live--;
     report_to_crun(g, (struct guardian_report){.kind = GUARDIAN_EXITED,
                                                .worker = (int)(w - g->setup->state),
                                                .pid = pid,
                                                .value = status,
                                                .unasked = !asked,
-                                               .max_rss_kib = usage.ru_maxrss,
-                                               .user_us = microseconds(usage.ru_utime),
-                                               .system_us = microseconds(usage.ru_stime)});
+                                               .max_rss_kib = usage.ru_maxrss});
 }
 
 /* The worker's pidfd is readable. While a tracer does not wait for the worker, the pidfd stays readable and would wake the
@@ -603,16 +576,15 @@ static void signal_workers(struct guardian *g, int signal, bool are_alone)
         signal_worker(&g->setup->state[i], signal, are_alone);
 }
 
-/* Signals the worker processes alone: helpers (loaders, shells) may not expect the signal, and the default action would
- * end the helpers. The signal is no request to end, so `asked` stays. */
-static void pass_signal(struct guardian *g, int signal)
+/* The signal is no request to end, so `asked` stays. */
+static void pass_signal(struct guardian *g, int signal, bool are_alone)
 {
     for (size_t i = 0; i < g->setup->n_workers; i++)
         if (g->setup->state[i].pid > 0)
-            (void)kill(g->setup->state[i].pid, signal); /* as above */
+            (void)kill(are_alone ? g->setup->state[i].pid : -g->setup->state[i].pid, signal); /* as above */
 }
 
-/* Fills `listed` with all children but the zygote and the keeper. Returns their number; 0 without /proc. */
+/* Fills `listed` with all children but the zygote and the keeper. Returns their number; negative without /proc. */
 static int list_children(const struct guardian *g)
 {
     const pid_t keeper = g->setup->cgroup->keeper;
@@ -621,7 +593,7 @@ static int list_children(const struct guardian *g)
     for (int i = 0; i < n; i++)
         if (listed[i] == g->zygote.pid || listed[i] == keeper)
             listed[i--] = listed[--n];
-    return n < 0 ? 0 : n;
+    return n;
 }
 
 /* Without /proc: all processes in the cgroup, children or not. */
@@ -640,14 +612,6 @@ static void signal_orphans(struct guardian *g, int signal)
     for (int i = 0; i < n; i++)
         if (!find_worker(g, listed[i]))
             (void)kill(listed[i], signal); /* ended meanwhile, or setuid */
-}
-
-static void freeze(struct guardian *g, int signal)
-{
-    for (size_t i = 0; i < g->setup->n_workers; i++)
-        if (g->setup->state[i].pid > 0)
-            (void)kill(-g->setup->state[i].pid, signal); /* as above */
-    signal_orphans(g, signal);
 }
 
 static bool is_stopped(pid_t pid)
@@ -670,10 +634,10 @@ static void continue_stopped(struct guardian *g)
 
 static void request_end(struct guardian *g, int signal)
 {
-    bool is_first = g->setup->group_delay_ms > 0 && g->n_live > 0;
+    bool is_first = g->setup->job->group_delay_ms > 0 && g->n_live > 0;
 
     g->group_signal = is_first ? signal : 0;
-    g->group_signal_ns = now_ns() + g->setup->group_delay_ms * UINT64_C(1000000);
+    g->group_signal_ns = now_ns() + g->setup->job->group_delay_ms * UINT64_C(1000000);
     signal_workers(g, signal, is_first);
     if (!is_first)
         signal_orphans(g, signal);
@@ -730,11 +694,11 @@ static void start_ordered_worker(struct guardian *g, const struct guardian_order
     g->n_to_start -= g->n_to_start > 0;
     if (g->killing || g->refuses_starts || w->pid > 0 || w->handshake)
         return; /* too late; GUARDIAN_EMPTY follows in any case */
+    w->to_kill = false;
     w->sweep = w->ended > 0;
     g->sweeping = g->sweeping || w->sweep;
     if (order->error)
-        report_to_crun(g, (struct guardian_report){
-                              .kind = GUARDIAN_EXEC_FAILED, .worker = order->worker, .value = order->error});
+        report_worker(g, GUARDIAN_EXEC_FAILED, (size_t)order->worker, 0, order->error);
     else if (!start_by_zygote(g, (size_t)order->worker, r) &&
              !start_guarded_worker(g, (size_t)order->worker, &r->start))
         cancel_starts(g);
@@ -749,7 +713,7 @@ static void kill_worker(struct guardian *g, struct guardian_worker *w)
 static void begin_release(struct guardian *g)
 {
     g->released = true;
-    g->release_end_ns = now_ns() + g->setup->grace_ms * UINT64_C(1000000);
+    g->release_end_ns = now_ns() + g->setup->job->grace_ms * UINT64_C(1000000);
     cancel_starts(g);
     request_end(g, SIGTERM);
 }
@@ -817,11 +781,12 @@ static void carry_out_order(struct guardian *g, const struct guardian_order *ord
     case GUARDIAN_START:
         start_ordered_worker(g, order, r);
         break;
-    case GUARDIAN_PASS_SIGNAL:
-        pass_signal(g, order->signal);
+    case GUARDIAN_PASS_SIGNAL: /* helpers (loaders, shells) may not expect the signal, whose default action ends them */
+        pass_signal(g, order->signal, true);
         break;
     case GUARDIAN_FREEZE:
-        freeze(g, order->signal);
+        pass_signal(g, order->signal, false);
+        signal_orphans(g, order->signal);
         break;
     case GUARDIAN_RELEASE:
         begin_release(g);
@@ -887,10 +852,8 @@ static void read_signals(struct guardian *g)
             continue;
         struct guardian_worker *w = find_worker_of(g, (pid_t)info.ssi_pid);
         if (w)
-            report_to_crun(g, (struct guardian_report){.kind = GUARDIAN_SIGNALLED,
-                                                       .worker = (int)(w - g->setup->state),
-                                                       .pid = (int)info.ssi_pid,
-                                                       .value = (int)info.ssi_signo});
+            report_worker(g, GUARDIAN_SIGNALLED, (size_t)(w - g->setup->state), (pid_t)info.ssi_pid,
+                          (int)info.ssi_signo);
     }
 }
 
@@ -949,7 +912,7 @@ static void wait_for_events(struct guardian *g)
  * orphans got SIGTERM only a moment ago, and have the rest of the grace. */
 static void end_release(struct guardian *g)
 {
-    bool is_used = g->n_live == 0 && g->setup->group_delay_ms == 0;
+    bool is_used = g->n_live == 0 && g->setup->job->group_delay_ms == 0;
 
     if (g->released && (is_used || now_ns() >= g->release_end_ns))
         g->killing = true;
@@ -957,8 +920,6 @@ static void end_release(struct guardian *g)
 
 static void kill_children(struct guardian *g)
 {
-    const pid_t except[] = {g->zygote.pid, g->setup->cgroup->keeper};
-
     signal_workers(g, SIGKILL, false);
     /* A zygote is also in the cgroup, and must stay. */
     bool kills_cgroup = g->zygote.pid <= 0 && job_cgroup_holds_all(g->setup->cgroup);
@@ -966,7 +927,10 @@ static void kill_children(struct guardian *g)
         job_cgroup_kill(g->setup->cgroup);
     /* The next wait shows whether children are left. Without /proc children cannot be listed: once the workers have
      * ended, the guardian can do nothing more without a cgroup. */
-    if (child_processes_signal(SIGKILL, except, ARRAY_SIZE(except)) < 0 && g->n_live == 0 && !kills_cgroup)
+    int n = list_children(g);
+    for (int i = 0; i < n; i++)
+        (void)kill(listed[i], SIGKILL); /* ended meanwhile, or setuid */
+    if (n < 0 && g->n_live == 0 && !kills_cgroup)
         g->cannot_list = true;
 }
 
@@ -978,14 +942,14 @@ static bool have_workers_ended(const struct guardian *g)
 static void report_orphans(struct guardian *g)
 {
     g->has_reported_orphans = true;
-    report_to_crun(g, (struct guardian_report){.kind = GUARDIAN_ORPHANS, .value = count_orphans(g)});
+    report_worker(g, GUARDIAN_ORPHANS, 0, 0, count_orphans(g));
 }
 
 static void report_empty(struct guardian *g)
 {
     if (!g->setup->zygote)
         job_cgroup_remove(g->setup->cgroup);
-    report_to_crun(g, (struct guardian_report){.kind = GUARDIAN_EMPTY, .value = g->cannot_list});
+    report_worker(g, GUARDIAN_EMPTY, 0, 0, g->cannot_list);
     g->is_running = g->killing = false;
 }
 
@@ -995,7 +959,7 @@ static void end_generation(struct guardian *g, bool has_children)
 {
     if (!have_workers_ended(g))
         return;
-    bool is_empty = g->zygote.pid > 0 ? list_children(g) == 0 : !has_children;
+    bool is_empty = g->zygote.pid > 0 ? list_children(g) <= 0 : !has_children;
     if (!is_empty && !g->has_reported_orphans)
         report_orphans(g);
     if (is_empty || g->cannot_list)
@@ -1061,7 +1025,7 @@ _Noreturn void guardian_run(const struct guardian_setup *setup)
     if (!r && !open_watches(&g))
         r = -errno;
     if (r) {
-        report_to_crun(&g, (struct guardian_report){.kind = GUARDIAN_EXEC_FAILED, .value = -r});
+        report_worker(&g, GUARDIAN_EXEC_FAILED, 0, 0, -r);
         _exit(1);
     }
     if (setup->zygote) {
@@ -1087,13 +1051,12 @@ _Noreturn void guardian_run(const struct guardian_setup *setup)
     }
     job_cgroup_remove(setup->cgroup);
     if (g.is_orphan && !g.cannot_list && has_crun_ended(setup->crun)) {
-        const struct death_notice *notice = g.has_death_notice ? &latest_notice : setup->death_notice;
-        if (notice)
-            death_notice_send(notice);
-        if (setup->logs)
-            logs_remove_empty(setup->logs);
-        if (setup->socket)
-            named_file_remove(setup->socket);
+        if (g.has_death_notice)
+            death_notice_send(&latest_notice);
+        if (setup->job->logs)
+            logs_remove_empty(setup->job->logs);
+        if (setup->job->socket)
+            named_file_remove(setup->job->socket);
     }
     _exit(0);
 }

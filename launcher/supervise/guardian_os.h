@@ -15,12 +15,11 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "launcher/supervise/worker_start.h"
+
 struct death_notice;
 struct job_cgroup;
-struct logs;
-struct named_file;
-struct ordered_start;
-struct worker_start;
+struct spawn_guardian_job;
 
 enum guardian_order_kind {
     GUARDIAN_SIGNAL = 1,  /* to the process group of every worker, and to every orphan; see group_delay_ms */
@@ -64,21 +63,30 @@ struct guardian_report {
     int32_t value;
     int32_t unasked;  /* EXITED: before the guardian sent any signal to the worker */
     uint64_t time_ns; /* CLOCK_MONOTONIC, time of the guardian's observation */
-    int64_t max_rss_kib, user_us, system_us;
+    int64_t max_rss_kib, took_us;
     char text[GUARDIAN_TEXT_SIZE]; /* ZYGOTE: else empty */
+};
+
+/* The contents of an order, with the ownership of the descriptors. */
+struct ordered_start {
+    struct worker_start start; /* valid until the next order is received, unless there is a memory file */
+    int fd;                    /* memory file of the bytes; -1: none */
+    void *bytes;               /* the mapped file, or NULL */
+    size_t size;
+    const struct death_notice *notice; /* GUARDIAN_BEGIN: until the next order is received; NULL: none */
 };
 
 /* State of a worker; allocated by crun, because the guardian allocates nothing. */
 struct guardian_worker {
-    pid_t pid;                   /* 0: not started, or reaped */
-    int pidfd;                   /* -1: no pidfd, or not supported by the kernel */
-    bool asked;                  /* the guardian has sent it a signal */
-    bool is_traced_zombie;       /* ended, but cannot be reaped before the tracer has waited */
-    pid_t ended;                 /* pid and session of the process before; 0: none */
-    bool sweep;                  /* processes left in session `ended` are being killed */
-    int handshake;               /* of a start by the zygote, under way; 0: none */
-    bool to_kill;                /* SIGKILL as soon as the start under way has ended */
-    struct ordered_start *start; /* bytes and descriptors of the start under way */
+    pid_t pid;                  /* 0: not started, or reaped */
+    int pidfd;                  /* -1: no pidfd, or not supported by the kernel */
+    bool asked;                 /* the guardian has sent it a signal */
+    bool is_traced_zombie;      /* ended, but cannot be reaped before the tracer has waited */
+    pid_t ended;                /* pid and session of the process before; 0: none */
+    bool sweep;                 /* processes left in session `ended` are being killed */
+    int handshake;              /* of a start by the zygote, under way; 0: none */
+    bool to_kill;               /* SIGKILL as soon as the start under way has ended */
+    struct ordered_start start; /* bytes and descriptors of the start under way */
 };
 
 struct guardian_setup {
@@ -93,14 +101,7 @@ struct guardian_setup {
     pid_t crun;
     const struct worker_start *zygote; /* NULL: none, workers start by exec */
     struct job_cgroup *cgroup;         /* of the workers */
-    uint32_t
-        group_delay_ms; /* longest time between GUARDIAN_SIGNAL to a worker and to its process group; 0: at once */
-    /* For the case that crun ends first: */
-    uint32_t grace_ms; /* after GUARDIAN_RELEASE, between SIGTERM and SIGKILL */
-    const struct death_notice
-        *death_notice;               /* until GUARDIAN_BEGIN brings another notice; NULL: no rendezvous */
-    const struct logs *logs;         /* folders to remove in crun's place; NULL: none */
-    const struct named_file *socket; /* to remove in crun's place; NULL: none */
+    const struct spawn_guardian_job *job;
 };
 
 /* For main(): the strings of argv. Guardians overwrite the strings in a copy of crun's memory. */

@@ -39,6 +39,7 @@
 #include <unistd.h>
 
 #include "launcher/supervise/cgroup_limits_os.h"
+#include "launcher/supervise/child_processes_os.h"
 #include "launcher/supervise/close_descriptors_os.h"
 #include "launcher/util/folder_list_os.h"
 #include "base/cleanup.h"
@@ -47,6 +48,7 @@ enum {
     STACK_SIZE = 128 * 1024,
     DEPTH_MAX = 16, /* of cgroups made by workers */
     PAUSE_MAX_MS = 200,
+    PROCESSES_MAX = 16384, /* in a round; the further ones have theirs later */
 };
 
 void job_cgroup_init(struct job_cgroup *c, int parent, struct job_cgroup_shared *shared)
@@ -58,39 +60,14 @@ void job_cgroup_init(struct job_cgroup *c, int parent, struct job_cgroup_shared 
 
 /* ---- the folder ---- */
 
-static bool write_text(int folder, const char *file, const char *text)
-{
-    _cleanup_close_ int fd = openat(folder, file, O_WRONLY | O_CLOEXEC);
+static pid_t processes[PROCESSES_MAX];
 
-    return fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
-}
-
-/* Numbers, one on each line. Calls `take` for each; returns how many. */
-static int read_processes(int folder, void (*take)(pid_t pid))
+/* Fills `processes`; returns how many. */
+static int read_processes(int folder)
 {
     _cleanup_close_ int fd = openat(folder, "cgroup.procs", O_RDONLY | O_CLOEXEC);
-    char block[1024];
-    pid_t number = 0;
-    int n_read = 0;
-    ssize_t n;
 
-    while (fd >= 0 && (n = read(fd, block, sizeof(block))) > 0)
-        for (ssize_t i = 0; i < n; i++) {
-            if (block[i] >= '0' && block[i] <= '9') {
-                number = number * 10 + (block[i] - '0');
-            } else if (number) {
-                if (take)
-                    take(number);
-                n_read++;
-                number = 0;
-            }
-        }
-    return n_read;
-}
-
-static void kill_process(pid_t pid)
-{
-    (void)kill(pid, SIGKILL); /* a frozen process keeps its number; else ended, or another user's */
+    return fd < 0 ? 0 : child_processes_read(fd, processes, PROCESSES_MAX);
 }
 
 static bool is_subfolder(int folder, const char *name)
@@ -106,7 +83,9 @@ static void kill_each(int folder, int depth)
     struct folder_list list;
     const char *name;
 
-    (void)read_processes(folder, kill_process);
+    for (int n = read_processes(folder); n > 0; n--)
+        (void)kill(processes[n - 1],
+                   SIGKILL); /* a frozen process keeps its number; else ended, or another user's */
     if (depth >= DEPTH_MAX || folder_list_open_at(&list, folder, ".") < 0)
         return;
     while ((name = folder_list_next(&list))) {
@@ -120,12 +99,12 @@ static void kill_each(int folder, int depth)
 
 static void kill_folder(int folder)
 {
-    if (write_text(folder, "cgroup.kill", "1"))
+    if (cgroup_write(folder, "cgroup.kill", "1"))
         return;
-    bool is_frozen = write_text(folder, "cgroup.freeze", "1"); /* a kill takes effect in a frozen cgroup */
+    bool is_frozen = cgroup_write(folder, "cgroup.freeze", "1"); /* a kill takes effect in a frozen cgroup */
     kill_each(folder, 0);
     if (is_frozen)
-        (void)write_text(folder, "cgroup.freeze", "0"); /* processes that entered meanwhile: next round */
+        (void)cgroup_write(folder, "cgroup.freeze", "0"); /* processes that entered meanwhile: next round */
 }
 
 /* Removes the folder and all folders below. 0, or -errno: -EBUSY while there is a process inside. */
@@ -288,7 +267,7 @@ void job_cgroup_kill(const struct job_cgroup *c)
 
 int job_cgroup_count(const struct job_cgroup *c)
 {
-    return c->folder >= 0 ? read_processes(c->folder, NULL) : 0;
+    return c->folder >= 0 ? read_processes(c->folder) : 0;
 }
 
 void job_cgroup_remove(struct job_cgroup *c)

@@ -10,7 +10,7 @@
 
 #include "launcher/supervise/guardian_os.h"
 #include "launcher/supervise/job_cgroup_os.h"
-#include "launcher/supervise/guardian_orders_os.h"
+
 #include "launcher/supervise/worker_start.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -43,21 +43,18 @@ static pid_t fork_plainly(void)
 #endif
 }
 
-int spawn_guardian(size_t n_workers, const struct worker_start *zygote,
-                   const struct death_notice *death_notice, const struct spawn_guardian_job *job,
+int spawn_guardian(size_t n_workers, const struct worker_start *zygote, const struct spawn_guardian_job *job,
                    pid_t *ret_pid, int *ret_link)
 {
     struct job_cgroup cgroup;
     _cleanup_free_ struct guardian_worker *state = calloc(n_workers, sizeof(*state));
-    _cleanup_free_ struct ordered_start *starts = calloc(n_workers, sizeof(*starts));
+
     const size_t n_unsent_max = 2 * n_workers + GUARDIAN_UNSENT_MORE;
     _cleanup_free_ struct guardian_report *unsent = calloc(n_unsent_max, sizeof(*unsent));
     int link[2], keep[KEEP_MAX];
 
-    if (!state || !starts || !unsent)
+    if (!state || !unsent)
         return -ENOMEM;
-    for (size_t i = 0; i < n_workers; i++)
-        state[i].start = &starts[i];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, link) < 0)
         return -errno;
     struct guardian_setup setup = {.state = state,
@@ -69,11 +66,7 @@ int spawn_guardian(size_t n_workers, const struct worker_start *zygote,
                                    .crun = getpid(),
                                    .zygote = zygote,
                                    .cgroup = &cgroup,
-                                   .grace_ms = job->grace_ms,
-                                   .group_delay_ms = job->group_delay_ms,
-                                   .death_notice = death_notice,
-                                   .logs = job->logs,
-                                   .socket = job->socket};
+                                   .job = job};
     job_cgroup_init(&cgroup, job->cgroup, job->shared);
     setup.n_keep = list_kept(zygote, link[1], cgroup.parent, keep);
 

@@ -27,7 +27,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "launcher/supervise/cgroup_limits_os.h"
 #include "launcher/supervise/close_descriptors_os.h"
+#include "launcher/supervise/job_cgroup_os.h"
 #include "launcher/supervise/worker_start.h"
 #include "base/address_sanitizer.h"
 #include "base/err.h"
@@ -141,12 +143,7 @@ static int become_worker(const struct worker_start *s, pid_t guardian, pid_t cru
 /* Slow way into the cgroup: the kernel takes some milliseconds. Returns errno. */
 static int enter_cgroup(int folder)
 {
-    int fd = openat(folder, "cgroup.procs", O_WRONLY | O_CLOEXEC);
-    int error = fd < 0 || write(fd, "0", 1) != 1 ? errno : 0;
-
-    if (fd >= 0)
-        (void)close(fd);
-    return error;
+    return cgroup_write(folder, "cgroup.procs", "0") ? 0 : errno;
 }
 
 /* ---- in the guardian ---- */
@@ -200,7 +197,7 @@ static bool is_fork_failure(long r)
     return r == -EAGAIN || r == -ENOMEM;
 }
 
-int spawn_worker(const struct worker_start *start, struct spawn_cgroup *cgroup, pid_t *ret_pid)
+int spawn_worker(const struct worker_start *start, struct job_cgroup *cgroup, pid_t *ret_pid)
 {
     const struct clone_into_cgroup into = {.flags = CLONE_VM | CLONE_VFORK |
                                                     UINT64_C(0x200000000), /* INTO_CGROUP */
@@ -226,7 +223,7 @@ int spawn_worker(const struct worker_start *start, struct spawn_cgroup *cgroup, 
     if (pid < 0)
         return (int)pid;
     if (refused)
-        cgroup->error = refused;
+        job_cgroup_refused(cgroup, refused);
     if (error) {
         (void)waitpid((pid_t)pid, NULL, 0); /* the status is known: 127 */
         return -error;

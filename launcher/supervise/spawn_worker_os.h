@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <sys/types.h>
 
+struct job_cgroup;
 struct worker_attributes;
 struct worker_start;
 
@@ -19,14 +20,9 @@ int spawn_raise_open_files(size_t *ret_limit);
  * with the action that it has now. For main(), at most twice. */
 void spawn_ignore_signal(int signal, bool restore_default);
 
-/* Where a worker is started, if not in the cgroup of its parent. */
-struct spawn_cgroup {
-    int folder; /* of a cgroup (v2); -1: none */
-    int error; /* set to the errno with which the kernel refused; the worker is in the cgroup of its parent then */
-};
-
-/* For the guardian: starts one worker; cgroup may be NULL. 0 with its pid, or -errno, with no process left. */
-int spawn_worker(const struct worker_start *start, struct spawn_cgroup *cgroup, pid_t *ret_pid);
+/* For the guardian: starts one worker in the cgroup, NULL or refused by the kernel (job_cgroup_refused()): in the cgroup of
+ * its parent. 0 with its pid, or -errno, with no process left. */
+int spawn_worker(const struct worker_start *start, struct job_cgroup *cgroup, pid_t *ret_pid);
 
 /* Gives a process of one thread these attributes, NULL: none. pid 0: the calling process. Makes system calls only. 0 or -errno. */
 int spawn_set_attributes(pid_t pid, const struct worker_attributes *attributes);

@@ -31,7 +31,7 @@ static_assert(sizeof(struct zygote_report) == 24 + ZYGOTE_TEXT_SIZE, "Zygote.rep
 
 /* ---- the guardian's side ---- */
 
-int zygote_launch(struct zygote *z, const struct worker_start *start, struct spawn_cgroup *cgroup)
+int zygote_launch(struct zygote *z, const struct worker_start *start, struct job_cgroup *cgroup)
 {
     struct worker_start spawn = *start;
     int pair[2];

@@ -19,8 +19,9 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+struct job_cgroup;
 struct ordered_start;
-struct spawn_cgroup;
+
 struct worker_start;
 
 /* ---- records, in the order of bytes of the machine; zygote.py has the same ---- */
@@ -80,7 +81,7 @@ struct zygote {
 /* Executes the zygote. start: as the first worker, with the environment of zygote_environment(), the source as SPAWN_STATE_FD, and as
  * SPAWN_IMPORT_FD a memory file for the name of the module whose import is under way. Cgroup as for spawn_worker(): forked
  * workers are in the same cgroup. 0 or -errno. */
-int zygote_launch(struct zygote *z, const struct worker_start *start, struct spawn_cgroup *cgroup);
+int zygote_launch(struct zygote *z, const struct worker_start *start, struct job_cgroup *cgroup);
 
 /* The zygote was reaped with a status. When the module under import is not the cause, the module's name is removed: the next
  * zygote drops the module named in the file. */
