@@ -20,7 +20,7 @@ struct agent_start {
     struct rank_assignment *assignment;
     struct generation_host *generations;
     void (*on_start)(void *data, int r, bool is_replacement);
-    struct kept_guardian kept_guardian; /* between two generations */
+
     struct attempt_files_config files_config;
     struct attempt_request *files; /* while a thread makes the files; else NULL */
     bool is_replacing;             /* the files are for a replacement */
@@ -95,7 +95,7 @@ static bool remaining_keep_store(const struct agent_start *s)
 {
     for (int i = 0; i < s->host->group->config.n_workers; i++)
         if (s->host->group->workers[i].can_stay && !s->host->group->workers[i].failed &&
-            !s->host->generation->keeps_store[i])
+            !s->host->generation->workers[i].keeps_store)
             return false;
     return true;
 }
@@ -271,7 +271,7 @@ int agent_start_create(struct agent_start **ret, struct agent_host *host, struct
                               .on_start = on_start,
                               .files_config = {host->loop, host->job, host->config->environment, logs},
                               .held_port = -1};
-    generations->kept = &s->kept_guardian;
+
     *ret = s;
     return 0;
 }

@@ -993,7 +993,7 @@ int agent_run(const struct agent_config *config)
     if (a.group.state == GROUP_IDLE)
         start_job(&a);
     (void)uv_run(&a.loop, UV_RUN_DEFAULT); /* ends when the last handle is closed */
-    generation_end_guardian(a.generation_host.kept);
+    generation_end_guardian(&a.generation_host.kept);
     log_redirect(NULL, NULL);
     record_own_error(&a);
     events_destroy(a.host.events);

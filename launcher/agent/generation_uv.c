@@ -49,11 +49,13 @@ enum {
 
 /* Contents of the orders to start workers; freed afterwards. */
 struct worker_starts {
-    struct worker_start *workers;
-    struct worker_attributes *attributes;
-    struct strlist *arguments, *environments;
     int n_workers;
-    bool *selected;
+    struct described_start {
+        bool is_selected;
+        struct worker_start start;
+        struct worker_attributes attributes;
+        struct strlist arguments, environment;
+    } workers[];
 };
 
 /* The worker has copies. */
@@ -66,44 +68,27 @@ static void close_worker_fds(const struct worker_start *w)
 
 static void free_starts(struct worker_starts *s)
 {
-    for (int i = 0; i < s->n_workers; i++) {
-        if (s->arguments)
-            strlist_finish(&s->arguments[i]);
-        if (s->environments)
-            strlist_finish(&s->environments[i]);
-        if (s->workers)
-            close_worker_fds(&s->workers[i]);
+    for (int i = 0; s && i < s->n_workers; i++) {
+        strlist_finish(&s->workers[i].arguments);
+        strlist_finish(&s->workers[i].environment);
+        close_worker_fds(&s->workers[i].start);
     }
-    free(s->selected);
-    free(s->arguments);
-    free(s->environments);
-    free(s->attributes);
-    free(s->workers);
     free(s);
 }
 
 /* selected NULL: all. */
 static struct worker_starts *new_starts(const struct agent_config *config, const bool *selected)
 {
-    size_t n = (size_t)config->job->n_workers;
-    struct worker_starts *s = calloc(1, sizeof(*s));
+    int n = config->job->n_workers;
+    struct worker_starts *s = calloc(1, sizeof(*s) + (size_t)n * sizeof(s->workers[0]));
 
     if (!s)
         return NULL;
-    *s = (struct worker_starts){.workers = calloc(n, sizeof(*s->workers)),
-                                .attributes = calloc(n, sizeof(*s->attributes)),
-                                .arguments = calloc(n, sizeof(*s->arguments)),
-                                .environments = calloc(n, sizeof(*s->environments)),
-                                .selected = malloc(n * sizeof(*s->selected)),
-                                .n_workers = config->job->n_workers};
-    for (size_t i = 0; s->workers && i < n; i++)
-        s->workers[i] = (struct worker_start){.file = config->file, .fds = WORKER_START_NO_FDS};
-    for (size_t i = 0; s->selected && i < n; i++)
-        s->selected[i] = !selected || selected[i];
-    if (s->workers && s->attributes && s->arguments && s->environments && s->selected)
-        return s;
-    free_starts(s);
-    return NULL;
+    s->n_workers = n;
+    for (int i = 0; i < n; i++)
+        s->workers[i] = (struct described_start){.is_selected = !selected || selected[i],
+                                                 .start = {.file = config->file, .fds = WORKER_START_NO_FDS}};
+    return s;
 }
 
 static void describe_attributes(const struct agent_config *config, int i, struct worker_attributes *ret)
@@ -112,23 +97,23 @@ static void describe_attributes(const struct agent_config *config, int i, struct
         *ret = (struct worker_attributes){.is_bound = true, .cpus = config->bindings[i]};
 }
 
-static int describe_worker(struct worker_starts *s, const struct agent_config *config,
+static int describe_worker(struct described_start *w, const struct agent_config *config,
                            const struct plan *plan, int i)
 {
-    if (plan_environment(plan, i, &s->environments[i]) == PLAN_E_DEVICES) {
+    if (plan_environment(plan, i, &w->environment) == PLAN_E_DEVICES) {
         log_line(
             "--virtual-local-rank: local_rank %d exceeds available GPUs in CUDA_VISIBLE_DEVICES (or in "
             "HIP_VISIBLE_DEVICES, where that is set); name one for each of the %d workers",
             i, plan->local_world_size);
         return -EINVAL;
     }
-    plan_arguments(config->command, i, &s->arguments[i]);
-    if (s->environments[i].failed || s->arguments[i].failed)
+    plan_arguments(config->command, i, &w->arguments);
+    if (w->environment.failed || w->arguments.failed)
         return -ENOMEM;
-    s->workers[i].argv = s->arguments[i].items;
-    s->workers[i].environment = s->environments[i].items;
-    describe_attributes(config, i, &s->attributes[i]);
-    s->workers[i].attributes = &s->attributes[i];
+    w->start.argv = w->arguments.items;
+    w->start.environment = w->environment.items;
+    describe_attributes(config, i, &w->attributes);
+    w->start.attributes = &w->attributes;
     return 0;
 }
 
@@ -175,25 +160,20 @@ static int describe_workers(struct generation *g, struct worker_starts *s, const
     };
 
     for (int i = 0; i < job->n_workers; i++) {
-        if (!s->selected[i])
+        if (!s->workers[i].is_selected)
             continue;
         plan.state_fd = g->host->worker_memory->states[i] < 0 ? 0 : SPAWN_STATE_FD;
-        int r = describe_worker(s, config, &plan, i);
+        int r = describe_worker(&s->workers[i], config, &plan, i);
         if (r)
             return r;
     }
     return 0;
 }
 
-static int take_streams(struct generation *g, struct worker_starts *s, struct attempt_files *files,
-                        int worker)
+static int take_streams(struct generation *g, struct worker_start *start, struct worker_files *w)
 {
-    struct worker_files *w = &files->workers[worker];
-
-    for (int i = 0; i < 3; i++) {
-        s->workers[worker].fds[i] = w->stdio[i];
-        w->stdio[i] = -1;
-    }
+    for (int i = 0; i < 3; i++)
+        start->fds[i] = steal_fd(&w->stdio[i]);
     for (int which = 0; which < 2; which++) {
         int r = w->streams[which] ? output_add(g->host->output, &w->streams[which]) : 0;
         if (r)
@@ -205,20 +185,21 @@ static int take_streams(struct generation *g, struct worker_starts *s, struct at
 static int open_descriptors(struct generation *g, struct worker_starts *s, struct attempt_files *files)
 {
     for (int i = 0; i < g->n_workers; i++) {
+        struct worker_start *start = &s->workers[i].start;
         int pair[2];
 
-        if (!s->selected[i])
+        if (!s->workers[i].is_selected)
             continue;
-        int r = take_streams(g, s, files, i);
+        int r = take_streams(g, start, &files->workers[i]);
         if (r)
             return r;
         if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
             return -errno;
-        g->notice_fds[i] = pair[0];
-        s->workers[i].fds[SPAWN_NOTICE_FD] = pair[1];
-        s->workers[i].fds[SPAWN_STATE_FD] =
+        g->workers[i].notice_fd = pair[0];
+        start->fds[SPAWN_NOTICE_FD] = pair[1];
+        start->fds[SPAWN_STATE_FD] =
             g->host->worker_memory->states[i]; /* not owned: struct worker_memory is */
-        s->workers[i].fds[SPAWN_KEY_FD] = g->host->worker_memory->key;
+        start->fds[SPAWN_KEY_FD] = g->host->worker_memory->key;
     }
     return 0;
 }
@@ -233,7 +214,7 @@ static int make_starts(struct generation *g, const struct rank_assignment *assig
     int r = s ? describe_workers(g, s, config, assignment, restarts) : -ENOMEM;
     if (!r)
         r = open_descriptors(g, s, files);
-    if (r && s)
+    if (r)
         free_starts(s);
     *ret = r ? NULL : s;
     return r;
@@ -252,14 +233,15 @@ static void on_notice(uv_poll_t *poll, int status, int events)
 {
     struct notice_listener *listener = poll->data;
     struct generation *g = listener->generation;
+    struct generation_worker *w = &g->workers[listener->worker];
     uint8_t record[NOTICE_SIZE];
     struct worker_notice notice;
     ssize_t n;
 
-    while ((n = recv(g->notice_fds[listener->worker], record, sizeof(record), MSG_DONTWAIT)) > 0)
+    while ((n = recv(w->notice_fd, record, sizeof(record), MSG_DONTWAIT)) > 0)
         if (worker_notice_decode(record, (size_t)n, &notice)) {
             if (notice.kind == NOTICE_READY)
-                g->keeps_store[listener->worker] = notice.detail == READY_KEEPS_STORE;
+                w->keeps_store = notice.detail == READY_KEEPS_STORE;
             g->host->on_notice(g->host->data, listener->worker, &notice);
         }
     if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
@@ -271,12 +253,11 @@ static void free_listener(uv_handle_t *handle)
     free(handle->data);
 }
 
-static void stop_listening(struct generation *g, int worker)
+static void stop_listening(struct generation_worker *w)
 {
-    if (g->listeners && g->listeners[worker])
-        uv_close((uv_handle_t *)&g->listeners[worker]->poll, free_listener);
-    if (g->listeners)
-        g->listeners[worker] = NULL;
+    if (w->listener)
+        uv_close((uv_handle_t *)&w->listener->poll, free_listener);
+    w->listener = NULL;
 }
 
 static int listen_to_worker(struct generation *g, int worker)
@@ -286,30 +267,25 @@ static int listen_to_worker(struct generation *g, int worker)
     if (!listener)
         return -ENOMEM;
     *listener = (struct notice_listener){.generation = g, .worker = worker};
-    int r = uv_poll_init(g->host->loop, &listener->poll, g->notice_fds[worker]);
+    int r = uv_poll_init(g->host->loop, &listener->poll, g->workers[worker].notice_fd);
     if (r) {
         free(listener);
         return r;
     }
     listener->poll.data = listener;
-    g->listeners[worker] = listener;
+    g->workers[worker].listener = listener;
     return uv_poll_start(&listener->poll, UV_READABLE | UV_DISCONNECT, on_notice);
 }
 
-static int listen_to_all(struct generation *g)
+/* Only workers that may be replaced send notices. */
+static int listen_to_workers(struct generation *g, const struct worker_starts *starts)
 {
-    if (!g->host->config->job->replace)
-        return 0;
-    /* An array of pointers is meant. NOLINTNEXTLINE(bugprone-sizeof-expression) */
-    g->listeners = calloc((size_t)g->n_workers, sizeof(*g->listeners));
-    if (!g->listeners)
-        return -ENOMEM;
-    for (int i = 0; i < g->n_workers; i++) {
-        int r = listen_to_worker(g, i);
-        if (r)
-            return r;
-    }
-    return 0;
+    int r = 0;
+
+    for (int i = 0; !r && g->host->config->job->replace && i < g->n_workers; i++)
+        if (starts->workers[i].is_selected)
+            r = listen_to_worker(g, i);
+    return r;
 }
 
 static void on_link(uv_poll_t *poll, int status, int events);
@@ -318,53 +294,16 @@ static void on_link(uv_poll_t *poll, int status, int events);
 
 enum { ORDERS_MAX = 16384 }; /* 4 orders (begin, start, stop, kill) x 4,096 workers */
 
-/* Waiting orders: the guardian has not read earlier orders, and the link holds a few hundred. */
-struct order_queue {
-    struct guardian_order *items; /* from `first` on */
-    size_t first, n_items, capacity;
-    struct worker_starts *starts; /* contents of the items of kind GUARDIAN_START; or NULL */
-};
-
-static void drop_starts(struct order_queue *q)
-{
-    if (q->starts)
-        free_starts(q->starts);
-    q->starts = NULL;
-}
-
-static void free_orders(struct generation *g)
-{
-    if (!g->unsent)
-        return;
-    drop_starts(g->unsent);
-    free(g->unsent->items);
-    free(g->unsent);
-    g->unsent = NULL;
-}
-
 static int queue_order(struct generation *g, const struct guardian_order *order)
 {
-    struct order_queue *q = g->unsent ? g->unsent : calloc(1, sizeof(*q));
-
-    g->unsent = q;
-    if (!q || q->n_items >= ORDERS_MAX)
-        return -ENOMEM;
-    if (q->n_items == q->capacity) {
-        size_t capacity = q->capacity ? 2 * q->capacity : 64;
-        struct guardian_order *items = reallocarray(q->items, capacity, sizeof(*items));
-        if (!items)
-            return -ENOMEM;
-        q->items = items;
-        q->capacity = capacity;
-    }
-    q->items[q->n_items++] = *order;
-    return 0;
+    return buf_size(&g->unsent) < ORDERS_MAX * sizeof(*order) ? buf_append(&g->unsent, order, sizeof(*order))
+                                                              : -ENOMEM;
 }
 
 static int send_one(const struct generation *g, const struct guardian_order *order)
 {
     if (order->kind == GUARDIAN_START)
-        return guardian_send_start(g->link, order->worker, &g->unsent->starts->workers[order->worker],
+        return guardian_send_start(g->link, order->worker, &g->starts->workers[order->worker].start,
                                    g->host->warm);
     return send(g->link, order, sizeof(*order), MSG_NOSIGNAL) < 0 ? -errno : 0;
 }
@@ -405,32 +344,28 @@ static void report_unsent(struct generation *g, const struct guardian_order *ord
 
 static void watch_link(struct generation *g)
 {
-    bool has_orders = g->unsent && g->unsent->first < g->unsent->n_items;
-
     if (uv_is_closing((const uv_handle_t *)&g->poll))
         return;
     /* Fails only for a closing handle. */
-    (void)uv_poll_start(&g->poll, UV_READABLE | UV_DISCONNECT | (has_orders ? UV_WRITABLE : 0), on_link);
+    (void)uv_poll_start(&g->poll, UV_READABLE | UV_DISCONNECT | (buf_size(&g->unsent) > 0 ? UV_WRITABLE : 0),
+                        on_link);
 }
 
 /* Sends as many orders as the link takes. */
 static void send_orders(struct generation *g)
 {
-    struct order_queue *q = g->unsent;
+    struct guardian_order order;
 
-    while (q && q->first < q->n_items) {
-        const struct guardian_order order = q->items[q->first];
+    while (buf_size(&g->unsent) > 0) {
+        memcpy(&order, buf_bytes(&g->unsent), sizeof(order));
         int r = send_order(g, &order);
         if (is_link_full(r))
             return;
-        q->first++;
+        buf_consume(&g->unsent, sizeof(order));
         if (r)
             report_unsent(g, &order, r);
     }
-    if (q)
-        drop_starts(q);
-    if (q)
-        q->first = q->n_items = 0;
+    free_starts(steal_ptr(g->starts));
 }
 
 /* A stopped guardian would not read an order. The process id is valid until the guardian is reaped. */
@@ -442,13 +377,14 @@ static void continue_guardian(const struct generation *g)
 
 void generation_order(struct generation *g, const struct guardian_order *order)
 {
+    bool was_waiting = buf_size(&g->unsent) > 0;
+
     continue_guardian(g);
     if (queue_order(g, order) != 0) {
         log_line(
             "an order to the guardian is lost: out of memory"); /* the machine has a deadline for its effect */
         return;
     }
-    bool was_waiting = g->unsent->n_items - g->unsent->first > 1;
     if (!was_waiting)
         send_orders(g);
     if (uv_is_active((const uv_handle_t *)&g->poll))
@@ -464,35 +400,30 @@ void generation_pass_lease_on(struct generation *g)
 }
 
 /* Takes over the starts, in any case. */
-static int queue_starts(struct generation *g, struct worker_starts *starts)
+static int start_workers(struct generation *g, struct worker_starts *starts)
 {
-    struct order_queue *q = g->unsent ? g->unsent : calloc(1, sizeof(*q));
+    int r = g->starts ? -EBUSY /* a replacement comes after the end of the replacement before */
+                      : listen_to_workers(g, starts);
 
-    g->unsent = q;
-    if (!q || q->starts) { /* a replacement comes after the end of the replacement before */
+    if (r) {
         free_starts(starts);
-        return q ? -EBUSY : -ENOMEM;
+        return r;
     }
-    q->starts = starts;
+    g->starts = starts;
     continue_guardian(g);
     for (int i = 0; i < g->n_workers; i++) {
         const struct guardian_order order = {.kind = GUARDIAN_START, .worker = i};
-        int r = starts->selected[i] ? queue_order(g, &order) : 0;
+        r = starts->workers[i].is_selected ? queue_order(g, &order) : 0;
         if (r)
             return r;
     }
-    if (q->first == q->n_items) /* all workers remain: there is nothing to send */
-        drop_starts(q);
+    if (buf_size(&g->unsent) == 0) /* all workers remain: there is nothing to send */
+        free_starts(steal_ptr(g->starts));
     watch_link(g); /* the loop sends the orders: a failed order is an event of the group machine */
     return 0;
 }
 
 /* ---- the guardian ---- */
-
-static int spawn_cold_guardian(struct generation *g)
-{
-    return spawn_guardian((size_t)g->n_workers, NULL, &g->host->guardians, &g->guardian, &g->link);
-}
 
 /* With a zygote, whose command line and environment are the first worker's. */
 static int spawn_warm_guardian(struct generation *g, const struct worker_start *first)
@@ -523,7 +454,7 @@ static int spawn_warm_guardian(struct generation *g, const struct worker_start *
 /* False: there is no guardian, or the guardian has ended meanwhile. */
 static bool take_kept_guardian(struct generation *g)
 {
-    struct kept_guardian *kept = g->host->kept;
+    struct kept_guardian *kept = &g->host->kept;
 
     if (!kept->pid)
         return false;
@@ -541,10 +472,11 @@ static bool take_kept_guardian(struct generation *g)
 /* Takes the kept guardian or makes a guardian; the first order begins the generation. */
 static int get_guardian(struct generation *g, const struct worker_start *first)
 {
-
     if (take_kept_guardian(g))
         return 0;
-    int r = g->host->warm ? spawn_warm_guardian(g, first) : spawn_cold_guardian(g);
+    int r = g->host->warm
+                ? spawn_warm_guardian(g, first)
+                : spawn_guardian((size_t)g->n_workers, NULL, &g->host->guardians, &g->guardian, &g->link);
     return r ? r : guardian_send_begin(g->link, g->host->death_notice);
 }
 
@@ -553,7 +485,7 @@ static void keep_guardian(struct generation *g)
 {
     if (!g->empty || !g->guardian || g->is_guardian_ending)
         return;
-    *g->host->kept = (struct kept_guardian){.pid = g->guardian, .link = g->link};
+    g->host->kept = (struct kept_guardian){.pid = g->guardian, .link = g->link};
     g->guardian = 0;
     g->link = -1;
 }
@@ -648,7 +580,7 @@ void generation_notify(struct generation *g, int worker, const struct worker_not
     uint8_t record[NOTICE_SIZE];
 
     worker_notice_encode(notice, record);
-    (void)send(g->notice_fds[worker], record, sizeof(record),
+    (void)send(g->workers[worker].notice_fd, record, sizeof(record),
                MSG_NOSIGNAL | MSG_DONTWAIT); /* see worker_notice.h */
 }
 
@@ -656,17 +588,15 @@ void generation_notify(struct generation *g, int worker, const struct worker_not
 
 static void free_generation(struct generation *g)
 {
-    for (int i = 0; g->notice_fds && i < g->n_workers; i++)
-        if (g->notice_fds[i] >= 0)
-            (void)close(g->notice_fds[i]);
+    for (int i = 0; i < g->n_workers; i++)
+        if (g->workers[i].notice_fd >= 0)
+            (void)close(g->workers[i].notice_fd);
     if (g->link >= 0)
         (void)close(g->link);
     if (g->held_port >= 0)
         (void)close(g->held_port);
-    free_orders(g);
-    free(g->notice_fds);
-    free(g->keeps_store);
-    free(g->listeners);
+    buf_finish(&g->unsent);
+    free_starts(g->starts);
     free(g->attempt_dir);
     free(g);
 }
@@ -682,7 +612,7 @@ void generation_destroy(struct generation *g)
         return;
     generation_close_store(g);
     for (int i = 0; i < g->n_workers; i++)
-        stop_listening(g, i);
+        stop_listening(&g->workers[i]);
     guardian_release_set_link(-1);
     (void)uv_poll_stop(&g->poll); /* cannot fail on an existing handle */
     keep_guardian(g);
@@ -707,30 +637,23 @@ static int watch_guardian(struct generation *g)
 {
     g->poll.data = g;
     int r = uv_poll_start(&g->poll, UV_READABLE | UV_DISCONNECT, on_link);
-    if (!r)
-        r = listen_to_all(g);
     if (!r && g->host->lease_end_ns)
         generation_pass_lease_on(g);
     return r;
 }
 
-static struct generation *new_generation(const struct generation_host *host, uint32_t number)
+static struct generation *new_generation(struct generation_host *host, uint32_t number)
 {
-    struct generation *g = calloc(1, sizeof(*g));
     int n_workers = host->config->job->n_workers;
+    struct generation *g = calloc(1, sizeof(*g) + (size_t)n_workers * sizeof(g->workers[0]));
 
     if (!g)
         return NULL;
     *g = (struct generation){
         .host = host, .number = number, .n_workers = n_workers, .link = -1, .held_port = -1};
-    g->notice_fds = malloc((size_t)n_workers * sizeof(*g->notice_fds));
-    for (int i = 0; g->notice_fds && i < n_workers; i++)
-        g->notice_fds[i] = -1;
-    g->keeps_store = calloc((size_t)n_workers, sizeof(*g->keeps_store));
-    if (g->notice_fds && g->keeps_store)
-        return g;
-    free_generation(g);
-    return NULL;
+    for (int i = 0; i < n_workers; i++)
+        g->workers[i].notice_fd = -1;
+    return g;
 }
 
 /* 0 or -errno, with a line logged: then g has no handle. */
@@ -740,17 +663,17 @@ static int prepare_generation(struct generation *g, const struct rank_assignment
     take_folder(g, files);
     int r = make_starts(g, assignment, restarts, files, NULL, ret);
     if (!r)
-        r = get_guardian(g, &(*ret)->workers[0]);
+        r = get_guardian(g, &(*ret)->workers[0].start);
     if (!r)
         r = uv_poll_init(g->host->loop, &g->poll, g->link);
-    if (r && *ret)
+    if (r)
         free_starts(*ret);
     log_cannot_start(g, r);
     return r;
 }
 
-int generation_create(struct generation **ret, const struct generation_host *host, uint32_t number,
-                      int restarts, const struct rank_assignment *assignment, struct attempt_files *files,
+int generation_create(struct generation **ret, struct generation_host *host, uint32_t number, int restarts,
+                      const struct rank_assignment *assignment, struct attempt_files *files,
                       struct server *store)
 {
     struct generation *g = new_generation(host, number);
@@ -765,7 +688,7 @@ int generation_create(struct generation **ret, const struct generation_host *hos
     }
     r = watch_guardian(g);
     if (!r)
-        r = queue_starts(g, starts);
+        r = start_workers(g, starts);
     else
         free_starts(starts);
     if (r) {
@@ -782,28 +705,12 @@ int generation_create(struct generation **ret, const struct generation_host *hos
 /* ---- replacing ---- */
 
 /* Closes the agent's ends of a failed worker. */
-static void close_worker(struct generation *g, int worker)
+static void close_worker(struct generation_worker *w)
 {
-    stop_listening(g, worker);
-    if (g->notice_fds[worker] >= 0)
-        (void)close(g->notice_fds[worker]); /* the process with the other end has ended */
-    g->notice_fds[worker] = -1;
-    g->keeps_store[worker] = false;
-}
-
-/* Takes over the starts. */
-static int order_replacements(struct generation *g, struct worker_starts *starts)
-{
-    int r = 0;
-
-    for (int i = 0; !r && i < g->n_workers; i++)
-        if (starts->selected[i])
-            r = listen_to_worker(g, i);
-    if (r) {
-        free_starts(starts);
-        return r;
-    }
-    return queue_starts(g, starts);
+    stop_listening(w);
+    if (w->notice_fd >= 0)
+        (void)close(w->notice_fd); /* the process with the other end has ended */
+    *w = (struct generation_worker){.notice_fd = -1};
 }
 
 static void notify_place(struct generation *g, int worker, const struct rank_assignment *r, int restarts,
@@ -822,7 +729,8 @@ static void notify_place(struct generation *g, int worker, const struct rank_ass
     uint8_t record[NOTICE_PLACE_SIZE];
 
     worker_notice_encode_place(&notice, &place, record);
-    (void)send(g->notice_fds[worker], record, sizeof(record), MSG_NOSIGNAL | MSG_DONTWAIT); /* as above */
+    (void)send(g->workers[worker].notice_fd, record, sizeof(record),
+               MSG_NOSIGNAL | MSG_DONTWAIT); /* as above */
 }
 
 static void notify_remaining_workers(struct generation *g, const bool *failed, int cause_rank,
@@ -858,12 +766,12 @@ int generation_replace(struct generation *g, uint32_t number, int restarts,
     g->server = store;
     for (int i = 0; i < g->n_workers; i++)
         if (failed[i])
-            close_worker(g, i);
+            close_worker(&g->workers[i]);
     take_folder(g, files);
     int r = make_starts(g, assignment, restarts, files, failed, &starts);
     if (!r) { /* first the notices: the remaining workers prepare meanwhile */
         notify_remaining_workers(g, failed, cause_rank, assignment, restarts);
-        r = order_replacements(g, starts);
+        r = start_workers(g, starts);
     }
     log_cannot_start(g, r);
     return r;

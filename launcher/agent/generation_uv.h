@@ -11,6 +11,7 @@
 #include <uv.h>
 
 #include "launcher/supervise/spawn_guardian_os.h"
+#include "base/buf.h"
 
 struct guardian_order;
 struct guardian_report;
@@ -37,33 +38,39 @@ struct generation_host {
     struct spawn_guardian_job guardians;
     struct output *output;
     const struct death_notice
-        *death_notice;          /* for the guardian in the next generation; NULL: no rendezvous */
-    uint64_t lease_end_ns;      /* end of the time for workers, by boot_ns(); 0: no limit */
-    bool warm;                  /* workers are forked by a zygote, if possible */
-    struct kept_guardian *kept; /* for the next generation to take */
+        *death_notice;         /* for the guardian in the next generation; NULL: no rendezvous */
+    uint64_t lease_end_ns;     /* end of the time for workers, by boot_ns(); 0: no limit */
+    bool warm;                 /* workers are forked by a zygote, if possible */
+    struct kept_guardian kept; /* for the next generation to take */
     void (*on_report)(void *data, const struct guardian_report *report);
     void (*on_lost)(void *data); /* once, if the link ends before GUARDIAN_EMPTY */
     void (*on_notice)(void *data, int worker, const struct worker_notice *notice); /* from a worker */
     void *data;
 };
 
+struct generation_worker {
+    int notice_fd;                    /* crun's end; -1: none */
+    bool keeps_store;                 /* the last NOTICE_READY asked to keep the store (READY_KEEPS_STORE) */
+    struct notice_listener *listener; /* of the notice socket, where workers may be replaced; else NULL */
+};
+
 struct generation {
-    const struct generation_host *host;
+    struct generation_host *host;
     uint32_t number;
     char *attempt_dir;     /* NULL: no files */
     bool has_flat_files;   /* see struct plan */
     struct server *server; /* the worker store, if served here for the generation alone; or NULL */
     int held_port;         /* a socket that keeps a port free for the first worker's store; or -1 */
-    int *notice_fds;       /* crun's ends, for each worker */
-    bool *keeps_store;     /* per worker: the last NOTICE_READY asked to keep the store (READY_KEEPS_STORE) */
-    struct notice_listener **listeners; /* of the notice sockets, where workers may be replaced; else NULL */
+    pid_t guardian;        /* 0 once reaped */
+    int link;              /* -1: none yet */
+    struct buf
+        unsent; /* orders that wait: the guardian has not read earlier ones, and the link holds a few hundred */
+    struct worker_starts *starts; /* contents of the orders of kind GUARDIAN_START among them; or NULL */
+    bool empty;                   /* the guardian has reported GUARDIAN_EMPTY */
+    bool is_guardian_ending;      /* GUARDIAN_EMPTY announced the end of the guardian */
+    uv_poll_t poll;               /* of the link */
     int n_workers;
-    pid_t guardian;             /* 0 once reaped */
-    int link;                   /* -1: none yet */
-    struct order_queue *unsent; /* orders not yet taken by the link; NULL: none */
-    bool empty;                 /* the guardian has reported GUARDIAN_EMPTY */
-    bool is_guardian_ending;    /* GUARDIAN_EMPTY announced the end of the guardian */
-    uv_poll_t poll;             /* of the link */
+    struct generation_worker workers[];
 };
 
 /*
@@ -71,8 +78,8 @@ struct generation {
  * folders and descriptors from files, and owns store (may be NULL) afterwards. Returns 0, or -errno with a line logged and
  * nothing left behind; after an error the caller still owns the store.
  */
-int generation_create(struct generation **ret, const struct generation_host *host, uint32_t number,
-                      int restarts, const struct rank_assignment *assignment, struct attempt_files *files,
+int generation_create(struct generation **ret, struct generation_host *host, uint32_t number, int restarts,
+                      const struct rank_assignment *assignment, struct attempt_files *files,
                       struct server *store);
 
 /* Sends an order to the guardian, behind all orders before it. */
