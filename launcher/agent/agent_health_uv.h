@@ -20,7 +20,7 @@ void agent_health_again(struct agent_health *h);
 
 bool agent_health_is_checking(const struct agent_health *h);
 
-/* See health_check_reaped(). */
+/* A child of crun has ended, perhaps the process of the check. */
 void agent_health_reaped(struct agent_health *h, pid_t pid, int status);
 
 /* Ends a check that runs or is to be repeated. */
