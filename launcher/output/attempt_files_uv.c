@@ -22,7 +22,7 @@
 enum { ERROR_SIZE = 4608 };
 
 /* The thread's input and result. */
-struct attempt_work {
+struct attempt_request {
     struct attempt_files_config config;
     struct logs logs; /* a copy */
     bool is_new_run;  /* the thread has made its folders */
@@ -32,9 +32,8 @@ struct attempt_work {
     int result;
     char error[ERROR_SIZE];
     struct attempt_files files;
-};
 
-struct attempt_request {
+    /* The loop's alone. */
     struct side_call *call;
     void (*on_ready)(void *data, int r, struct attempt_files *files);
     void *data;
@@ -60,7 +59,7 @@ static void free_files(struct attempt_files *files)
     *files = (struct attempt_files){0};
 }
 
-static int make_folders_of(struct attempt_work *w)
+static int make_folders_of(struct attempt_request *w)
 {
     w->is_restart = w->logs.run;
     int r = logs_begin_attempt(&w->logs, w->config.job->worker_run_id, w->attempt, &w->files.dir);
@@ -77,7 +76,7 @@ static int make_folders_of(struct attempt_work *w)
     return r;
 }
 
-static int open_worker_files(struct attempt_work *w, int worker)
+static int open_worker_files(struct attempt_request *w, int worker)
 {
     struct worker_files *files = &w->files.workers[worker];
 
@@ -91,7 +90,7 @@ static int open_worker_files(struct attempt_work *w, int worker)
     return 0;
 }
 
-static int open_all_files(struct attempt_work *w)
+static int open_all_files(struct attempt_request *w)
 {
     int r = 0;
 
@@ -103,13 +102,13 @@ static int open_all_files(struct attempt_work *w)
 
 /* Whether the job is worth more than its files: a restart is, and a start for which no output in files was asked for. A lack of
  * descriptors or memory stops workers without files, too. */
-static bool can_do_without(const struct attempt_work *w, int r)
+static bool can_do_without(const struct attempt_request *w, int r)
 {
     return r != -EMFILE && r != -ENFILE && r != -ENOMEM && (w->is_restart || w->logs.is_flat);
 }
 
 /* Output goes to the console, as with --log-dir=/dev/null. */
-static int go_on_without_files(struct attempt_work *w)
+static int go_on_without_files(struct attempt_request *w)
 {
     size_t n = strlen(w->error);
 
@@ -125,7 +124,7 @@ static int go_on_without_files(struct attempt_work *w)
     return open_all_files(w);
 }
 
-static int make_files(struct attempt_work *w)
+static int make_files(struct attempt_request *w)
 {
     int n = w->config.job->n_workers;
 
@@ -143,12 +142,12 @@ static int make_files(struct attempt_work *w)
 
 static void make_in_thread(void *data)
 {
-    struct attempt_work *w = data;
+    struct attempt_request *w = data;
 
     w->result = make_files(w);
 }
 
-static void free_work(struct attempt_work *w)
+static void free_work(struct attempt_request *w)
 {
     free_files(&w->files);
     logs_finish(&w->logs);
@@ -159,7 +158,7 @@ static void free_work(struct attempt_work *w)
 /* The files are not wanted any more. */
 static void drop_work(void *data)
 {
-    struct attempt_work *w = data;
+    struct attempt_request *w = data;
 
     if (w->is_new_run)
         logs_remove_temporary(&w->logs);
@@ -169,7 +168,7 @@ static void drop_work(void *data)
 /* ---- the loop ---- */
 
 /* The folders are those of the later attempts as well. */
-static void keep_folders(struct attempt_work *w)
+static void keep_folders(struct attempt_request *w)
 {
     struct logs *logs = w->config.logs;
     int held = logs->held;
@@ -184,7 +183,7 @@ static void keep_folders(struct attempt_work *w)
         logs->run = steal_ptr(w->logs.run);
 }
 
-static void log_failure(const struct attempt_work *w, int r)
+static void log_failure(const struct attempt_request *w, int r)
 {
     if (*w->error)
         log_line("%s", w->error);
@@ -194,22 +193,20 @@ static void log_failure(const struct attempt_work *w, int r)
 
 static void on_made(void *owner, void *data)
 {
-    struct attempt_request *request = owner;
-    struct attempt_work *w = data;
+    struct attempt_request *w = data;
     int r = w->result;
 
     keep_folders(w);
     if (r || *w->error)
         log_failure(w, r);
-    request->on_ready(request->data, r, r ? NULL : &w->files);
+    w->on_ready(w->data, r, r ? NULL : &w->files);
     free_work(w);
-    free(request);
 }
 
-static struct attempt_work *new_work(const struct attempt_files_config *config, int attempt, int rank_base,
-                                     const bool *selected)
+static struct attempt_request *new_work(const struct attempt_files_config *config, int attempt, int rank_base,
+                                        const bool *selected)
 {
-    struct attempt_work *w = calloc(1, sizeof(*w));
+    struct attempt_request *w = calloc(1, sizeof(*w));
     size_t n = (size_t)config->job->n_workers;
 
     if (!w)
@@ -231,21 +228,18 @@ int attempt_files_begin(struct attempt_request **ret, const struct attempt_files
                         int rank_base, const bool *selected,
                         void (*on_ready)(void *data, int r, struct attempt_files *files), void *data)
 {
-    struct attempt_request *request = calloc(1, sizeof(*request));
-    struct attempt_work *w = request ? new_work(config, attempt, rank_base, selected) : NULL;
-    const struct side_task task = {
-        .run = make_in_thread, .drop = drop_work, .done = on_made, .data = w, .owner = request};
-    int r = w ? side_thread_submit(&request->call, config->loop, &task) : -ENOMEM;
+    struct attempt_request *w = new_work(config, attempt, rank_base, selected);
+    const struct side_task task = {.run = make_in_thread, .drop = drop_work, .done = on_made, .data = w};
+    int r = w ? side_thread_submit(&w->call, config->loop, &task) : -ENOMEM;
 
     if (!r) {
-        request->on_ready = on_ready;
-        request->data = data;
-        *ret = request;
+        w->on_ready = on_ready;
+        w->data = data;
+        *ret = w;
         return 0;
     }
     if (w)
         free_work(w);
-    free(request);
     log_line("cannot create the log files: %s%s", strerror(-r),
              r == -EBUSY ? "; the disk of the logs has not answered for several generations, choose another "
                            "place with --log-dir"
@@ -255,11 +249,10 @@ int attempt_files_begin(struct attempt_request **ret, const struct attempt_files
 
 void attempt_files_cancel(struct attempt_request *request)
 {
-    struct attempt_work *w = side_thread_cancel(request->call);
+    struct attempt_request *w = side_thread_cancel(request->call);
 
-    if (w) {
-        keep_folders(w); /* the removal of the folders of the job includes these */
-        free_work(w);
-    }
-    free(request);
+    if (!w)
+        return;      /* the thread drops it */
+    keep_folders(w); /* the removal of the folders of the job includes these */
+    free_work(w);
 }

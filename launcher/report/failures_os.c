@@ -346,16 +346,11 @@ void failures_read_message(const struct failures_source *source, int local_rank,
     const struct file_part *part = error_text(source, local_rank);
     _cleanup_free_ char *message = NULL;
     int64_t time_s;
+    size_t n;
 
     ret[0] = '\0';
     if (!part || report_json_read(part->bytes, part->n_bytes, &message, &time_s) != 0)
         return;
-    const char *end = message + strlen(message);
-    while (end > message && end[-1] == '\n')
-        end--;
-    /* The last line of a traceback is the exception. */
-    const char *line = end;
-    while (line > message && line[-1] != '\n')
-        line--;
-    (void)snprintf(ret, size, "%.*s", (int)(end - line), line); /* truncated when it is long */
+    const char *line = final_line(message, &n);      /* of a traceback: the exception */
+    (void)snprintf(ret, size, "%.*s", (int)n, line); /* truncated when it is long */
 }

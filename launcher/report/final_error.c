@@ -1,14 +1,11 @@
 #include "launcher/report/final_error.h"
 
-#include <stddef.h>
 #include <string.h>
 
 #include "base/err.h"
 
-bool final_error_is_in(const char *text)
+const char *final_line(const char *text, size_t *ret_size)
 {
-    static const char *const names[] = {"SyntaxError", "IndentationError", "TabError", "ImportError",
-                                        "ModuleNotFoundError"};
     const char *end = text + strlen(text);
 
     while (end > text && (end[-1] == '\n' || end[-1] == '\r'))
@@ -16,10 +13,20 @@ bool final_error_is_in(const char *text)
     const char *line = end;
     while (line > text && line[-1] != '\n')
         line--;
+    *ret_size = (size_t)(end - line);
+    return line;
+}
+
+bool final_error_is_in(const char *text)
+{
+    static const char *const names[] = {"SyntaxError", "IndentationError", "TabError", "ImportError",
+                                        "ModuleNotFoundError"};
+    size_t size;
+    const char *line = final_line(text, &size);
+
     for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
         size_t n = strlen(names[i]);
-        if ((size_t)(end - line) >= n && memcmp(line, names[i], n) == 0 &&
-            (line + n == end || line[n] == ':'))
+        if (size >= n && memcmp(line, names[i], n) == 0 && (n == size || line[n] == ':'))
             return true;
     }
     return false;

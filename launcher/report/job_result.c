@@ -1,10 +1,11 @@
 #include "launcher/report/job_result.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "launcher/report/report.h"
-#include "launcher/util/signal_name.h"
+
 #include "base/strbuf.h"
 
 static const char rule[] = "============================================================";
@@ -13,24 +14,16 @@ static const char thin_rule[] = "-----------------------------------------------
 static void add_cause_table(struct strbuf *out, const struct job_result *v)
 {
     const struct session_cause *c = v->cause;
-    char text[SIGNAL_NAME_SIZE];
-    const char *name = c->exit_code < 0 ? signal_name(-c->exit_code, text) : NULL;
+    struct report_failure f = {.local_rank = c->local_rank,
+                               .rank = c->rank,
+                               .pid = (int)c->pid,
+                               .exit_code = c->exit_code,
+                               .message = c->text[0] ? c->text : NULL};
 
-    strbuf_add(out, "%s\n%s FAILED\n%s\n", rule, v->title, thin_rule);
-    strbuf_add(out, "Root Cause (first observed failure):\n[0]:\n  time      : %s\n  host      : %s\n",
-               v->time_text, c->host);
-    strbuf_add(out, "  rank      : %d (local_rank: %d)\n", c->rank, c->local_rank);
-    strbuf_add(out, "  exitcode  : %d (pid: %lld) %s%s%s\n", c->exit_code, (long long)c->pid,
-               name ? " (" : "", name ? name : "", name ? ")" : "");
-    strbuf_add(out, "  traceback : ");
-    if (c->text[0])
-        strbuf_add(out, "%s\n", c->text);
-    else if (c->exit_code < 0)
-        strbuf_add(out, "Signal %d (%s) received by PID %lld\n", -c->exit_code, name ? name : "<N/A>",
-                   (long long)c->pid);
-    else
-        strbuf_add(out, "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html\n");
-    strbuf_add(out, "%s\n", rule);
+    (void)snprintf(f.time_text, sizeof(f.time_text), "%s", v->time_text); /* fits */
+    strbuf_add(out, "%s\n%s FAILED\n%s\nRoot Cause (first observed failure):\n", rule, v->title, thin_rule);
+    report_add_failure(out, 0, c->host, &f, NULL);
+    strbuf_add(out, "\n%s\n", rule);
 }
 
 char *job_result_compose(const struct job_result *v)

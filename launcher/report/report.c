@@ -296,11 +296,19 @@ static void add_indented(struct strbuf *out, const char *text)
     }
 }
 
-static void add_failure_message(struct strbuf *out, const struct report_failure *f)
+void report_add_failure(struct strbuf *out, size_t number, const char *host, const struct report_failure *f,
+                        const char *error_file)
 {
     char text[SIGNAL_NAME_SIZE];
     const char *name = f->exit_code < 0 ? signal_name(-f->exit_code, text) : NULL;
 
+    strbuf_add(out, "[%zu]:\n  time      : %s\n  host      : %s\n  rank      : %d (local_rank: %d)\n", number,
+               f->time_text, host, f->rank, f->local_rank);
+    strbuf_add(out, "  exitcode  : %d (pid: %d) %s%s%s\n", f->exit_code, f->pid, name ? " (" : "",
+               name ? name : "", name ? ")" : "");
+    if (error_file)
+        strbuf_add(out, "  error_file: %s\n", error_file);
+    strbuf_add(out, "  traceback : ");
     if (f->message)
         add_indented(out, f->message);
     else if (f->exit_code < 0)
@@ -312,16 +320,9 @@ static void add_failure_message(struct strbuf *out, const struct report_failure 
 static char *format_failure(const struct report *r, size_t i)
 {
     const struct report_failure *f = &r->failures[i];
-    char text[SIGNAL_NAME_SIZE];
-    const char *name = f->exit_code < 0 ? signal_name(-f->exit_code, text) : NULL;
     struct strbuf out = {0};
 
-    strbuf_add(&out, "[%zu]:\n  time      : %s\n  host      : %s\n  rank      : %d (local_rank: %d)\n", i,
-               f->time_text, r->host, f->rank, f->local_rank);
-    strbuf_add(&out, "  exitcode  : %d (pid: %d) %s%s%s\n  error_file: %s\n  traceback : ", f->exit_code,
-               f->pid, name ? " (" : "", name ? name : "", name ? ")" : "",
-               f->error_file ? f->error_file : "<N/A>");
-    add_failure_message(&out, f);
+    report_add_failure(&out, i, r->host, f, f->error_file ? f->error_file : "<N/A>");
     return strbuf_steal(&out);
 }
 

@@ -56,5 +56,11 @@ int report_find_root(const struct report_failure *failures, size_t n_failures);
  * lines alone, as the table is about all of them (job_result.h). Malloc'ed or NULL. */
 char *report_compose(const struct report *report);
 
+struct strbuf;
+
+/* torchrun's block on a failure, without the newline of its last line. error_file NULL: no such line. */
+void report_add_failure(struct strbuf *out, size_t number, const char *host, const struct report_failure *f,
+                        const char *error_file);
+
 /* "exit code 7", "signal 11 (SIGSEGV), core dumped". */
 void report_describe_end(const struct report_failure *f, char *out, size_t out_size);
