@@ -15,7 +15,7 @@
 #include "launcher/ctl/job_status.h"
 #include "launcher/host/worker_memory_os.h"
 #include "launcher/rdzv/membership_uv.h"
-#include "launcher/report/events.h"
+
 #include "launcher/report/events_os.h"
 #include "launcher/util/log_os.h"
 #include "launcher/ctl/hang_message_json.h"
@@ -116,26 +116,11 @@ static void log_groups(const char *text)
     }
 }
 
-static void print_hang(const struct agent_hang *h, const struct hang_report_facts *facts)
+static void print_hang(const struct agent_hang *h, const struct event_hang *hang)
 {
-    log_groups(facts->text);
-    events_hang(h->host->events, h->host->group,
-                &(struct event_hang){.is_hang = facts->is_hang,
-                                     .rank = facts->rank,
-                                     .silence_ns = facts->silence_ns,
-                                     .groups = facts->text,
-                                     .folder = facts->folder});
-}
-
-static void print_own_hang(const struct agent_hang *h, const struct watch_stacks *s)
-{
-    int rank = s->stands_out ? (int)h->host->assignment->rank_base + s->worker : -1;
-
-    print_hang(h, &(struct hang_report_facts){.is_hang = s->reason == WATCH_HANG,
-                                              .rank = rank,
-                                              .silence_ns = s->silence_ns,
-                                              .text = s->text,
-                                              .folder = s->folder});
+    log_groups(hang->groups);
+    events_write(h->host->events, h->host->group,
+                 (struct event){.kind = hang->is_hang ? EVENT_HANG : EVENT_STACKS, .hang = hang});
 }
 
 /* ---- the action ---- */
@@ -193,16 +178,16 @@ static void act_on_hang(struct agent_hang *h, int worker)
 }
 
 /* Of all nodes, the node with the rank that stands out acts. */
-static void on_report(void *data, const struct hang_report_facts *facts, bool acts, int worker)
+static void on_report(void *data, const struct event_hang *hang, bool acts, int worker)
 {
     struct agent_hang *h = data;
     int first = (int)h->host->assignment->rank_base;
 
-    h->stands_out = facts->rank >= first && facts->rank < first + h->host->group->config.n_workers;
-    h->is_elsewhere = facts->rank >= 0 && !h->stands_out;
+    h->stands_out = hang->rank >= first && hang->rank < first + h->host->group->config.n_workers;
+    h->is_elsewhere = hang->rank >= 0 && !h->stands_out;
     if (h->stands_out)
-        h->worker = facts->rank - first;
-    print_hang(h, facts);
+        h->worker = hang->rank - first;
+    print_hang(h, hang);
     if (acts)
         act_on_hang(h, h->stands_out ? h->worker : worker);
 }
@@ -210,6 +195,7 @@ static void on_report(void *data, const struct hang_report_facts *facts, bool ac
 static void on_stacks(void *data, const struct watch_stacks *s)
 {
     struct agent_hang *h = data;
+    const struct event_hang own = hang_report_own(h->host, s);
 
     h->stands_out = s->stands_out;
     h->is_elsewhere = false;
@@ -218,7 +204,7 @@ static void on_stacks(void *data, const struct watch_stacks *s)
     if (s->reason == WATCH_HANG && h->collects_reports)
         hang_reports_begin(h->reports, s);
     else
-        print_own_hang(h, s);
+        print_hang(h, &own);
     asked_stacks_pass(h->stacks, s);
 }
 
@@ -398,9 +384,8 @@ int agent_hang_create(struct agent_hang **ret, struct agent_observer *observer, 
                       struct asked_stacks *stacks)
 {
     struct agent_hang *h = calloc(1, sizeof(*h));
-    const struct hang_reports_owner owner = {.on_report = on_report, .data = h};
 
-    if (!h || hang_reports_create(&h->reports, host, &owner) != 0) {
+    if (!h || hang_reports_create(&h->reports, host, on_report, h) != 0) {
         free(h);
         return -ENOMEM;
     }

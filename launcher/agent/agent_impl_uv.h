@@ -41,7 +41,7 @@ struct agent {
     uv_timer_t deadline;      /* of the group */
     uv_timer_t history_timer; /* until the history is written */
     struct generation_host generation_host;
-    struct agent_folders *folders;
+
     struct agent_health *health;
     struct agent_start *start;
     struct rank_assignment assignment;  /* of the current or next generation */
@@ -56,6 +56,7 @@ struct agent {
     struct group_event deferred; /* until the actions of a step are carried out; GROUP_EVENT_COUNT: none */
     struct failures_source failures; /* the constant members: see agent_failures_source() */
     bool output_ended;
+    bool has_begun_removal, has_failed_removal; /* of the temporary folders */
     struct agent_lines *lines;
     struct agent_restarts *restarts;
     struct agent_children *children;

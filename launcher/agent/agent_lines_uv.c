@@ -16,23 +16,24 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "launcher/agent/agent_host_uv.h"
 #include "launcher/cli/line_rules.h"
 #include "launcher/output/output_pump_os.h"
 #include "launcher/output/output_uv.h"
 #include "launcher/report/disk_texts_uv.h"
-#include "launcher/report/events.h"
+
 #include "launcher/report/events_os.h"
 #include "launcher/report/failures_os.h"
 #include "launcher/supervise/guardian_os.h"
 #include "launcher/util/log_os.h"
-#include "base/cleanup.h"
+#include "base/buf.h"
 #include "base/time.h"
 
 enum {
     HELD_MS = 1000,
-    HELD_MAX = 1024,
+    HELD_MAX = 1024 * sizeof(struct guardian_report),
     FIRST_TEXT_MS = 50,
     ALL_TEXTS_MS = 250,
 };
@@ -43,12 +44,11 @@ struct agent_lines {
     const struct agent_host *host;
     const struct disk_texts *texts;
     void (*take)(void *data, const struct guardian_report *report);
-    int worker;                   /* killed because of a line; -1: none */
-    char cause[512];              /* the line, as a sentence */
-    uint64_t stacks_due_ns;       /* when a line has stacks taken again */
-    struct guardian_report *held; /* waiting for lines or files; NULL: none */
-    size_t n_held;
-    bool awaits_lines; /* the held reports wait for lines */
+    int worker;             /* killed because of a line; -1: none */
+    char cause[512];        /* the line, as a sentence */
+    uint64_t stacks_due_ns; /* when a line has stacks taken again */
+    struct buf held;        /* reports that wait for lines or files */
+    bool awaits_lines;      /* the held reports wait for lines */
     uv_timer_t held_timer;
 };
 
@@ -107,7 +107,7 @@ void agent_lines_match(struct agent_lines *l, const struct line_match *match)
     (void)snprintf(text, sizeof(text), "it printed a line that --on-line has a rule for (%.200s): %s",
                    rule->text, match->line); /* fits */
     log_line("rank %d: %s", (int)h->assignment->rank_base + match->local_rank, text);
-    events_mark(h->events, h->group, &mark);
+    events_write(h->events, h->group, (struct event){.kind = EVENT_MARK, .mark = &mark});
     if (match->is_of_ended)
         return;
     if (rule->action == LINE_STACKS)
@@ -169,17 +169,19 @@ static bool hold_report(struct agent_lines *l, const struct guardian_report *rep
 
 static void release_held(struct agent_lines *l, bool may_wait_again)
 {
-    struct guardian_report *held = steal_ptr(l->held);
-    size_t n = l->n_held;
+    struct buf held = l->held;
+    struct guardian_report report;
 
-    l->n_held = 0;
+    l->held = (struct buf){0};
     l->awaits_lines = false;
-    if (n > 0)
-        (void)uv_timer_stop(&l->held_timer); /* cannot fail on a timer that exists */
-    for (size_t i = 0; i < n; i++)
-        if (i == 0 || !may_wait_again || !hold_report(l, &held[i]))
-            l->take(l->host->data, &held[i]);
-    free(held);
+    (void)uv_timer_stop(&l->held_timer); /* cannot fail on a timer that exists */
+    for (bool is_first = true; buf_size(&held) > 0; is_first = false) {
+        memcpy(&report, buf_bytes(&held), sizeof(report));
+        buf_consume(&held, sizeof(report));
+        if (is_first || !may_wait_again || !hold_report(l, &report))
+            l->take(l->host->data, &report);
+    }
+    buf_finish(&held);
 }
 
 static void on_held_too_long(uv_timer_t *timer)
@@ -187,21 +189,9 @@ static void on_held_too_long(uv_timer_t *timer)
     release_held(timer->data, true);
 }
 
-static bool append_held(struct agent_lines *l, const struct guardian_report *report)
-{
-    struct guardian_report *held =
-        l->n_held < HELD_MAX ? realloc(l->held, (l->n_held + 1) * sizeof(*held)) : NULL;
-
-    if (!held)
-        return false;
-    l->held = held;
-    l->held[l->n_held++] = *report;
-    return true;
-}
-
 static bool hold_report(struct agent_lines *l, const struct guardian_report *report)
 {
-    bool is_first = l->n_held == 0;
+    bool is_first = buf_size(&l->held) == 0;
     unsigned ms = is_first ? text_patience(l, report) : 0;
 
     if (is_first && waits_for_lines(l, report) && output_look(l->host->output)) {
@@ -210,7 +200,7 @@ static bool hold_report(struct agent_lines *l, const struct guardian_report *rep
     }
     if (is_first && ms == 0)
         return false;
-    if (!append_held(l, report)) {
+    if (buf_size(&l->held) >= HELD_MAX || buf_append(&l->held, report, sizeof(*report)) != 0) {
         release_held(l, false);
         return false;
     }
@@ -241,7 +231,8 @@ static void release_reports(void *self, const struct group_event *event)
 
 void agent_lines_check(struct agent_lines *l)
 {
-    if (l->n_held > 0 && !l->awaits_lines && text_patience(l, &l->held[0]) == 0)
+    if (buf_size(&l->held) > 0 && !l->awaits_lines &&
+        text_patience(l, (const void *)buf_bytes(&l->held)) == 0)
         release_held(l, true);
 }
 
@@ -264,7 +255,7 @@ static void destroy_lines(void *self)
 {
     struct agent_lines *l = self;
 
-    free(l->held);
+    buf_finish(&l->held);
     free(l);
 }
 

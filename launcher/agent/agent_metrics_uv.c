@@ -36,16 +36,11 @@ static void count_restarts(void *self, const struct agent_step *step)
 
 static void write_restarts(const struct agent_metrics *a, struct metrics_text *m)
 {
-    static const char *const causes[GROUP_CAUSE_COUNT] = {
-        [GROUP_CAUSE_WORKER] = "worker", [GROUP_CAUSE_EXEC] = "exec",   [GROUP_CAUSE_GUARDIAN] = "guardian",
-        [GROUP_CAUSE_SIGNAL] = "signal", [GROUP_CAUSE_START] = "start", [GROUP_CAUSE_PEER] = "peer",
-        [GROUP_CAUSE_REJOIN] = "rejoin",
-    };
 
     metrics_family(m, "crun_restarts", METRIC_COUNTER, "Restarts that this node took part in, by cause.");
     for (unsigned c = GROUP_CAUSE_WORKER; c < GROUP_CAUSE_COUNT; c++)
         metrics_sample(m, "crun_restarts", "_total",
-                       (const struct metric_label[]){{"cause", causes[c]}, {NULL, NULL}},
+                       (const struct metric_label[]){{"cause", group_cause_name(c)}, {NULL, NULL}},
                        (double)a->n_restarts[c]);
 }
 

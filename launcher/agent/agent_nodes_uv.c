@@ -118,19 +118,6 @@ void agent_leave_job(struct agent *a, int signal)
         membership_leave(a->host.membership, why);
 }
 
-/* The ranks of this node, for the event log. */
-static void publish_assignment(const struct agent *a)
-{
-    const struct rank_assignment *r = &a->assignment;
-
-    events_place(a->host.events, &(struct event_place){.group_rank = (int)r->group_rank,
-                                                       .group_world_size = (int)r->group_world_size,
-                                                       .rank_base = (int)r->rank_base,
-                                                       .world_size = (int)r->world_size,
-                                                       .role_rank_base = (int)r->role_rank_base,
-                                                       .role_world_size = (int)r->role_world_size});
-}
-
 /* ---- from the rendezvous: membership_uv ---- */
 
 static uint32_t on_find_cut(void *data)
@@ -190,7 +177,7 @@ static void on_start(void *data, uint32_t generation, int restarts, const struct
         agent_dispatch_start_failed(a, r);
         return;
     }
-    publish_assignment(a);
+    events_place(a->host.events, &a->assignment);
     agent_dispatch(a, (struct group_event){
                           .kind = GROUP_START,
                           .now_ns = now_ns(),
@@ -295,7 +282,7 @@ static void on_assigned(void *data, const struct rank_assignment *assignment)
     struct agent *a = data;
 
     a->assignment = *assignment;
-    publish_assignment(a);
+    events_place(a->host.events, &a->assignment);
     agent_dispatch_kind(a, GROUP_START);
 }
 

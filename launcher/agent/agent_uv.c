@@ -24,7 +24,7 @@
 
 #include "base/utf8.h"
 #include "launcher/agent/agent_children_uv.h"
-#include "launcher/agent/agent_folders_uv.h"
+
 #include "launcher/agent/agent_hang_uv.h"
 #include "launcher/agent/agent_health_uv.h"
 #include "launcher/agent/agent_impl_uv.h"
@@ -35,7 +35,7 @@
 #include "launcher/agent/agent_start_uv.h"
 #include "launcher/agent/agent_status_uv.h"
 #include "launcher/agent/agent_stragglers_uv.h"
-#include "launcher/agent/agent_trace_os.h"
+
 #include "launcher/agent/asked_stacks_uv.h"
 #include "launcher/cli/plan.h"
 #include "launcher/ctl/job_status.h"
@@ -45,7 +45,7 @@
 #include "launcher/rdzv/membership_uv.h"
 #include "launcher/rdzv/rdzv_static_uv.h"
 #include "launcher/report/disk_texts_uv.h"
-#include "launcher/report/events.h"
+
 #include "launcher/report/events_os.h"
 #include "launcher/report/final_error.h"
 #include "launcher/report/report.h"
@@ -63,8 +63,9 @@
 enum {
     CONSOLE_PATIENCE_MS = 1000, /* at the end, for the rest of the output */
     LATE_LIMIT_MS = 2000,       /* for threads that make files */
-    LOOP_DESCRIPTORS = 8,       /* that libuv opens for its first loop, and a few more */
-    HISTORY_DELAY_MS = 50,      /* from the start of the workers to the start of the thread */
+    REMOVE_LIMIT_MS = 2000,
+    LOOP_DESCRIPTORS = 8,  /* that libuv opens for its first loop, and a few more */
+    HISTORY_DELAY_MS = 50, /* from the start of the workers to the start of the thread */
 };
 
 static struct group_event plain_event(enum group_event_kind kind)
@@ -95,10 +96,11 @@ static void on_zygote(struct agent *a, const struct guardian_report *report)
     int n = (int)strcspn(text, " ");
 
     if (report->value == ZYGOTE_READY)
-        events_warm(a->host.events, &a->group,
-                    &(struct event_warm){.n_modules = report->pid,
-                                         .memory_kib = report->max_rss_kib,
-                                         .took_us = report->took_us});
+        events_write(a->host.events, &a->group,
+                     (struct event){.kind = EVENT_WARM,
+                                    .warm = &(struct event_warm){.n_modules = report->pid,
+                                                                 .memory_kib = report->max_rss_kib,
+                                                                 .took_us = report->took_us}});
     else if (report->value == ZYGOTE_DROPPED)
         log_line("warm start: each worker imports %.*s itself: it %s", n, text, text + n + (text[n] == ' '));
     else if (report->value == ZYGOTE_NOT_FORKED)
@@ -462,11 +464,39 @@ static void on_console_patience(uv_timer_t *timer)
 
 /* ---- the folders of the job ---- */
 
-/* A temporary folder stays when the user asked for the files in it, or has to know why the job failed. */
+/* A temporary folder stays when the user asked for the files in it, or has to know why the job failed. The agent outlives
+ * the thread: the process ends by _exit() while the thread hangs. */
+static void remove_folders(void *data)
+{
+    const struct agent *a = data;
+
+    if (!job_has_logs(a->host.job) && (a->exit_code == 0 || !a->outcome.has_files))
+        logs_remove_temporary(&a->logs);
+    else
+        logs_remove_empty(&a->logs);
+}
+
+static void on_removed(void *owner, void *data)
+{
+    struct agent *a = owner;
+
+    a->has_failed_removal = !data;
+}
+
+/* Beside the loop: the disk may hang. Once. */
 static void begin_removal(struct agent *a)
 {
-    agent_folders_remove(a->folders,
-                         !job_has_logs(a->host.job) && (a->exit_code == 0 || !a->outcome.has_files));
+    const struct side_task task = {
+        .run = remove_folders, .done = on_removed, .data = a, .owner = a, .limit_ms = REMOVE_LIMIT_MS};
+    struct side_call *call;
+
+    if (a->has_begun_removal)
+        return;
+    a->has_begun_removal = true;
+    int r = a->logs.is_temporary ? side_thread_submit(&call, &a->loop, &task) : 0;
+    a->has_failed_removal = r == -EBUSY;
+    if (r && r != -EBUSY) /* there is no thread */
+        remove_folders(a);
 }
 
 /* While the rest is closed, where nothing of it writes files among the logs. */
@@ -479,7 +509,8 @@ static void begin_early_removal(struct agent *a)
 static void end_logs(struct agent *a)
 {
     begin_removal(a);
-    if (!agent_folders_await(a->folders))
+    (void)uv_run(&a->loop, UV_RUN_DEFAULT); /* ends when the last handle is closed */
+    if (a->has_failed_removal)
         log_line("the disk of the log files does not answer; %s stays",
                  a->logs.base ? a->logs.base : "a folder for temporary files");
     if (a->logs.is_temporary && a->logs.run && a->exit_code == 0 && job_hides_output(a->host.job))
@@ -642,6 +673,25 @@ static void perform(struct agent *a, const struct group_action *action)
     }
 }
 
+static void trace_step(const struct worker_group *g, const struct agent_step *step)
+{
+    const struct group_event *event = step->event;
+
+    trace_line("group event %s state=%s generation=%u worker=%d pid=%d value=%d",
+               group_event_name(event->kind), group_state_name(step->state), g->generation, event->worker,
+               (int)event->pid, event->value);
+    for (size_t i = 0; i < step->actions->n_items; i++) {
+        const struct group_action *action = &step->actions->items[i];
+        const char *name = group_action_name(action->kind), *state = group_state_name(g->state);
+
+        if (action->kind == GROUP_DO_ARM)
+            trace_line("group action %s state=%s in_ms=%.3f", name, state,
+                       ((double)action->deadline_ns - (double)event->now_ns) / 1e6);
+        else
+            trace_line("group action %s state=%s value=%d", name, state, action->value);
+    }
+}
+
 /* Trace, and the state of suspension for launcher/watch. */
 static void after_step(void *self, const struct agent_step *step)
 {
@@ -649,7 +699,7 @@ static void after_step(void *self, const struct agent_step *step)
 
     examined_suspend(a->group.is_suspended);
     if (trace_sink)
-        trace_group(step->state, &a->group, step->event, step->actions);
+        trace_step(&a->group, step);
 }
 
 static void write_events(void *self, const struct agent_step *step)
@@ -854,8 +904,7 @@ static int create_parts(struct agent *a)
         r = agent_hang_create(&a->hang, &a->parts[PART_HANG], &a->host, a->stacks);
     if (!r)
         r = agent_health_create(&a->health, &a->parts[PART_HEALTH], &a->host, on_fit, on_unfit);
-    if (!r)
-        r = agent_folders_create(&a->folders, &a->loop, &a->logs);
+
     if (!r)
         r = agent_children_create(&a->children, &a->parts[PART_CHILDREN], &a->host,
                                   &a->generation_host.guardians, a->health);
@@ -1011,7 +1060,7 @@ int agent_run(const struct agent_config *config)
         if (a.parts[i].destroy)
             a.parts[i].destroy(a.parts[i].self);
     free(a.signals);
-    free(a.folders);
+
     disk_texts_destroy(a.failures.texts);
     agent_start_destroy(a.start);
     output_destroy(a.host.output);

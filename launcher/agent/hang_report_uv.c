@@ -35,7 +35,8 @@ struct hang_report {
 
 struct hang_reports {
     const struct agent_host *host;
-    struct hang_reports_owner owner;
+    void (*on_report)(void *data, const struct event_hang *hang, bool acts, int worker);
+    void *data;
     struct hang_report *current; /* NULL: none */
     uv_timer_t timer;            /* bounds the wait for the report */
 };
@@ -87,11 +88,9 @@ static void print_result(struct hang_reports *r, const char *text, int rank)
 
     h->is_printed = true;
     (void)uv_timer_stop(&r->timer); /* cannot fail on a timer that exists */
-    r->owner.on_report(
-        r->owner.data,
-        &(struct hang_report_facts){
-            .is_hang = true, .rank = rank, .silence_ns = h->silence_ns, .text = text, .folder = h->folder},
-        h->has_files, h->files_worker); /* the last call: the job may end */
+    const struct event_hang hang = {
+        .is_hang = true, .rank = rank, .silence_ns = h->silence_ns, .groups = text, .folder = h->folder};
+    r->on_report(r->data, &hang, h->has_files, h->files_worker); /* the last call: the job may end */
 }
 
 bool hang_reports_defer(struct hang_reports *r, int worker)
@@ -196,13 +195,13 @@ void hang_report_send(const struct agent_host *host, const struct watch_stacks *
     buf_finish(&frames);
 }
 
-static void report_alone(const struct hang_reports *r, const struct watch_stacks *s, int rank)
+struct event_hang hang_report_own(const struct agent_host *host, const struct watch_stacks *s)
 {
-    r->owner.on_report(
-        r->owner.data,
-        &(struct hang_report_facts){
-            .is_hang = true, .rank = rank, .silence_ns = s->silence_ns, .text = s->text, .folder = s->folder},
-        false, -1);
+    return (struct event_hang){.is_hang = s->reason == WATCH_HANG,
+                               .rank = s->stands_out ? (int)host->assignment->rank_base + s->worker : -1,
+                               .silence_ns = s->silence_ns,
+                               .groups = s->text,
+                               .folder = s->folder};
 }
 
 void hang_reports_begin(struct hang_reports *r, const struct watch_stacks *s)
@@ -210,14 +209,14 @@ void hang_reports_begin(struct hang_reports *r, const struct watch_stacks *s)
     if (r->current && r->current->is_begun) /* of an earlier hang of the generation */
         hang_reports_end(r);
     struct hang_report *h = report_of_generation(r);
-    int rank = s->stands_out ? (int)r->host->assignment->rank_base + s->worker : -1;
+    const struct event_hang own = hang_report_own(r->host, s);
     if (!h || !r->host->membership) {
-        report_alone(r, s, rank);
+        r->on_report(r->data, &own, false, -1);
         return;
     }
     h->is_begun = true;
     h->silence_ns = s->silence_ns;
-    h->own_rank = rank;
+    h->own_rank = own.rank;
     h->own_text = strdup(s->text ? s->text : "");
     h->folder = s->folder ? strdup(s->folder) : NULL;
     (void)uv_timer_start(&r->timer, on_report_timer, is_node_0(r->host) ? COLLECT_MS : RESULT_MS,
@@ -239,13 +238,14 @@ void hang_reports_stop(struct hang_reports *r)
 }
 
 int hang_reports_create(struct hang_reports **ret, const struct agent_host *host,
-                        const struct hang_reports_owner *owner)
+                        void (*on_report)(void *data, const struct event_hang *hang, bool acts, int worker),
+                        void *data)
 {
     struct hang_reports *r = calloc(1, sizeof(*r));
 
     if (!r)
         return -ENOMEM;
-    *r = (struct hang_reports){.host = host, .owner = *owner};
+    *r = (struct hang_reports){.host = host, .on_report = on_report, .data = data};
     (void)uv_timer_init(host->loop, &r->timer); /* cannot fail */
     r->timer.data = r;
     *ret = r;

@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "launcher/report/events.h"
+
 struct agent_host;
 struct hang_collect;
 struct hang_piece;
@@ -16,24 +18,10 @@ struct hang_reports;
 struct hang_result;
 struct watch_stacks;
 
-/* rank: the rank that stands out, -1: none. */
-struct hang_report_facts {
-    bool is_hang;
-    int rank;
-    uint64_t silence_ns;
-    const char *text;
-    const char *folder; /* NULL: there is none */
-};
-
-struct hang_reports_owner {
-    /* Prints the report. acts: --hang-action has waited for the report, because of `worker`. */
-    void (*on_report)(void *data, const struct hang_report_facts *facts, bool acts, int worker);
-    void *data;
-};
-
-/* 0 or -ENOMEM. */
+/* on_report: prints the report. acts: --hang-action has waited for the report, because of `worker`. 0 or -ENOMEM. */
 int hang_reports_create(struct hang_reports **ret, const struct agent_host *host,
-                        const struct hang_reports_owner *owner);
+                        void (*on_report)(void *data, const struct event_hang *hang, bool acts, int worker),
+                        void *data);
 
 /* The ranks of the own node hang. on_report() follows, at once where no other node can be asked. */
 void hang_reports_begin(struct hang_reports *r, const struct watch_stacks *s);
@@ -50,6 +38,9 @@ void hang_reports_end(struct hang_reports *r);
 
 /* The same at the end of the job: closes the handle. free() when the loop has ended. */
 void hang_reports_stop(struct hang_reports *r);
+
+/* The report on the own node alone. */
+struct event_hang hang_report_own(const struct agent_host *host, const struct watch_stacks *s);
 
 /* The ranks of the own node, as pieces: to another agent (asked: for crunctl there), or for a report of the own agent. */
 void hang_report_send(const struct agent_host *host, const struct watch_stacks *s, int32_t to, bool asked);

@@ -7,7 +7,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "launcher/report/events.h"
 #include "launcher/report/disk_texts_uv.h"
 #include "launcher/report/failures_os.h"
 #include "launcher/supervise/worker_group.h"
@@ -109,19 +108,14 @@ static void write_exits(struct events *e, const struct worker_group *g)
 
 static void write_failure(struct events *e, const struct worker_group *g, uint64_t at_ns)
 {
-    static const char *const causes[] = {
-        [GROUP_CAUSE_WORKER] = "worker", [GROUP_CAUSE_EXEC] = "exec",     [GROUP_CAUSE_GUARDIAN] = "guardian",
-        [GROUP_CAUSE_START] = "start",   [GROUP_CAUSE_REJOIN] = "rejoin",
-    };
     struct event_ending ending;
-    struct event event = {.kind = EVENT_FAILURE};
+    struct event event = {.kind = EVENT_FAILURE, .cause = group_cause_name(g->cause)};
 
-    if (g->cause >= ARRAY_SIZE(causes) || !causes[g->cause])
-        return; /* nothing has failed */
+    if (g->cause == GROUP_CAUSE_NONE || g->cause == GROUP_CAUSE_SIGNAL || g->cause == GROUP_CAUSE_PEER)
+        return; /* nothing has failed here */
     if (g->cause_ns == e->replaced_cause_ns)
         return; /* the failure that a replacement mends, until that has succeeded */
     e->is_failure_written = true;
-    event.cause = causes[g->cause];
     if (g->cause == GROUP_CAUSE_WORKER || g->cause == GROUP_CAUSE_EXEC) {
         ending = ending_of(g, g->cause_worker);
         event.ending = &ending;
@@ -263,23 +257,10 @@ void events_peer(struct events *e, const struct worker_group *g, const struct se
                     now_ns());
 }
 
-void events_warm(struct events *e, const struct worker_group *g, const struct event_warm *warm)
+void events_write(struct events *e, const struct worker_group *g, struct event event)
 {
     if (e)
-        write_event(e, g, (struct event){.kind = EVENT_WARM, .warm = warm}, now_ns());
-}
-
-void events_hang(struct events *e, const struct worker_group *g, const struct event_hang *hang)
-{
-    if (e)
-        write_event(e, g, (struct event){.kind = hang->is_hang ? EVENT_HANG : EVENT_STACKS, .hang = hang},
-                    now_ns());
-}
-
-void events_mark(struct events *e, const struct worker_group *g, const struct event_mark *mark)
-{
-    if (e)
-        write_event(e, g, (struct event){.kind = EVENT_MARK, .mark = mark}, now_ns());
+        write_event(e, g, event, now_ns());
 }
 
 void events_restart(struct events *e, const struct worker_group *g, const struct failures_outcome *outcome)
@@ -363,16 +344,16 @@ struct events *events_create(const struct job *job, const char *file, char *cons
     return e;
 }
 
-void events_place(struct events *e, const struct event_place *place)
+void events_place(struct events *e, const struct rank_assignment *place)
 {
     if (!e)
         return;
-    e->job.group_rank = place->group_rank;
-    e->job.group_world_size = place->group_world_size;
-    e->job.rank_base = place->rank_base;
-    e->job.world_size = place->world_size;
-    e->job.role_rank_base = place->role_rank_base;
-    e->job.role_world_size = place->role_world_size;
+    e->job.group_rank = (int)place->group_rank;
+    e->job.group_world_size = (int)place->group_world_size;
+    e->job.rank_base = (int)place->rank_base;
+    e->job.world_size = (int)place->world_size;
+    e->job.role_rank_base = (int)place->role_rank_base;
+    e->job.role_world_size = (int)place->role_world_size;
 }
 
 void events_begin_history(struct events *e)

@@ -8,6 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "launcher/report/events.h"
+
 struct events;
 struct failures_outcome;
 struct disk_texts;
@@ -15,18 +17,14 @@ struct worker_group;
 struct group_actions;
 struct group_event;
 struct job;
+struct rank_assignment;
 struct session_cause;
 
 /* The history (control_path.h) gets those events that are not about single workers. NULL when nothing is to be written, or without memory (reported). A file that cannot be opened is reported and left out. NULL is fine for all functions below. file: what is executed. Both must live as long. */
 struct events *events_create(const struct job *job, const char *file, char *const *environment);
 
 /* The ranks of the workers of this node, from the next generation on. */
-struct event_place {
-    int group_rank, group_world_size;
-    int rank_base, world_size;
-    int role_rank_base, role_world_size;
-};
-void events_place(struct events *e, const struct event_place *place);
+void events_place(struct events *e, const struct rank_assignment *place);
 
 /* After each group_step(), before its actions are carried out. */
 void events_step(struct events *e, const struct worker_group *g, const struct group_event *event,
@@ -35,20 +33,8 @@ void events_step(struct events *e, const struct worker_group *g, const struct gr
 /* Another node ended the generation or the job, or has joined; written once for each. */
 void events_peer(struct events *e, const struct worker_group *g, const struct session_cause *cause);
 
-struct event_warm;
-
-/* The zygote has imported modules. */
-void events_warm(struct events *e, const struct worker_group *g, const struct event_warm *warm);
-
-struct event_hang;
-
-/* Where the ranks of this node are. */
-void events_hang(struct events *e, const struct worker_group *g, const struct event_hang *hang);
-
-struct event_mark;
-
-/* A worker printed a line that a rule is about. */
-void events_mark(struct events *e, const struct worker_group *g, const struct event_mark *mark);
+/* An event that no step shows: WARM, HANG, STACKS, MARK. */
+void events_write(struct events *e, const struct worker_group *g, struct event event);
 
 /* The report on a generation is out and another one follows. */
 void events_restart(struct events *e, const struct worker_group *g, const struct failures_outcome *outcome);

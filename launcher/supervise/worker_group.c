@@ -922,12 +922,10 @@ static void step_others_done(struct worker_group *g, const struct group_event *e
 
 /* ---- step ---- */
 
-#ifndef NDEBUG
-
 /* What holds after every step. */
 static void assert_invariants(const struct worker_group *g)
 {
-    int n_ended = 0;
+    int n_ended __attribute__((unused)) = 0;
 
     for (int i = 0; i < g->config.n_workers; i++) {
         const struct group_worker *w = &g->workers[i];
@@ -939,7 +937,8 @@ static void assert_invariants(const struct worker_group *g)
     assert(g->cause_worker >= -1 && g->cause_worker < g->config.n_workers);
     assert(g->cause_worker >= 0 || (g->cause != GROUP_CAUSE_WORKER && g->cause != GROUP_CAUSE_EXEC));
     /* A request to end has a deadline; only states that do not wait for the end of a process have none. */
-    bool is_ending = g->state == GROUP_STOPPING || g->state == GROUP_SWEEPING || g->state == GROUP_KILLING;
+    bool is_ending __attribute__((unused)) =
+        g->state == GROUP_STOPPING || g->state == GROUP_SWEEPING || g->state == GROUP_KILLING;
     assert(!is_ending || g->deadline_ns);
     assert(g->state != GROUP_REPLACING || g->deadline_ns || g->will_replace);
     assert((g->state != GROUP_DONE && g->state != GROUP_LEAVING && g->state != GROUP_RUNNING) ||
@@ -950,15 +949,6 @@ static void assert_invariants(const struct worker_group *g)
     assert(!g->is_draining || g->config.has_rank_assignment);
     assert(g->config.has_rank_assignment || g->restarts <= g->config.max_restarts);
 }
-
-#else
-
-static void assert_invariants(const struct worker_group *g)
-{
-    (void)g;
-}
-
-#endif
 
 void group_step(struct worker_group *g, const struct group_event *event, struct group_actions *out)
 {
@@ -1004,6 +994,17 @@ const char *group_state_name(unsigned state)
     };
 
     return state < GROUP_STATE_COUNT ? names[state] : NULL;
+}
+
+const char *group_cause_name(unsigned cause)
+{
+    static const char *const names[GROUP_CAUSE_COUNT] = {
+        [GROUP_CAUSE_NONE] = "none",         [GROUP_CAUSE_WORKER] = "worker", [GROUP_CAUSE_EXEC] = "exec",
+        [GROUP_CAUSE_GUARDIAN] = "guardian", [GROUP_CAUSE_SIGNAL] = "signal", [GROUP_CAUSE_START] = "start",
+        [GROUP_CAUSE_PEER] = "peer",         [GROUP_CAUSE_REJOIN] = "rejoin",
+    };
+
+    return cause < GROUP_CAUSE_COUNT ? names[cause] : NULL;
 }
 
 const char *group_event_name(unsigned kind)

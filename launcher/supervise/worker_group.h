@@ -239,5 +239,6 @@ void group_step(struct worker_group *g, const struct group_event *event, struct 
 
 /* For traces: "running", "exited", "arm" ...; NULL beyond the enumeration. */
 const char *group_state_name(unsigned state);
+const char *group_cause_name(unsigned cause);
 const char *group_event_name(unsigned kind);
 const char *group_action_name(unsigned kind);
