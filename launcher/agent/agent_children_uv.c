@@ -32,7 +32,7 @@ enum {
 struct agent_children {
     const struct agent_host *host;
     struct agent_health *health;
-    struct spawn_guardian_job *guardians;
+    struct guardian_job *guardians;
     bool has_sought, has_traced;    /* for cgroups; how the job is contained */
     int cgroup_error;               /* errno: why no cgroup can be made */
     pid_t inherited[INHERITED_MAX]; /* children from before crun was executed (by a shell): not the job's */
@@ -46,7 +46,7 @@ static pid_t listed[LISTED_MAX];
 
 void agent_children_seek_cgroup(struct agent_children *c)
 {
-    struct spawn_guardian_job *guardians = c->guardians;
+    struct guardian_job *guardians = c->guardians;
 
     if (c->has_sought)
         return;
@@ -200,7 +200,7 @@ static void stop_children(void *self)
 }
 
 int agent_children_create(struct agent_children **ret, struct agent_observer *observer,
-                          const struct agent_host *host, struct spawn_guardian_job *guardians,
+                          const struct agent_host *host, struct guardian_job *guardians,
                           struct agent_health *health)
 {
     struct agent_children *c = calloc(1, sizeof(*c));

@@ -30,7 +30,6 @@
 #include "launcher/cli/plan.h"
 #include "launcher/supervise/guardian_orders_os.h"
 #include "launcher/util/log_os.h"
-#include "launcher/supervise/spawn_guardian_os.h"
 #include "launcher/supervise/worker_start.h"
 #include "launcher/supervise/zygote_os.h"
 #include "base/cleanup.h"

@@ -10,7 +10,7 @@
 #include <sys/types.h>
 #include <uv.h>
 
-#include "launcher/supervise/spawn_guardian_os.h"
+#include "launcher/supervise/guardian_os.h"
 #include "base/buf.h"
 
 struct guardian_order;
@@ -35,7 +35,7 @@ struct generation_host {
     uv_loop_t *loop;
     const struct agent_config *config;
     const struct worker_memory *worker_memory;
-    struct spawn_guardian_job guardians;
+    struct guardian_job guardians;
     struct output *output;
     const struct death_notice
         *death_notice;         /* for the guardian in the next generation; NULL: no rendezvous */

@@ -17,8 +17,19 @@
 /* For crun: sends the order. The caller keeps the worker's descriptors. for_zygote: the guardian has a zygote. 0 or -errno. */
 int guardian_send_start(int link, int worker, const struct worker_start *start, bool for_zygote);
 
+struct death_notice;
+
 /* For crun: sends GUARDIAN_BEGIN. notice: replaces an earlier notice; NULL: no change. 0 or -errno. */
 int guardian_send_begin(int link, const struct death_notice *notice);
+
+/* The contents of an order, with the ownership of the descriptors. */
+struct ordered_start {
+    struct worker_start start; /* valid until the next order is received, unless there is a memory file */
+    int fd;                    /* memory file of the bytes; -1: none */
+    void *bytes;               /* the mapped file, or NULL */
+    size_t size;
+    const struct death_notice *notice; /* GUARDIAN_BEGIN: until the next order is received; NULL: none */
+};
 
 #define ORDERED_START_NONE ((struct ordered_start){.start = {.fds = WORKER_START_NO_FDS}, .fd = -1})
 

@@ -52,11 +52,13 @@
 #include "launcher/supervise/guardian_os.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
@@ -75,10 +77,10 @@
 #include "launcher/util/named_file_os.h"
 #include "launcher/supervise/job_cgroup_os.h"
 #include "launcher/supervise/guardian_orders_os.h"
-#include "launcher/supervise/spawn_guardian_os.h"
 #include "launcher/supervise/close_descriptors_os.h"
 #include "launcher/supervise/spawn_worker_os.h"
 #include "launcher/supervise/zygote_os.h"
+#include "base/cleanup.h"
 #include "base/err.h"
 #include "base/time.h"
 
@@ -86,16 +88,43 @@ enum {
     KILL_INTERVAL_MS = 10,
     CRUN_END_MS = 500,
     ORDERS_AT_ONCE = 16, /* starts of workers, of a millisecond at most; then other events have their turn */
-    LISTED_MAX = 16384,  /* children per round: 4 for each of 4,096 workers, the most of a node */
-    TOKEN_LINK = -1,     /* epoll data: the number of a worker, or a TOKEN_ */
+    UNSENT_MORE = 32,    /* unread reports that are about no worker */
+    KEEP_MAX = SPAWN_FD_END + 2,
+    LISTED_MAX = 16384, /* children per round: 4 for each of 4,096 workers, the most of a node */
+    TOKEN_LINK = -1,    /* epoll data: the number of a worker, or a TOKEN_ */
     TOKEN_SIGNAL = -2,
     TOKEN_ZYGOTE = -3,
     TOKEN_LEASE = -4,
     TOKEN_HANDSHAKES = 1 << 20, /* and the number of a worker: its handshake socket */
 };
 
+/* State of a worker. The guardian allocates nothing. */
+struct guardian_worker {
+    pid_t pid;                  /* 0: not started, or reaped */
+    int pidfd;                  /* -1: no pidfd, or not supported by the kernel */
+    bool asked;                 /* the guardian has sent it a signal */
+    bool is_traced_zombie;      /* ended, but cannot be reaped before the tracer has waited */
+    pid_t ended;                /* pid and session of the process before; 0: none */
+    bool sweep;                 /* processes left in session `ended` are being killed */
+    int handshake;              /* of a start by the zygote, under way; 0: none */
+    bool to_kill;               /* SIGKILL as soon as the start under way has ended */
+    struct ordered_start start; /* bytes and descriptors of the start under way */
+};
+
 struct guardian {
-    const struct guardian_setup *setup;
+    struct guardian_worker *state; /* allocated by crun, like unsent */
+    size_t n_workers;
+    struct guardian_report *unsent; /* room for reports not yet taken by crun */
+    size_t n_unsent_max;            /* two for each worker and UNSENT_MORE */
+    size_t unsent_at, n_unsent;     /* the first report, and how many */
+    int link;
+    int keep
+        [KEEP_MAX]; /* descriptors of the zygote, the link and the folder of cgroups, ascending; all others above 2 are closed */
+    size_t n_keep;
+    pid_t crun;
+    const struct worker_start *zygote_start; /* NULL: none, workers start by exec */
+    struct job_cgroup cgroup;                /* of the workers */
+    const struct guardian_job *job;
     int epoll_fd;
     int signal_fd; /* signalfd of all signals */
     int lease_fd;  /* timerfd; 0: no lease yet */
@@ -118,7 +147,6 @@ struct guardian {
     bool refuses_starts;    /* until the next GUARDIAN_BEGIN */
     bool ending;            /* GUARDIAN_END has come */
     bool has_death_notice;
-    size_t unsent_at, n_unsent; /* in setup->unsent: the first report, and how many */
 };
 
 static pid_t listed[LISTED_MAX];
@@ -132,7 +160,7 @@ static bool is_short_of_memory(int error)
 /* False: send the report again later. Every other error means that crun has ended, as the end of the link shows. */
 static bool send_report(const struct guardian *g, const struct guardian_report *r)
 {
-    return send(g->setup->link, r, sizeof(*r), MSG_NOSIGNAL | MSG_DONTWAIT) >= 0 ||
+    return send(g->link, r, sizeof(*r), MSG_NOSIGNAL | MSG_DONTWAIT) >= 0 ||
            (errno != EAGAIN && !is_short_of_memory(errno));
 }
 
@@ -141,28 +169,27 @@ static void send_unsent_reports(struct guardian *g)
     const struct timespec pause = {.tv_nsec = 1000000};
     struct epoll_event event = {.events = EPOLLIN, .data.fd = TOKEN_LINK};
 
-    for (; g->n_unsent > 0 && send_report(g, &g->setup->unsent[g->unsent_at]); g->n_unsent--)
-        g->unsent_at = (g->unsent_at + 1) % g->setup->n_unsent_max;
+    for (; g->n_unsent > 0 && send_report(g, &g->unsent[g->unsent_at]); g->n_unsent--)
+        g->unsent_at = (g->unsent_at + 1) % g->n_unsent_max;
     if (g->n_unsent > 0 && is_short_of_memory(errno))
         (void)nanosleep(&pause, NULL); /* the link is writable; all signals are blocked */
     if (g->n_unsent > 0)
         event.events |= EPOLLOUT;
-    (void)epoll_ctl(g->epoll_fd, EPOLL_CTL_MOD, g->setup->link,
-                    &event); /* not watched any more: crun has ended */
+    (void)epoll_ctl(g->epoll_fd, EPOLL_CTL_MOD, g->link, &event); /* not watched any more: crun has ended */
 }
 
 /* Never waits: while crun is stopped, the guardian carries out the lease and earlier orders. Reports that the link does not
  * take are kept in order. A worker has at most two unread reports: crun starts the worker again only after its end. */
 static void report_to_crun(struct guardian *g, struct guardian_report r)
 {
-    const size_t max = g->setup->n_unsent_max;
+    const size_t max = g->n_unsent_max;
 
     r.time_ns = now_ns();
     if (g->n_unsent == 0 && send_report(g, &r))
         return;
     bool is_needed = r.kind != GUARDIAN_SIGNALLED && r.kind != GUARDIAN_ZYGOTE;
-    if (g->n_unsent < (is_needed ? max : GUARDIAN_UNSENT_MORE / 2))
-        g->setup->unsent[(g->unsent_at + g->n_unsent++) % max] = r;
+    if (g->n_unsent < (is_needed ? max : UNSENT_MORE / 2))
+        g->unsent[(g->unsent_at + g->n_unsent++) % max] = r;
     send_unsent_reports(g);
 }
 
@@ -177,15 +204,15 @@ static void report_worker(struct guardian *g, enum guardian_report_kind kind, si
 
 /* Closes every descriptor above 2 outside keep[]. Above all: listening sockets of crun, because their ports must be free
  * when crun closes the sockets, and crun's end of the link, because the guardian waits for the end of the link. */
-static int close_others(const struct guardian_setup *s)
+static int close_others(const struct guardian *g)
 {
     int from = 3;
 
-    for (size_t i = 0; i < s->n_keep; i++) {
-        int r = close_descriptors(from, s->keep[i] - 1);
+    for (size_t i = 0; i < g->n_keep; i++) {
+        int r = close_descriptors(from, g->keep[i] - 1);
         if (r)
             return r;
-        from = s->keep[i] + 1;
+        from = g->keep[i] + 1;
     }
     return close_descriptors(from, INT_MAX);
 }
@@ -218,14 +245,14 @@ static bool open_watches(struct guardian *g)
     (void)sigfillset(&all); /* cannot fail */
     g->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     g->signal_fd = signalfd(-1, &all, SFD_CLOEXEC | SFD_NONBLOCK);
-    return g->epoll_fd >= 0 && g->signal_fd >= 0 && watch_descriptor(g, g->setup->link, TOKEN_LINK) == 0 &&
+    return g->epoll_fd >= 0 && g->signal_fd >= 0 && watch_descriptor(g, g->link, TOKEN_LINK) == 0 &&
            watch_descriptor(g, g->signal_fd, TOKEN_SIGNAL) == 0;
 }
 
 /* Without a pidfd (an old kernel, no descriptor left) the worker is found by SIGCHLD like any other child. */
 static void watch_worker(struct guardian *g, size_t i)
 {
-    struct guardian_worker *w = &g->setup->state[i];
+    struct guardian_worker *w = &g->state[i];
 
     w->pidfd = (int)syscall(SYS_pidfd_open, w->pid, 0u);
     if (w->pidfd >= 0 && watch_descriptor(g, w->pidfd, (int)i) < 0) {
@@ -236,7 +263,7 @@ static void watch_worker(struct guardian *g, size_t i)
 
 static void adopt_worker(struct guardian *g, size_t i, pid_t pid)
 {
-    struct guardian_worker *w = &g->setup->state[i];
+    struct guardian_worker *w = &g->state[i];
 
     w->pid = pid;
     g->n_live++;
@@ -250,7 +277,7 @@ static bool start_guarded_worker(struct guardian *g, size_t i, const struct work
 {
     pid_t pid;
 
-    int r = spawn_worker(start, g->setup->cgroup, &pid);
+    int r = spawn_worker(start, &g->cgroup, &pid);
     if (r)
         report_worker(g, GUARDIAN_EXEC_FAILED, i, 0, -r);
     else
@@ -271,18 +298,18 @@ static void end_handshake(struct guardian *g, struct guardian_worker *w)
 static void cancel_starts(struct guardian *g)
 {
     g->refuses_starts = true;
-    for (size_t i = 0; i < g->setup->n_workers; i++)
-        if (g->setup->state[i].handshake)
-            end_handshake(g, &g->setup->state[i]);
+    for (size_t i = 0; i < g->n_workers; i++)
+        if (g->state[i].handshake)
+            end_handshake(g, &g->state[i]);
 }
 
 /* False: start the worker by exec. Takes over the contents of r. */
 static bool start_by_zygote(struct guardian *g, size_t i, struct ordered_start *r)
 {
-    struct guardian_worker *w = &g->setup->state[i];
+    struct guardian_worker *w = &g->state[i];
     int handshake;
 
-    if (g->zygote.link < 0 || zygote_start_worker(&g->zygote, (int)i, r, g->setup->crun, &handshake) < 0)
+    if (g->zygote.link < 0 || zygote_start_worker(&g->zygote, (int)i, r, g->crun, &handshake) < 0)
         return false;
     if (watch_descriptor(g, handshake, TOKEN_HANDSHAKES + (int)i) < 0) {
         (void)close(handshake); /* the forked worker ends by the close */
@@ -313,7 +340,7 @@ static void report_zygote(struct guardian *g, enum zygote_report_kind kind, size
 /* The zygote has not forked the worker. crun knows already when the zygote has ended. reason NULL: nothing is reported. */
 static void start_by_exec(struct guardian *g, size_t i, const char *reason)
 {
-    struct guardian_worker *w = &g->setup->state[i];
+    struct guardian_worker *w = &g->state[i];
 
     if (reason && !g->is_zygote_lost)
         report_zygote(g, ZYGOTE_NOT_FORKED, i, reason);
@@ -326,8 +353,8 @@ static void start_by_exec(struct guardian *g, size_t i, const char *reason)
 /* The zygote imports: its forks would come later than starts by exec. */
 static void start_waiting_by_exec(struct guardian *g)
 {
-    for (size_t i = 0; i < g->setup->n_workers; i++)
-        if (g->setup->state[i].handshake)
+    for (size_t i = 0; i < g->n_workers; i++)
+        if (g->state[i].handshake)
             start_by_exec(g, i, NULL);
 }
 
@@ -336,7 +363,7 @@ static void read_zygote(struct guardian *g);
 /* The forked worker has sent its process id, or the socket has ended. */
 static void finish_start(struct guardian *g, size_t i)
 {
-    struct guardian_worker *w = &g->setup->state[i];
+    struct guardian_worker *w = &g->state[i];
     struct {
         int32_t pid; /* 0: the fork failed */
         char reason[GUARDIAN_TEXT_SIZE];
@@ -416,7 +443,7 @@ static void read_zygote(struct guardian *g)
 
 static void launch_zygote(struct guardian *g)
 {
-    int r = zygote_launch(&g->zygote, g->setup->zygote, g->setup->cgroup);
+    int r = zygote_launch(&g->zygote, g->zygote_start, &g->cgroup);
 
     if (!r && watch_descriptor(g, g->zygote.link, TOKEN_ZYGOTE) < 0) {
         (void)kill(g->zygote.pid, SIGKILL); /* a child, not reaped yet */
@@ -431,7 +458,7 @@ static void launch_zygote(struct guardian *g)
 /* Launches another zygote after the old zygote has ended and been reaped, unless workers need no zygote. */
 static void renew_zygote(struct guardian *g)
 {
-    bool is_needed = g->setup->zygote && !g->is_zygote_lost && !g->ending && !g->is_orphan && !g->released;
+    bool is_needed = g->zygote_start && !g->is_zygote_lost && !g->ending && !g->is_orphan && !g->released;
 
     if (!is_needed || g->zygote.link >= 0 || g->zygote.pid > 0)
         return;
@@ -459,25 +486,25 @@ static void begin_generation(struct guardian *g, const struct ordered_start *r)
     if (r->notice)
         latest_notice = *r->notice;
     g->has_death_notice = g->has_death_notice || r->notice;
-    if (!g->setup->zygote) /* else the cgroup holds the zygote already */
-        job_cgroup_make(g->setup->cgroup);
+    if (!g->zygote_start) /* else the cgroup holds the zygote already */
+        job_cgroup_make(&g->cgroup);
     g->is_running = true;
     g->group_signal = 0;
-    g->n_to_start = g->setup->n_workers;
+    g->n_to_start = g->n_workers;
     g->killing = g->refuses_starts = g->has_reported_orphans = false;
     g->is_zygote_lost = g->is_zygote_refused;
     g->zygote.n_renewals = 0;
-    for (size_t i = 0; i < g->setup->n_workers; i++)
-        g->setup->state[i].ended = 0;
+    for (size_t i = 0; i < g->n_workers; i++)
+        g->state[i].ended = 0;
 }
 
 /* ---- ends of children ---- */
 
 static struct guardian_worker *find_worker(struct guardian *g, pid_t pid)
 {
-    for (size_t i = 0; i < g->setup->n_workers; i++)
-        if (g->setup->state[i].pid == pid)
-            return &g->setup->state[i];
+    for (size_t i = 0; i < g->n_workers; i++)
+        if (g->state[i].pid == pid)
+            return &g->state[i];
     return NULL;
 }
 
@@ -493,7 +520,7 @@ static void reap_child(struct guardian *g, pid_t pid)
     if (wait4(pid, &status, WNOHANG, &usage) != pid)
         return;
     if (pid == g->zygote.pid)
-        zygote_reaped(&g->zygote, g->setup->zygote, status); /* also ends the link */
+        zygote_reaped(&g->zygote, g->zygote_start, status); /* also ends the link */
     if (!w)
         return;
     bool asked = w->asked;
@@ -502,7 +529,7 @@ static void reap_child(struct guardian *g, pid_t pid)
     *w = (struct guardian_worker){.pidfd = -1, .ended = pid};
     g->n_live--;
     report_to_crun(g, (struct guardian_report){.kind = GUARDIAN_EXITED,
-                                               .worker = (int)(w - g->setup->state),
+                                               .worker = (int)(w - g->state),
                                                .pid = pid,
                                                .value = status,
                                                .unasked = !asked,
@@ -572,22 +599,22 @@ static void signal_worker(struct guardian_worker *w, int signal, bool is_alone)
 
 static void signal_workers(struct guardian *g, int signal, bool are_alone)
 {
-    for (size_t i = 0; i < g->setup->n_workers; i++)
-        signal_worker(&g->setup->state[i], signal, are_alone);
+    for (size_t i = 0; i < g->n_workers; i++)
+        signal_worker(&g->state[i], signal, are_alone);
 }
 
 /* The signal is no request to end, so `asked` stays. */
 static void pass_signal(struct guardian *g, int signal, bool are_alone)
 {
-    for (size_t i = 0; i < g->setup->n_workers; i++)
-        if (g->setup->state[i].pid > 0)
-            (void)kill(are_alone ? g->setup->state[i].pid : -g->setup->state[i].pid, signal); /* as above */
+    for (size_t i = 0; i < g->n_workers; i++)
+        if (g->state[i].pid > 0)
+            (void)kill(are_alone ? g->state[i].pid : -g->state[i].pid, signal); /* as above */
 }
 
 /* Fills `listed` with all children but the zygote and the keeper. Returns their number; negative without /proc. */
 static int list_children(const struct guardian *g)
 {
-    const pid_t keeper = g->setup->cgroup->keeper;
+    const pid_t keeper = g->cgroup.keeper;
     int n = child_processes_list(listed, LISTED_MAX);
 
     for (int i = 0; i < n; i++)
@@ -601,7 +628,7 @@ static int count_orphans(const struct guardian *g)
 {
     int n = list_children(g);
 
-    return n > 0 ? n : job_cgroup_count(g->setup->cgroup);
+    return n > 0 ? n : job_cgroup_count(&g->cgroup);
 }
 
 /* Signals the orphans, which became children of the guardian. */
@@ -634,10 +661,10 @@ static void continue_stopped(struct guardian *g)
 
 static void request_end(struct guardian *g, int signal)
 {
-    bool is_first = g->setup->job->group_delay_ms > 0 && g->n_live > 0;
+    bool is_first = g->job->group_delay_ms > 0 && g->n_live > 0;
 
     g->group_signal = is_first ? signal : 0;
-    g->group_signal_ns = now_ns() + g->setup->job->group_delay_ms * UINT64_C(1000000);
+    g->group_signal_ns = now_ns() + g->job->group_delay_ms * UINT64_C(1000000);
     signal_workers(g, signal, is_first);
     if (!is_first)
         signal_orphans(g, signal);
@@ -658,9 +685,9 @@ static void signal_groups_in_time(struct guardian *g)
 
 static struct guardian_worker *find_session(struct guardian *g, pid_t session)
 {
-    for (size_t i = 0; i < g->setup->n_workers; i++)
-        if (g->setup->state[i].sweep && g->setup->state[i].ended == session)
-            return &g->setup->state[i];
+    for (size_t i = 0; i < g->n_workers; i++)
+        if (g->state[i].sweep && g->state[i].ended == session)
+            return &g->state[i];
     return NULL;
 }
 
@@ -682,14 +709,14 @@ static void sweep_sessions(struct guardian *g)
     if (any)
         return;
     g->sweeping = false;
-    for (size_t i = 0; i < g->setup->n_workers; i++)
-        g->setup->state[i].sweep = false;
+    for (size_t i = 0; i < g->n_workers; i++)
+        g->state[i].sweep = false;
 }
 
 static void start_ordered_worker(struct guardian *g, const struct guardian_order *order,
                                  struct ordered_start *r)
 {
-    struct guardian_worker *w = &g->setup->state[order->worker];
+    struct guardian_worker *w = &g->state[order->worker];
 
     g->n_to_start -= g->n_to_start > 0;
     if (g->killing || g->refuses_starts || w->pid > 0 || w->handshake)
@@ -713,7 +740,7 @@ static void kill_worker(struct guardian *g, struct guardian_worker *w)
 static void begin_release(struct guardian *g)
 {
     g->released = true;
-    g->release_end_ns = now_ns() + g->setup->job->grace_ms * UINT64_C(1000000);
+    g->release_end_ns = now_ns() + g->job->grace_ms * UINT64_C(1000000);
     cancel_starts(g);
     request_end(g, SIGTERM);
 }
@@ -776,7 +803,7 @@ static void carry_out_order(struct guardian *g, const struct guardian_order *ord
         set_lease(g, order->time_ns);
         break;
     case GUARDIAN_KILL_WORKER:
-        kill_worker(g, &g->setup->state[order->worker]);
+        kill_worker(g, &g->state[order->worker]);
         break;
     case GUARDIAN_START:
         start_ordered_worker(g, order, r);
@@ -805,7 +832,7 @@ static void lose_link(struct guardian *g, bool is_end)
     g->killing = !g->released;
     g->has_lost_link = true;
     g->is_orphan = is_end;
-    (void)epoll_ctl(g->epoll_fd, EPOLL_CTL_DEL, g->setup->link, NULL);
+    (void)epoll_ctl(g->epoll_fd, EPOLL_CTL_DEL, g->link, NULL);
     cancel_starts(g);
     if (g->zygote.pid > 0)
         (void)kill(g->zygote.pid, SIGKILL); /* forks no more */
@@ -817,7 +844,7 @@ static bool read_order(struct guardian *g)
     struct guardian_order order;
     struct ordered_start start;
 
-    ssize_t n = guardian_receive_order(g->setup->link, &order, &start);
+    ssize_t n = guardian_receive_order(g->link, &order, &start);
     /* The link stays readable. When crun ends with unread reports, a reset comes first, then the orders that crun sent
      * before its end, then the end. */
     if (n < 0 && (errno == EAGAIN || errno == ECONNRESET || is_short_of_memory(errno)))
@@ -852,7 +879,7 @@ static void read_signals(struct guardian *g)
             continue;
         struct guardian_worker *w = find_worker_of(g, (pid_t)info.ssi_pid);
         if (w)
-            report_worker(g, GUARDIAN_SIGNALLED, (size_t)(w - g->setup->state), (pid_t)info.ssi_pid,
+            report_worker(g, GUARDIAN_SIGNALLED, (size_t)(w - g->state), (pid_t)info.ssi_pid,
                           (int)info.ssi_signo);
     }
 }
@@ -903,8 +930,8 @@ static void wait_for_events(struct guardian *g)
             on_lease_timer(g);
         else if (token >= TOKEN_HANDSHAKES)
             finish_start(g, (size_t)(token - TOKEN_HANDSHAKES));
-        else if (g->setup->state[token].pid > 0 && g->setup->state[token].pidfd >= 0)
-            on_worker_end(g, &g->setup->state[token]);
+        else if (g->state[token].pid > 0 && g->state[token].pidfd >= 0)
+            on_worker_end(g, &g->state[token]);
     }
 }
 
@@ -912,7 +939,7 @@ static void wait_for_events(struct guardian *g)
  * orphans got SIGTERM only a moment ago, and have the rest of the grace. */
 static void end_release(struct guardian *g)
 {
-    bool is_used = g->n_live == 0 && g->setup->job->group_delay_ms == 0;
+    bool is_used = g->n_live == 0 && g->job->group_delay_ms == 0;
 
     if (g->released && (is_used || now_ns() >= g->release_end_ns))
         g->killing = true;
@@ -922,9 +949,9 @@ static void kill_children(struct guardian *g)
 {
     signal_workers(g, SIGKILL, false);
     /* A zygote is also in the cgroup, and must stay. */
-    bool kills_cgroup = g->zygote.pid <= 0 && job_cgroup_holds_all(g->setup->cgroup);
+    bool kills_cgroup = g->zygote.pid <= 0 && job_cgroup_holds_all(&g->cgroup);
     if (kills_cgroup)
-        job_cgroup_kill(g->setup->cgroup);
+        job_cgroup_kill(&g->cgroup);
     /* The next wait shows whether children are left. Without /proc children cannot be listed: once the workers have
      * ended, the guardian can do nothing more without a cgroup. */
     int n = list_children(g);
@@ -947,8 +974,8 @@ static void report_orphans(struct guardian *g)
 
 static void report_empty(struct guardian *g)
 {
-    if (!g->setup->zygote)
-        job_cgroup_remove(g->setup->cgroup);
+    if (!g->zygote_start)
+        job_cgroup_remove(&g->cgroup);
     report_worker(g, GUARDIAN_EMPTY, 0, 0, g->cannot_list);
     g->is_running = g->killing = false;
 }
@@ -1011,52 +1038,118 @@ static void set_names(pid_t crun)
     (void)snprintf(command_line, command_line_size, "job-guardian of %d", (int)crun); /* may be cut */
 }
 
-_Noreturn void guardian_run(const struct guardian_setup *setup)
+/* The main function of the guardian, in the forked process. */
+static _Noreturn void guardian_run(struct guardian *g)
 {
-    struct guardian g = {.setup = setup, .zygote = {.link = -1}};
-
     block_all_signals();
     (void)setsid(); /* a session without the terminal; cannot fail in a fresh child */
-    set_names(setup->crun);
+    set_names(g->crun);
     (void)prctl(PR_SET_PDEATHSIG, SIGCONT); /* a stopped guardian is continued by the end of crun */
-    int r = close_others(setup);
+    int r = close_others(g);
     if (!r && prctl(PR_SET_CHILD_SUBREAPER, 1) < 0)
         r = -errno;
-    if (!r && !open_watches(&g))
+    if (!r && !open_watches(g))
         r = -errno;
     if (r) {
-        report_worker(&g, GUARDIAN_EXEC_FAILED, 0, 0, -r);
+        report_worker(g, GUARDIAN_EXEC_FAILED, 0, 0, -r);
         _exit(1);
     }
-    if (setup->zygote) {
-        job_cgroup_make(setup->cgroup);
-        launch_zygote(&g);
+    if (g->zygote_start) {
+        job_cgroup_make(&g->cgroup);
+        launch_zygote(g);
     }
 
     for (;;) {
-        bool has_children = reap_others(&g);
+        bool has_children = reap_others(g);
 
-        end_generation(&g, has_children);
-        if (is_over(&g, has_children))
+        end_generation(g, has_children);
+        if (is_over(g, has_children))
             break;
-        renew_zygote(&g);
-        limit_loading(&g);
-        signal_groups_in_time(&g);
-        end_release(&g);
-        if (g.killing && has_children)
-            kill_children(&g);
-        else if (g.sweeping)
-            sweep_sessions(&g);
-        wait_for_events(&g);
+        renew_zygote(g);
+        limit_loading(g);
+        signal_groups_in_time(g);
+        end_release(g);
+        if (g->killing && has_children)
+            kill_children(g);
+        else if (g->sweeping)
+            sweep_sessions(g);
+        wait_for_events(g);
     }
-    job_cgroup_remove(setup->cgroup);
-    if (g.is_orphan && !g.cannot_list && has_crun_ended(setup->crun)) {
-        if (g.has_death_notice)
+    job_cgroup_remove(&g->cgroup);
+    if (g->is_orphan && !g->cannot_list && has_crun_ended(g->crun)) {
+        if (g->has_death_notice)
             death_notice_send(&latest_notice);
-        if (setup->job->logs)
-            logs_remove_empty(setup->job->logs);
-        if (setup->job->socket)
-            named_file_remove(setup->job->socket);
+        if (g->job->logs)
+            logs_remove_empty(g->job->logs);
+        if (g->job->socket)
+            named_file_remove(g->job->socket);
     }
     _exit(0);
+}
+
+/* ---- for crun ---- */
+
+static int compare_ints(const void *a, const void *b)
+{
+    return *(const int *)a - *(const int *)b;
+}
+
+static void list_kept(struct guardian *g)
+{
+    int n = g->zygote_start ? worker_start_list_fds(g->zygote_start, g->keep) : 0;
+
+    g->keep[n++] = g->link;
+    if (g->cgroup.parent >= 0)
+        g->keep[n++] = g->cgroup.parent;
+    qsort(g->keep, (size_t)n, sizeof(*g->keep), compare_ints);
+    g->n_keep = (size_t)n;
+}
+
+/* fork() without the handlers of libraries. _Fork() came with glibc 2.34; the system call is what it makes. */
+static pid_t fork_plainly(void)
+{
+#ifdef HAVE_PLAIN_FORK
+    return _Fork();
+#else
+    return (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+#endif
+}
+
+int spawn_guardian(size_t n_workers, const struct worker_start *zygote, const struct guardian_job *job,
+                   pid_t *ret_pid, int *ret_link)
+{
+    struct guardian g = {.n_workers = n_workers,
+                         .n_unsent_max = 2 * n_workers + UNSENT_MORE,
+                         .crun = getpid(),
+                         .zygote_start = zygote,
+                         .zygote = {.link = -1},
+                         .job = job};
+    _cleanup_free_ struct guardian_worker *state = g.state = calloc(n_workers, sizeof(*state));
+    _cleanup_free_ struct guardian_report *unsent = g.unsent = calloc(g.n_unsent_max, sizeof(*unsent));
+    int link[2];
+
+    if (!state || !unsent)
+        return -ENOMEM;
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, link) < 0)
+        return -errno;
+    g.link = link[1];
+    job_cgroup_init(&g.cgroup, job->cgroup, job->shared);
+    list_kept(&g);
+
+    /* Without the fork handlers of libraries: libuv's opens a pipe, and aborts the child where there is no descriptor for
+     * it. The guardian makes system calls only, as the output thread may hold the lock of malloc() now. */
+    pid_t pid = fork_plainly();
+    if (pid == 0)
+        guardian_run(&g);
+    int r = pid < 0 ? -errno : 0;
+    (void)close(link[1]); /* the guardian has its own */
+    if (!r && fcntl(link[0], F_SETFL, O_NONBLOCK) < 0)
+        r = -errno;
+    if (r) {
+        (void)close(link[0]); /* which ends the guardian, if there is one */
+        return r;
+    }
+    *ret_pid = pid;
+    *ret_link = link[0];
+    return 0;
 }

@@ -10,16 +10,14 @@
  * children and sends crun's death notice.
  */
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "launcher/supervise/worker_start.h"
-
-struct death_notice;
-struct job_cgroup;
-struct spawn_guardian_job;
+struct job_cgroup_shared;
+struct logs;
+struct named_file;
+struct worker_start;
 
 enum guardian_order_kind {
     GUARDIAN_SIGNAL = 1,  /* to the process group of every worker, and to every orphan; see group_delay_ms */
@@ -54,7 +52,7 @@ enum guardian_report_kind {
     GUARDIAN_ZYGOTE, /* a report of the zygote (zygote_os.h); value: kind of the report; text; members named in zygote_os.h */
 };
 
-enum { GUARDIAN_TEXT_SIZE = 200, GUARDIAN_UNSENT_MORE = 32 };
+enum { GUARDIAN_TEXT_SIZE = 200 };
 
 struct guardian_report {
     uint32_t kind;
@@ -67,45 +65,25 @@ struct guardian_report {
     char text[GUARDIAN_TEXT_SIZE]; /* ZYGOTE: else empty */
 };
 
-/* The contents of an order, with the ownership of the descriptors. */
-struct ordered_start {
-    struct worker_start start; /* valid until the next order is received, unless there is a memory file */
-    int fd;                    /* memory file of the bytes; -1: none */
-    void *bytes;               /* the mapped file, or NULL */
-    size_t size;
-    const struct death_notice *notice; /* GUARDIAN_BEGIN: until the next order is received; NULL: none */
+/* What the guardians of a job have in common; there is more than one where one is killed. */
+struct guardian_job {
+    uint32_t
+        group_delay_ms; /* longest time between GUARDIAN_SIGNAL to a worker and to its process group; 0: at once */
+    uint32_t grace_ms;               /* after GUARDIAN_RELEASE, between SIGTERM and SIGKILL */
+    const struct logs *logs;         /* folders to remove in place of a killed crun; NULL: none */
+    const struct named_file *socket; /* the same */
+    int cgroup; /* folder in which the guardian makes a cgroup for the workers; -1: none */
+    struct job_cgroup_shared *shared; /* the same: see job_cgroup_os.h */
 };
 
-/* State of a worker; allocated by crun, because the guardian allocates nothing. */
-struct guardian_worker {
-    pid_t pid;                  /* 0: not started, or reaped */
-    int pidfd;                  /* -1: no pidfd, or not supported by the kernel */
-    bool asked;                 /* the guardian has sent it a signal */
-    bool is_traced_zombie;      /* ended, but cannot be reaped before the tracer has waited */
-    pid_t ended;                /* pid and session of the process before; 0: none */
-    bool sweep;                 /* processes left in session `ended` are being killed */
-    int handshake;              /* of a start by the zygote, under way; 0: none */
-    bool to_kill;               /* SIGKILL as soon as the start under way has ended */
-    struct ordered_start start; /* bytes and descriptors of the start under way */
-};
-
-struct guardian_setup {
-    struct guardian_worker *state;
-    size_t n_workers;
-    struct guardian_report *unsent; /* room for reports not yet taken by crun */
-    size_t n_unsent_max;            /* two for each worker and GUARDIAN_UNSENT_MORE */
-    int link;
-    int *
-        keep; /* descriptors of the zygote, the link and the folder of cgroups, ascending; all others above 2 are closed */
-    size_t n_keep;
-    pid_t crun;
-    const struct worker_start *zygote; /* NULL: none, workers start by exec */
-    struct job_cgroup *cgroup;         /* of the workers */
-    const struct spawn_guardian_job *job;
-};
+/*
+ * Forks a guardian that waits for orders to start n_workers, generation after generation; it launches the zygote (NULL: none) at
+ * once. If crun is killed, the guardian removes empty folders of the logs, and crun's socket. Returns 0 with the guardian's
+ * process id and crun's end of the link to it (non-blocking, close-on-exec), or -errno. The caller may
+ * close the zygote's descriptors afterwards.
+ */
+int spawn_guardian(size_t n_workers, const struct worker_start *zygote, const struct guardian_job *job,
+                   pid_t *ret_pid, int *ret_link);
 
 /* For main(): the strings of argv. Guardians overwrite the strings in a copy of crun's memory. */
 void guardian_set_command_line(char **argv);
-
-/* The main function of the guardian, in the forked process. Ends in _exit(). */
-_Noreturn void guardian_run(const struct guardian_setup *setup);

@@ -21,7 +21,7 @@ ROOMS = ("base/", "proto/", "rendezvous/", "launcher/", "worker-runtime/")
 PROGRAMS = ("launcher/crun", "launcher/crunctl", "rendezvous/crund", "worker-runtime/libcrw.so")
 # Function: the one file that may call it; None: tables of the tree serve instead.
 FALLBACKS = {
-    "_Fork": "launcher/supervise/spawn_guardian_os.c",
+    "_Fork": "launcher/supervise/guardian_os.c",
     "pthread_cond_clockwait": None,  # base/cond_os.h
     "sigabbrev_np": None,     # launcher/util/signal_name.c
     "sigdescr_np": None,
