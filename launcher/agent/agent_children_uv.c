@@ -20,7 +20,6 @@
 #include "launcher/util/log_os.h"
 #include "launcher/util/trace_os.h"
 #include "base/err.h"
-#include "base/time.h"
 
 enum {
     INHERITED_MAX = 64,
@@ -152,8 +151,7 @@ static void on_sweep(uv_timer_t *timer)
         return;
     (void)uv_timer_stop(timer); /* cannot fail on a timer that exists */
     output_flush(c->host->output);
-    c->host->dispatch(c->host->data,
-                      (struct group_event){.kind = GROUP_EMPTY, .now_ns = now_ns(), .worker = -1});
+    host_dispatch(c->host, GROUP_EMPTY, -1);
 }
 
 void agent_children_sweep(struct agent_children *c)
@@ -192,21 +190,13 @@ void agent_children_print_stuck(const struct agent_children *c)
 
 /* ---- life ---- */
 
-static void stop_children(void *self)
-{
-    struct agent_children *c = self;
-
-    uv_close((uv_handle_t *)&c->sweep, NULL);
-}
-
-int agent_children_create(struct agent_children **ret, struct agent_observer *observer,
-                          const struct agent_host *host, struct guardian_job *guardians,
-                          struct agent_health *health)
+struct agent_children *agent_children_create(struct agent_observer *observer, const struct agent_host *host,
+                                             struct guardian_job *guardians, struct agent_health *health)
 {
     struct agent_children *c = calloc(1, sizeof(*c));
 
     if (!c)
-        return -ENOMEM;
+        return NULL;
     *c = (struct agent_children){.host = host, .health = health, .guardians = guardians};
     (void)uv_timer_init(host->loop, &c->sweep); /* cannot fail */
     c->sweep.data = c;
@@ -221,8 +211,7 @@ int agent_children_create(struct agent_children **ret, struct agent_observer *ob
     *observer = (struct agent_observer){.self = c,
                                         .after = trace_containment,
                                         .describe = describe_containment,
-                                        .stop = stop_children,
+                                        .handle = (uv_handle_t *)&c->sweep,
                                         .destroy = free};
-    *ret = c;
-    return 0;
+    return c;
 }

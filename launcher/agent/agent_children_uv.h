@@ -13,10 +13,9 @@ struct agent_host;
 struct agent_observer;
 struct guardian_job;
 
-/* Children of crun at the time of this call are not the job's. guardians: gets the cgroup. health: the check is a child, too. 0 or -ENOMEM. */
-int agent_children_create(struct agent_children **ret, struct agent_observer *observer,
-                          const struct agent_host *host, struct guardian_job *guardians,
-                          struct agent_health *health);
+/* Children of crun at the time of this call are not the job's. guardians: gets the cgroup. health: the check is a child, too. NULL without memory. */
+struct agent_children *agent_children_create(struct agent_observer *observer, const struct agent_host *host,
+                                             struct guardian_job *guardians, struct agent_health *health);
 
 /* Reaps the children that have ended. False: crun has no child. */
 bool agent_children_reap(struct agent_children *c);

@@ -2,7 +2,6 @@
 
 #include "launcher/agent/agent_hang_uv.h"
 
-#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +14,6 @@
 #include "launcher/ctl/job_status.h"
 #include "launcher/host/worker_memory_os.h"
 #include "launcher/rdzv/membership_uv.h"
-
 #include "launcher/report/events_os.h"
 #include "launcher/util/log_os.h"
 #include "launcher/ctl/hang_message_json.h"
@@ -369,7 +367,6 @@ static void stop_hang(void *self)
     struct agent_hang *h = self;
 
     watch_close(h->watch);
-    uv_close((uv_handle_t *)&h->timer, NULL);
     hang_reports_stop(h->reports);
 }
 
@@ -380,20 +377,20 @@ void agent_hang_destroy(struct agent_hang *h)
     free(h);
 }
 
-int agent_hang_create(struct agent_hang **ret, struct agent_observer *observer, const struct agent_host *host,
-                      struct asked_stacks *stacks)
+struct agent_hang *agent_hang_create(struct agent_observer *observer, const struct agent_host *host,
+                                     struct asked_stacks *stacks)
 {
     struct agent_hang *h = calloc(1, sizeof(*h));
 
-    if (!h || hang_reports_create(&h->reports, host, on_report, h) != 0) {
+    if (!h || !(h->reports = hang_reports_create(host, on_report, h))) {
         free(h);
-        return -ENOMEM;
+        return NULL;
     }
     h->host = host;
     h->stacks = stacks;
     (void)uv_timer_init(host->loop, &h->timer); /* cannot fail */
     h->timer.data = h;
-    *observer = (struct agent_observer){.self = h, .describe = describe_hang, .stop = stop_hang};
-    *ret = h;
-    return 0;
+    *observer = (struct agent_observer){
+        .self = h, .handle = (uv_handle_t *)&h->timer, .describe = describe_hang, .stop = stop_hang};
+    return h;
 }

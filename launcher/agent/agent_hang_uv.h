@@ -21,9 +21,9 @@ struct agent_host;
 struct agent_observer;
 struct asked_stacks;
 
-/* stacks: gets the stacks of this node and of other agents. 0 or -ENOMEM. */
-int agent_hang_create(struct agent_hang **ret, struct agent_observer *observer, const struct agent_host *host,
-                      struct asked_stacks *stacks);
+/* stacks: gets the stacks of this node and of other agents. NULL without memory. */
+struct agent_hang *agent_hang_create(struct agent_observer *observer, const struct agent_host *host,
+                                     struct asked_stacks *stacks);
 
 /* Watches for hangs. The job runs without a watch as well. */
 void agent_hang_open(struct agent_hang *h);

@@ -443,25 +443,24 @@ static void describe_health(void *self, struct job_status *ret)
 
 static void stop_health(void *self)
 {
-    struct agent_health *h = self;
-
-    agent_health_end(h);
-    uv_close((uv_handle_t *)&h->again, NULL);
+    agent_health_end(self);
 }
 
-int agent_health_create(struct agent_health **ret, struct agent_observer *observer,
-                        const struct agent_host *host, void (*on_fit)(void *data),
-                        void (*on_unfit)(void *data, const char *why))
+struct agent_health *agent_health_create(struct agent_observer *observer, const struct agent_host *host,
+                                         void (*on_fit)(void *data),
+                                         void (*on_unfit)(void *data, const char *why))
 {
     struct agent_health *h = calloc(1, sizeof(*h));
 
     if (!h)
-        return -ENOMEM;
+        return NULL;
     *h = (struct agent_health){.host = host, .on_fit = on_fit, .on_unfit = on_unfit, .n_gpus = -1};
     (void)uv_timer_init(host->loop, &h->again); /* cannot fail */
     h->again.data = h;
-    *observer =
-        (struct agent_observer){.self = h, .describe = describe_health, .stop = stop_health, .destroy = free};
-    *ret = h;
-    return 0;
+    *observer = (struct agent_observer){.self = h,
+                                        .describe = describe_health,
+                                        .handle = (uv_handle_t *)&h->again,
+                                        .stop = stop_health,
+                                        .destroy = free};
+    return h;
 }

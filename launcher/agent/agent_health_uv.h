@@ -7,10 +7,10 @@ struct agent_health;
 struct agent_host;
 struct agent_observer;
 
-/* on_fit: the check has passed. on_unfit: the check has failed, outside of JOB_ROUNDS. Both get the data of the host. 0 or -ENOMEM. */
-int agent_health_create(struct agent_health **ret, struct agent_observer *observer,
-                        const struct agent_host *host, void (*on_fit)(void *data),
-                        void (*on_unfit)(void *data, const char *why));
+/* on_fit: the check has passed. on_unfit: the check has failed, outside of JOB_ROUNDS. Both get the data of the host. NULL without memory. */
+struct agent_health *agent_health_create(struct agent_observer *observer, const struct agent_host *host,
+                                         void (*on_fit)(void *data),
+                                         void (*on_unfit)(void *data, const char *why));
 
 /* Begins the health check. */
 void agent_health_begin(struct agent_health *h);

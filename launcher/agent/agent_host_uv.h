@@ -13,6 +13,7 @@
 #include "launcher/cli/job.h"
 #include "launcher/supervise/worker_group.h"
 #include "launcher/watch/stack_requests.h"
+#include "base/time.h"
 #include "rendezvous/session/session_message.h"
 
 struct events;
@@ -47,6 +48,11 @@ struct agent_host {
     int (*describe)(void *data, struct job_status *ret);
 };
 
+static inline void host_dispatch(const struct agent_host *host, enum group_event_kind kind, int worker)
+{
+    host->dispatch(host->data, (struct group_event){.kind = kind, .now_ns = now_ns(), .worker = worker});
+}
+
 /* A step of the group machine. */
 struct agent_step {
     const struct group_event *event;
@@ -63,6 +69,7 @@ struct agent_observer {
     void (*after)(void *self, const struct agent_step *step);    /* the actions are not carried out yet */
     void (*describe)(void *self,
                      struct job_status *ret); /* adds to host.describe(); ret has this node alone */
-    void (*stop)(void *self);                 /* the job is over: closes the handles */
+    uv_handle_t *handle;                      /* closed when the job is over; NULL: none */
+    void (*stop)(void *self);                 /* the job is over: ends the rest */
     void (*destroy)(void *self);              /* the loop has ended */
 };

@@ -41,7 +41,6 @@ struct agent {
     uv_timer_t deadline;      /* of the group */
     uv_timer_t history_timer; /* until the history is written */
     struct generation_host generation_host;
-
     struct agent_health *health;
     struct agent_start *start;
     struct rank_assignment assignment;  /* of the current or next generation */

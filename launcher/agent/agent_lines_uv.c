@@ -23,7 +23,6 @@
 #include "launcher/output/output_pump_os.h"
 #include "launcher/output/output_uv.h"
 #include "launcher/report/disk_texts_uv.h"
-
 #include "launcher/report/events_os.h"
 #include "launcher/report/failures_os.h"
 #include "launcher/supervise/guardian_os.h"
@@ -54,11 +53,6 @@ struct agent_lines {
 
 /* ---- lines ---- */
 
-static void rule_out_restart(const struct agent_host *h, int worker)
-{
-    h->dispatch(h->data, (struct group_event){.kind = GROUP_FINAL, .now_ns = now_ns(), .worker = worker});
-}
-
 static bool may_fail(const struct worker_group *g, int worker)
 {
     return (g->state == GROUP_RUNNING || g->state == GROUP_REPLACING) &&
@@ -72,7 +66,7 @@ static void fail_for_line(struct agent_lines *l, int worker, enum line_action ac
 
     if (!may_fail(h->group, worker)) {
         if (action == LINE_STOP) /* the worker has ended by itself since */
-            rule_out_restart(h, worker);
+            host_dispatch(h, GROUP_FINAL, worker);
         return;
     }
     if (l->worker >= 0)
@@ -80,7 +74,7 @@ static void fail_for_line(struct agent_lines *l, int worker, enum line_action ac
     l->worker = worker;
     (void)snprintf(l->cause, sizeof(l->cause), "%s", text); /* fits */
     if (action == LINE_STOP)
-        rule_out_restart(h, worker);
+        host_dispatch(h, GROUP_FINAL, worker);
     h->kill_worker(h->data, worker, "--on-line");
 }
 
@@ -244,13 +238,6 @@ void agent_lines_looked(struct agent_lines *l)
 
 /* ---- life ---- */
 
-static void stop_lines(void *self)
-{
-    struct agent_lines *l = self;
-
-    uv_close((uv_handle_t *)&l->held_timer, NULL);
-}
-
 static void destroy_lines(void *self)
 {
     struct agent_lines *l = self;
@@ -259,19 +246,20 @@ static void destroy_lines(void *self)
     free(l);
 }
 
-int agent_lines_create(struct agent_lines **ret, struct agent_observer *observer,
-                       const struct agent_host *host, const struct disk_texts *texts,
-                       void (*take)(void *data, const struct guardian_report *report))
+struct agent_lines *agent_lines_create(struct agent_observer *observer, const struct agent_host *host,
+                                       const struct disk_texts *texts,
+                                       void (*take)(void *data, const struct guardian_report *report))
 {
     struct agent_lines *l = calloc(1, sizeof(*l));
 
     if (!l)
-        return -ENOMEM;
+        return NULL;
     *l = (struct agent_lines){.host = host, .texts = texts, .take = take, .worker = -1};
     (void)uv_timer_init(host->loop, &l->held_timer); /* cannot fail */
     l->held_timer.data = l;
-    *observer = (struct agent_observer){
-        .self = l, .before = release_reports, .stop = stop_lines, .destroy = destroy_lines};
-    *ret = l;
-    return 0;
+    *observer = (struct agent_observer){.self = l,
+                                        .before = release_reports,
+                                        .handle = (uv_handle_t *)&l->held_timer,
+                                        .destroy = destroy_lines};
+    return l;
 }

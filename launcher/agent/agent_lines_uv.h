@@ -8,10 +8,10 @@ struct failures_source;
 struct guardian_report;
 struct line_match;
 
-/* take: gets the reports in order, with the data of the host. 0 or -ENOMEM. */
-int agent_lines_create(struct agent_lines **ret, struct agent_observer *observer,
-                       const struct agent_host *host, const struct disk_texts *texts,
-                       void (*take)(void *data, const struct guardian_report *report));
+/* take: gets the reports in order, with the data of the host. NULL without memory. */
+struct agent_lines *agent_lines_create(struct agent_observer *observer, const struct agent_host *host,
+                                       const struct disk_texts *texts,
+                                       void (*take)(void *data, const struct guardian_report *report));
 
 /* A line with a rule of --on-line. */
 void agent_lines_match(struct agent_lines *l, const struct line_match *match);

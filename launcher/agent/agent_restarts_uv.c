@@ -2,7 +2,6 @@
 
 #include "launcher/agent/agent_restarts_uv.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -52,9 +51,7 @@ static void check_progress(void *self, const struct group_event *event)
     restart_progress_describe(p, why, sizeof(why));
     (void)snprintf(a->why, sizeof(a->why), "%s (--max-restarts-without-progress=%d)", why,
                    p->limit); /* fits */
-    a->host->dispatch(
-        a->host->data,
-        (struct group_event){.kind = GROUP_FINAL, .now_ns = event->now_ns, .worker = event->worker});
+    host_dispatch(a->host, GROUP_FINAL, event->worker);
 }
 
 const char *agent_restarts_why(const struct agent_restarts *p)
@@ -62,16 +59,14 @@ const char *agent_restarts_why(const struct agent_restarts *p)
     return p->why;
 }
 
-int agent_restarts_create(struct agent_restarts **ret, struct agent_observer *observer,
-                          const struct agent_host *host)
+struct agent_restarts *agent_restarts_create(struct agent_observer *observer, const struct agent_host *host)
 {
     struct agent_restarts *p = calloc(1, sizeof(*p));
 
     if (!p)
-        return -ENOMEM;
+        return NULL;
     p->host = host;
     p->progress.limit = host->job->max_restarts_without_progress;
     *observer = (struct agent_observer){.self = p, .before = check_progress, .destroy = free};
-    *ret = p;
-    return 0;
+    return p;
 }

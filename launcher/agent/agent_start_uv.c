@@ -20,7 +20,6 @@ struct agent_start {
     struct rank_assignment *assignment;
     struct generation_host *generations;
     void (*on_start)(void *data, int r, bool is_replacement);
-
     struct attempt_files_config files_config;
     struct attempt_request *files; /* while a thread makes the files; else NULL */
     bool is_replacing;             /* the files are for a replacement */
@@ -257,21 +256,19 @@ void agent_start_destroy(struct agent_start *s)
     free(s);
 }
 
-int agent_start_create(struct agent_start **ret, struct agent_host *host, struct rank_assignment *assignment,
-                       struct generation_host *generations, struct logs *logs,
-                       void (*on_start)(void *data, int r, bool is_replacement))
+struct agent_start *agent_start_create(struct agent_host *host, struct rank_assignment *assignment,
+                                       struct generation_host *generations, struct logs *logs,
+                                       void (*on_start)(void *data, int r, bool is_replacement))
 {
     struct agent_start *s = calloc(1, sizeof(*s));
 
     if (!s)
-        return -ENOMEM;
+        return NULL;
     *s = (struct agent_start){.host = host,
                               .assignment = assignment,
                               .generations = generations,
                               .on_start = on_start,
                               .files_config = {host->loop, host->job, host->config->environment, logs},
                               .held_port = -1};
-
-    *ret = s;
-    return 0;
+    return s;
 }

@@ -15,10 +15,10 @@ struct rank_assignment;
 struct server;
 
 /* The generation in the host and the assignment are set here. on_start: the workers are ordered (0), or -errno; of a replacement, part
- * of the workers may be. on_start gets the data of the host. 0 or -ENOMEM. */
-int agent_start_create(struct agent_start **ret, struct agent_host *host, struct rank_assignment *assignment,
-                       struct generation_host *generations, struct logs *logs,
-                       void (*on_start)(void *data, int r, bool is_replacement));
+ * of the workers may be. on_start gets the data of the host. NULL without memory. */
+struct agent_start *agent_start_create(struct agent_host *host, struct rank_assignment *assignment,
+                                       struct generation_host *generations, struct logs *logs,
+                                       void (*on_start)(void *data, int r, bool is_replacement));
 
 /* The workers of the generation before have ended. Ends the generation and a pending start. */
 void agent_start_clear(struct agent_start *s);

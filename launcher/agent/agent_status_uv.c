@@ -30,33 +30,22 @@ struct agent_status {
 
 static const char *job_state_of(const struct worker_group *g, bool has_generation)
 {
-    switch (g->state) {
-    case GROUP_IDLE:
-        return has_generation ? "restarting" : "waiting";
-    case GROUP_RUNNING:
-    case GROUP_REPLACING:
-        return "running";
-    case GROUP_LEAVING:
-        return "waiting";
-    case GROUP_DONE:
-        return "ended";
-    default:
-        return "stopping";
-    }
+    static const char *const names[GROUP_STATE_COUNT] = {
+        [GROUP_IDLE] = "waiting",      [GROUP_RUNNING] = "running",   [GROUP_REPLACING] = "running",
+        [GROUP_STOPPING] = "stopping", [GROUP_SWEEPING] = "stopping", [GROUP_KILLING] = "stopping",
+        [GROUP_LEAVING] = "waiting",   [GROUP_DONE] = "ended",
+    };
+
+    return g->state == GROUP_IDLE && has_generation ? "restarting" : names[g->state];
 }
 
 static const char *worker_state_of(const struct worker_group *g, const struct group_worker *w)
 {
-    switch (w->state) {
-    case GROUP_WORKER_NONE:
+    if (w->state == GROUP_WORKER_NONE)
         return "starting";
-    case GROUP_WORKER_RUNNING:
+    if (w->state == GROUP_WORKER_RUNNING)
         return g->state == GROUP_RUNNING || g->state == GROUP_REPLACING ? "running" : "stopping";
-    case GROUP_WORKER_ENDED:
-        return w->status == 0 ? "succeeded" : "failed";
-    default:
-        return "failed";
-    }
+    return w->state == GROUP_WORKER_ENDED && w->status == 0 ? "succeeded" : "failed";
 }
 
 /* The log of standard output, or else of standard error. */
@@ -186,8 +175,8 @@ static void stop_status(void *self)
     s->control = NULL;
 }
 
-int agent_status_open(struct agent_status **ret, struct agent_observer *observer,
-                      const struct agent_host *host, bool (*ask_stacks)(void *data))
+struct agent_status *agent_status_open(struct agent_observer *observer, const struct agent_host *host,
+                                       bool (*ask_stacks)(void *data))
 {
     struct agent_status *s = calloc(1, sizeof(*s));
     const struct control_host control_host = {.loop = host->loop,
@@ -199,13 +188,12 @@ int agent_status_open(struct agent_status **ret, struct agent_observer *observer
                                               .data = s};
 
     if (!s)
-        return -ENOMEM;
+        return NULL;
     *s = (struct agent_status){
         .host = host, .started_s = wall_clock_ns(now_ns()) / 1000000000, .ask_stacks = ask_stacks};
     *observer = (struct agent_observer){.self = s, .stop = stop_status, .destroy = free};
-    *ret = s;
     int r = control_create(&s->control, &control_host);
     if (r && trace_sink)
         trace_line("control socket: %s", strerror(-r));
-    return 0;
+    return s;
 }

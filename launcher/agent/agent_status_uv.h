@@ -14,9 +14,9 @@ struct buf;
 struct job_status;
 struct named_file;
 
-/* Serves crunctl. The job runs without the socket as well. ask_stacks: crunctl wants stacks of all nodes. 0 or -ENOMEM. */
-int agent_status_open(struct agent_status **ret, struct agent_observer *observer,
-                      const struct agent_host *host, bool (*ask_stacks)(void *data));
+/* Serves crunctl. The job runs without the socket as well. ask_stacks: crunctl wants stacks of all nodes. NULL without memory. */
+struct agent_status *agent_status_open(struct agent_observer *observer, const struct agent_host *host,
+                                       bool (*ask_stacks)(void *data));
 
 /* The job and this node without the additions of other parts. 0 or -ENOMEM; job_status_finish() in both cases. */
 int agent_status_describe(const struct agent_status *s, struct job_status *ret);

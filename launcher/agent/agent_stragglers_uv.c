@@ -153,13 +153,6 @@ static void free_stragglers(void *self)
     free(s);
 }
 
-static void stop_stragglers(void *self)
-{
-    struct agent_stragglers *s = self;
-
-    uv_close((uv_handle_t *)&s->timer, NULL);
-}
-
 void agent_stragglers_open(struct agent_observer *ret, const struct agent_host *host)
 {
     struct agent_stragglers *s = calloc(1, sizeof(*s));
@@ -177,6 +170,8 @@ void agent_stragglers_open(struct agent_observer *ret, const struct agent_host *
     (void)uv_timer_init(host->loop, &s->timer); /* cannot fail */
     s->timer.data = s;
     (void)uv_timer_start(&s->timer, on_look, LOOK_MS, LOOK_MS); /* fails only without a callback */
-    *ret = (struct agent_observer){
-        .self = s, .describe = describe_steps, .stop = stop_stragglers, .destroy = free_stragglers};
+    *ret = (struct agent_observer){.self = s,
+                                   .describe = describe_steps,
+                                   .handle = (uv_handle_t *)&s->timer,
+                                   .destroy = free_stragglers};
 }

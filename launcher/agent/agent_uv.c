@@ -24,7 +24,6 @@
 
 #include "base/utf8.h"
 #include "launcher/agent/agent_children_uv.h"
-
 #include "launcher/agent/agent_hang_uv.h"
 #include "launcher/agent/agent_health_uv.h"
 #include "launcher/agent/agent_impl_uv.h"
@@ -35,7 +34,6 @@
 #include "launcher/agent/agent_start_uv.h"
 #include "launcher/agent/agent_status_uv.h"
 #include "launcher/agent/agent_stragglers_uv.h"
-
 #include "launcher/agent/asked_stacks_uv.h"
 #include "launcher/cli/plan.h"
 #include "launcher/ctl/job_status.h"
@@ -45,7 +43,6 @@
 #include "launcher/rdzv/membership_uv.h"
 #include "launcher/rdzv/rdzv_static_uv.h"
 #include "launcher/report/disk_texts_uv.h"
-
 #include "launcher/report/events_os.h"
 #include "launcher/report/final_error.h"
 #include "launcher/report/report.h"
@@ -68,24 +65,19 @@ enum {
     HISTORY_DELAY_MS = 50, /* from the start of the workers to the start of the thread */
 };
 
-static struct group_event plain_event(enum group_event_kind kind)
+static struct group_event plain_event(enum group_event_kind kind, int value)
 {
-    return (struct group_event){.kind = kind, .now_ns = now_ns(), .worker = -1};
+    return (struct group_event){.kind = kind, .now_ns = now_ns(), .worker = -1, .value = value};
 }
 
 void agent_dispatch_kind(struct agent *a, enum group_event_kind kind)
 {
-    agent_dispatch(a, plain_event(kind));
-}
-
-static struct group_event failed_start(int r)
-{
-    return (struct group_event){.kind = GROUP_START_FAILED, .now_ns = now_ns(), .worker = -1, .value = -r};
+    agent_dispatch(a, plain_event(kind, 0));
 }
 
 void agent_dispatch_start_failed(struct agent *a, int r)
 {
-    agent_dispatch(a, failed_start(r));
+    agent_dispatch(a, plain_event(GROUP_START_FAILED, -r));
 }
 
 /* ---- reports of the guardian ---- */
@@ -202,8 +194,8 @@ static void open_views(struct agent *a)
     if (a->has_opened_views)
         return;
     a->has_opened_views = true;
-    if (agent_status_open(&a->status, &a->parts[PART_STATUS], &a->host, ask_stacks) == 0)
-        a->generation_host.guardians.socket = agent_status_socket(a->status);
+    a->status = agent_status_open(&a->parts[PART_STATUS], &a->host, ask_stacks);
+    a->generation_host.guardians.socket = agent_status_socket(a->status);
     agent_metrics_open(&a->parts[PART_METRICS], &a->host);
     agent_hang_open(a->hang);
     agent_stragglers_open(&a->parts[PART_STRAGGLERS], &a->host);
@@ -235,7 +227,7 @@ static void do_spawn(struct agent *a)
     else if (!r)
         r = start_workers(a);
     if (r)
-        a->deferred = failed_start(r);
+        a->deferred = plain_event(GROUP_START_FAILED, -r);
 }
 
 static int failed_rank(const struct agent *a)
@@ -249,7 +241,7 @@ static void do_replace(struct agent *a)
 {
     agent_hang_forget(a->hang);
     if (agent_start_replace(a->start, failed_rank(a)) != 0)
-        a->deferred = plain_event(GROUP_REPLACE_FAILED);
+        a->deferred = plain_event(GROUP_REPLACE_FAILED, 0);
 }
 
 static void do_kill_newcomers(struct agent *a);
@@ -279,7 +271,7 @@ static void cancel_start(struct agent *a)
         return;
     agent_health_end(a->health);
     if (agent_start_cancel(a->start))
-        a->deferred = plain_event(GROUP_EMPTY);
+        a->deferred = plain_event(GROUP_EMPTY, 0);
 }
 
 /* ---- actions: notices and signals ---- */
@@ -517,6 +509,14 @@ static void end_logs(struct agent *a)
         log_line("the workers' output is in %s", a->logs.run);
 }
 
+static void stop_part(const struct agent_observer *part)
+{
+    if (part->stop)
+        part->stop(part->self);
+    if (part->handle)
+        uv_close(part->handle, NULL);
+}
+
 static void close_everything(struct agent *a)
 {
     cancel_start(a);
@@ -528,8 +528,7 @@ static void close_everything(struct agent *a)
         generation_dismiss_guardian(a->host.generation);
     events_begin_history(a->host.events);
     for (size_t i = 0; i < PART_COUNT; i++)
-        if (a->parts[i].stop)
-            a->parts[i].stop(a->parts[i].self);
+        stop_part(&a->parts[i]);
     agent_start_stop(a->start);
     rdzv_static_uv_destroy(a->rdzv_static);
     a->rdzv_static = NULL;
@@ -890,27 +889,20 @@ static int create_parts(struct agent *a)
 
     a->parts[PART_TRACE] = (struct agent_observer){.self = a, .after = after_step};
     a->parts[PART_EVENTS] = (struct agent_observer){.self = a, .after = write_events};
-    int r = disk_texts_create(&a->failures.texts, &texts_host);
-    if (!r)
-        r = agent_start_create(&a->start, &a->host, &a->assignment, &a->generation_host, &a->logs,
-                               on_workers_started);
-    if (!r)
-        r = agent_lines_create(&a->lines, &a->parts[PART_LINES], &a->host, a->failures.texts, take_report);
-    if (!r)
-        r = agent_restarts_create(&a->restarts, &a->parts[PART_RESTARTS], &a->host);
-    if (!r)
-        r = asked_stacks_create(&a->stacks, &a->parts[PART_STACKS], &a->host, send_stacks);
-    if (!r)
-        r = agent_hang_create(&a->hang, &a->parts[PART_HANG], &a->host, a->stacks);
-    if (!r)
-        r = agent_health_create(&a->health, &a->parts[PART_HEALTH], &a->host, on_fit, on_unfit);
-
-    if (!r)
-        r = agent_children_create(&a->children, &a->parts[PART_CHILDREN], &a->host,
-                                  &a->generation_host.guardians, a->health);
-    if (!r)
-        r = agent_signals_create(&a->signals, &a->host, a->children, a->hang);
-    return r;
+    a->failures.texts = disk_texts_create(&texts_host);
+    a->start =
+        agent_start_create(&a->host, &a->assignment, &a->generation_host, &a->logs, on_workers_started);
+    a->lines = agent_lines_create(&a->parts[PART_LINES], &a->host, a->failures.texts, take_report);
+    a->restarts = agent_restarts_create(&a->parts[PART_RESTARTS], &a->host);
+    a->stacks = asked_stacks_create(&a->parts[PART_STACKS], &a->host, send_stacks);
+    a->hang = agent_hang_create(&a->parts[PART_HANG], &a->host, a->stacks);
+    a->health = agent_health_create(&a->parts[PART_HEALTH], &a->host, on_fit, on_unfit);
+    a->children =
+        agent_children_create(&a->parts[PART_CHILDREN], &a->host, &a->generation_host.guardians, a->health);
+    if (!a->failures.texts || !a->start || !a->lines || !a->restarts || !a->stacks || !a->hang ||
+        !a->health || !a->children)
+        return -ENOMEM;
+    return agent_signals_create(&a->signals, &a->host, a->children, a->hang);
 }
 
 static void init_host(struct agent *a, const struct agent_config *config)
@@ -1060,7 +1052,6 @@ int agent_run(const struct agent_config *config)
         if (a.parts[i].destroy)
             a.parts[i].destroy(a.parts[i].self);
     free(a.signals);
-
     disk_texts_destroy(a.failures.texts);
     agent_start_destroy(a.start);
     output_destroy(a.host.output);

@@ -1,6 +1,5 @@
 #include "launcher/agent/asked_stacks_uv.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -191,21 +190,20 @@ static void stop_asked_stacks(void *self)
 
     end_asked(a);
     free(steal_ptr(a->look_json));
-    uv_close((uv_handle_t *)&a->timer, NULL);
 }
 
-int asked_stacks_create(struct asked_stacks **ret, struct agent_observer *observer,
-                        const struct agent_host *host, void (*send)(void *data, const char *json))
+struct asked_stacks *asked_stacks_create(struct agent_observer *observer, const struct agent_host *host,
+                                         void (*send)(void *data, const char *json))
 {
     struct asked_stacks *a = calloc(1, sizeof(*a));
 
     if (!a)
-        return -ENOMEM;
+        return NULL;
     a->host = host;
     a->send = send;
     (void)uv_timer_init(host->loop, &a->timer); /* cannot fail */
     a->timer.data = a;
-    *observer = (struct agent_observer){.self = a, .stop = stop_asked_stacks, .destroy = free};
-    *ret = a;
-    return 0;
+    *observer = (struct agent_observer){
+        .self = a, .handle = (uv_handle_t *)&a->timer, .stop = stop_asked_stacks, .destroy = free};
+    return a;
 }

@@ -15,9 +15,9 @@ struct asked_stacks;
 struct hang_piece;
 struct watch_stacks;
 
-/* send: gives JSON (NULL: without memory) to crunctl, with the data of the host. 0 or -ENOMEM. */
-int asked_stacks_create(struct asked_stacks **ret, struct agent_observer *observer,
-                        const struct agent_host *host, void (*send)(void *data, const char *json));
+/* send: gives JSON (NULL: without memory) to crunctl, with the data of the host. NULL without memory. */
+struct asked_stacks *asked_stacks_create(struct agent_observer *observer, const struct agent_host *host,
+                                         void (*send)(void *data, const char *json));
 
 /* Takes the stacks of the own node and asks the other nodes for stacks. for_look: the result becomes part of the status. */
 void asked_stacks_ask(struct asked_stacks *a, bool for_look);

@@ -1,6 +1,5 @@
 #include "launcher/agent/hang_report_uv.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -237,17 +236,17 @@ void hang_reports_stop(struct hang_reports *r)
     uv_close((uv_handle_t *)&r->timer, NULL);
 }
 
-int hang_reports_create(struct hang_reports **ret, const struct agent_host *host,
-                        void (*on_report)(void *data, const struct event_hang *hang, bool acts, int worker),
-                        void *data)
+struct hang_reports *hang_reports_create(const struct agent_host *host,
+                                         void (*on_report)(void *data, const struct event_hang *hang,
+                                                           bool acts, int worker),
+                                         void *data)
 {
     struct hang_reports *r = calloc(1, sizeof(*r));
 
     if (!r)
-        return -ENOMEM;
+        return NULL;
     *r = (struct hang_reports){.host = host, .on_report = on_report, .data = data};
     (void)uv_timer_init(host->loop, &r->timer); /* cannot fail */
     r->timer.data = r;
-    *ret = r;
-    return 0;
+    return r;
 }

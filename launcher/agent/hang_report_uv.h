@@ -18,10 +18,11 @@ struct hang_reports;
 struct hang_result;
 struct watch_stacks;
 
-/* on_report: prints the report. acts: --hang-action has waited for the report, because of `worker`. 0 or -ENOMEM. */
-int hang_reports_create(struct hang_reports **ret, const struct agent_host *host,
-                        void (*on_report)(void *data, const struct event_hang *hang, bool acts, int worker),
-                        void *data);
+/* on_report: prints the report. acts: --hang-action has waited for the report, because of `worker`. NULL without memory. */
+struct hang_reports *hang_reports_create(const struct agent_host *host,
+                                         void (*on_report)(void *data, const struct event_hang *hang,
+                                                           bool acts, int worker),
+                                         void *data);
 
 /* The ranks of the own node hang. on_report() follows, at once where no other node can be asked. */
 void hang_reports_begin(struct hang_reports *r, const struct watch_stacks *s);

@@ -1,6 +1,5 @@
 #include "launcher/report/disk_texts_uv.h"
 
-#include <errno.h>
 #include <stdlib.h>
 
 #include "launcher/util/read_disk_os.h"
@@ -123,16 +122,15 @@ void disk_texts_give_up(struct disk_texts *t)
     }
 }
 
-int disk_texts_create(struct disk_texts **ret, const struct disk_texts_host *host)
+struct disk_texts *disk_texts_create(const struct disk_texts_host *host)
 {
     struct disk_texts *t = calloc(1, sizeof(*t) + host->n * sizeof(t->items[0]));
 
     if (!t)
-        return -ENOMEM;
+        return NULL;
     t->host = *host;
     t->end = &t->first;
-    *ret = t;
-    return 0;
+    return t;
 }
 
 void disk_texts_destroy(struct disk_texts *t)

@@ -20,8 +20,8 @@ struct disk_texts_host {
     void *data;
 };
 
-/* 0 or -ENOMEM. */
-int disk_texts_create(struct disk_texts **ret, const struct disk_texts_host *host);
+/* NULL without memory. */
+struct disk_texts *disk_texts_create(const struct disk_texts_host *host);
 void disk_texts_destroy(struct disk_texts *t);
 
 /* Asks for text i of this generation, in place of an earlier one. Takes over the part; NULL (no memory, no file): there is none. */

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "launcher/report/report.h"
-
 #include "base/strbuf.h"
 
 static const char rule[] = "============================================================";
