@@ -462,10 +462,7 @@ static void remove_folders(void *data)
 {
     const struct agent *a = data;
 
-    if (!job_has_logs(a->host.job) && (a->exit_code == 0 || !a->outcome.has_files))
-        logs_remove_temporary(&a->logs);
-    else
-        logs_remove_empty(&a->logs);
+    logs_remove(&a->logs, !job_has_logs(a->host.job) && (a->exit_code == 0 || !a->outcome.has_files));
 }
 
 static void on_removed(void *owner, void *data)

@@ -76,27 +76,22 @@ static int make_folders_of(struct attempt_request *w)
     return r;
 }
 
-static int open_worker_files(struct attempt_request *w, int worker)
-{
-    struct worker_files *files = &w->files.workers[worker];
-
-    for (int which = 0; which < 2; which++) {
-        int r = output_stream_open(w->config.job, w->config.environment, w->files.dir, worker,
-                                   w->rank_base + worker, which, &files->stdio[1 + which],
-                                   &files->streams[which], w->error, sizeof(w->error));
-        if (r)
-            return r;
-    }
-    return 0;
-}
-
 static int open_all_files(struct attempt_request *w)
 {
+    const struct output_place place = {.job = w->config.job,
+                                       .environment = w->config.environment,
+                                       .attempt_dir = w->files.dir,
+                                       .rank_base = w->rank_base,
+                                       .error = w->error,
+                                       .error_size = sizeof(w->error)};
     int r = 0;
 
-    for (int i = 0; !r && i < w->files.n_workers; i++)
-        if (!w->selected || w->selected[i])
-            r = open_worker_files(w, i);
+    for (int i = 0; !r && i < w->files.n_workers; i++) {
+        struct worker_files *files = &w->files.workers[i];
+
+        for (int which = 0; !r && which < 2 && (!w->selected || w->selected[i]); which++)
+            r = output_stream_open(&place, i, which, &files->stdio[1 + which], &files->streams[which]);
+    }
     return r;
 }
 
@@ -161,7 +156,7 @@ static void drop_work(void *data)
     struct attempt_request *w = data;
 
     if (w->is_new_run)
-        logs_remove_temporary(&w->logs);
+        logs_remove(&w->logs, true);
     free_work(w);
 }
 

@@ -324,8 +324,7 @@ static void remove_attempts(const struct logs *logs, bool files)
     folder_list_close(&list);
 }
 
-/* Without malloc(): the guardian calls this, too. */
-static void remove_tree(const struct logs *logs, bool files)
+void logs_remove(const struct logs *logs, bool files)
 {
     if (!logs->is_temporary)
         return;
@@ -335,14 +334,4 @@ static void remove_tree(const struct logs *logs, bool files)
     }
     if (logs->base && (!logs->is_flat || !logs->run))
         (void)rmdir(logs->base);
-}
-
-void logs_remove_temporary(const struct logs *logs)
-{
-    remove_tree(logs, true);
-}
-
-void logs_remove_empty(const struct logs *logs)
-{
-    remove_tree(logs, false);
 }

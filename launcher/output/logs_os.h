@@ -45,8 +45,6 @@ char *logs_worker_file(const struct logs *logs, unsigned attempt, int local_rank
 /* Appends to a file in the folder base, which is made if it is missing. Returns 0 or -errno. */
 int logs_append(const struct logs *logs, const char *name, const char *text, size_t n_bytes);
 
-/* Removes a temporary tree, with the files crun and error handlers put there and nothing else. */
-void logs_remove_temporary(const struct logs *logs);
-
-/* Removes the folders of a temporary tree that are empty; also called by the guardian when crun was killed. */
-void logs_remove_empty(const struct logs *logs);
+/* Removes a temporary tree: its empty folders, and with `files` those that crun and error handlers put there. Without malloc():
+ * the guardian calls this, too. */
+void logs_remove(const struct logs *logs, bool files);

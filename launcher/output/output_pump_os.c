@@ -50,8 +50,7 @@ enum {
 };
 
 struct output_pump {
-    void (*on_match)(void *data);
-    void (*on_end)(void *data);
+    void (*on_news)(void *data);
     void *data;
     pthread_t thread;
     int wake;             /* eventfd, written after each change below */
@@ -66,6 +65,7 @@ struct output_pump {
     size_t n_matches;
     uint64_t n_looks, n_looked; /* asked for, and done */
     bool is_left;               /* the process ends without the thread */
+    bool has_ended;             /* the thread is about to return */
 
     /* The thread's alone. */
     struct list streams;
@@ -125,20 +125,13 @@ static void refresh_file(struct output_stream *s)
     s->has_line = s->size > s->shown;
 }
 
-static void refresh_files(struct output_pump *p)
-{
-    list_for_each(pos, &p->streams)
-    {
-        refresh_file(list_entry(pos, struct output_stream, entry));
-    }
-}
-
-static void refresh_watched(struct output_pump *p, int watch)
+/* watch -1: all. */
+static void refresh_files(struct output_pump *p, int watch)
 {
     list_for_each(pos, &p->streams)
     {
         struct output_stream *s = list_entry(pos, struct output_stream, entry);
-        if (s->file >= 0 && s->watch == watch)
+        if (watch < 0 || s->watch == watch)
             refresh_file(s);
     }
 }
@@ -152,10 +145,7 @@ static void read_inotify(struct output_pump *p)
         for (const char *at = bytes; at < bytes + n;) {
             const struct inotify_event *event = (const void *)at;
 
-            if (event->mask & IN_Q_OVERFLOW)
-                refresh_files(p);
-            else
-                refresh_watched(p, event->wd);
+            refresh_files(p, event->mask & IN_Q_OVERFLOW ? -1 : event->wd);
             at += sizeof(*event) + event->len;
         }
 }
@@ -300,7 +290,7 @@ static void add_match(struct output_pump *p, const struct line_match *match, boo
     if (is_room)
         p->matches[p->n_matches++] = *match;
     if (is_room && !p->is_left)
-        p->on_match(p->data);
+        p->on_news(p->data);
     (void)pthread_mutex_unlock(&p->lock);
 }
 
@@ -606,7 +596,7 @@ static void note_looked(struct output_pump *p)
     bool is_new = p->n_looked != p->n_looks_taken;
     p->n_looked = p->n_looks_taken;
     if (is_new && !p->is_left)
-        p->on_match(p->data);
+        p->on_news(p->data);
     (void)pthread_mutex_unlock(&p->lock);
 }
 
@@ -736,8 +726,9 @@ static void *pump_main(void *data)
         fold_free(p->folds[i]);
     }
     (void)pthread_mutex_lock(&p->lock);
+    p->has_ended = true;
     if (!p->is_left)
-        p->on_end(p->data);
+        p->on_news(p->data);
     (void)pthread_mutex_unlock(&p->lock);
     return NULL;
 }
@@ -777,15 +768,13 @@ static void free_pump(struct output_pump *p)
     free(p);
 }
 
-int output_pump_create(struct output_pump **ret, void (*on_match)(void *data), void (*on_end)(void *data),
-                       void *data)
+int output_pump_create(struct output_pump **ret, void (*on_news)(void *data), void *data)
 {
     struct output_pump *p = calloc(1, sizeof(*p));
 
     if (!p)
         return -ENOMEM;
-    p->on_match = on_match;
-    p->on_end = on_end;
+    p->on_news = on_news;
     p->data = data;
     list_init(&p->incoming);
     list_init(&p->streams);
@@ -863,7 +852,7 @@ void output_pump_flush(struct output_pump *p)
 }
 
 /* Nothing is added to any stream: those of a generation that could not be started would else be waited for. */
-static void request_end(struct output_pump *p, bool abandon)
+void output_pump_end(struct output_pump *p, bool abandon)
 {
     (void)pthread_mutex_lock(&p->lock);
     p->n_flushed++;
@@ -873,20 +862,16 @@ static void request_end(struct output_pump *p, bool abandon)
     wake_thread(p);
 }
 
-void output_pump_end(struct output_pump *p)
+bool output_pump_join(struct output_pump *p)
 {
-    request_end(p, false);
-}
-
-void output_pump_abandon(struct output_pump *p)
-{
-    request_end(p, true);
-}
-
-void output_pump_join(struct output_pump *p)
-{
-    (void)pthread_join(p->thread, NULL); /* it has called on_end, or is about to return */
-    free_pump(p);
+    (void)pthread_mutex_lock(&p->lock);
+    bool has_ended = p->has_ended;
+    (void)pthread_mutex_unlock(&p->lock);
+    if (has_ended) {
+        (void)pthread_join(p->thread, NULL); /* it is about to return */
+        free_pump(p);
+    }
+    return has_ended;
 }
 
 /* The console itself may be what hangs: a file is not tried, a slow reader gets its moment. */

@@ -25,16 +25,15 @@ struct line_match {
 struct output_pump;
 struct output_stream;
 
-/* Opens the consoles and starts the thread. on_match is called from that thread when output_pump_next_match() has
- * something; on_end when it is about to end, after output_pump_end() or output_pump_abandon(). Returns 0 or -errno. */
-int output_pump_create(struct output_pump **ret, void (*on_match)(void *data), void (*on_end)(void *data),
-                       void *data);
+/* Opens the consoles and starts the thread. on_news is called from that thread when output_pump_next_match() has something,
+ * output_pump_has_looked() becomes true, or output_pump_join() is possible. Returns 0 or -errno. */
+int output_pump_create(struct output_pump **ret, void (*on_news)(void *data), void *data);
 
 /* False: there is none. Matches that are not taken are dropped beyond LINE_MATCHES_MAX. */
 bool output_pump_next_match(struct output_pump *p, struct line_match *ret);
 
-/* Asks for a look at all that workers have written so far. Returns a number for output_pump_has_looked(); on_match is
- * called when that becomes true. A console that takes nothing is not waited for. */
+/* Asks for a look at all that workers have written so far. Returns a number for output_pump_has_looked(). A console that takes
+ * nothing is not waited for. */
 uint64_t output_pump_look(struct output_pump *p);
 bool output_pump_has_looked(struct output_pump *p, uint64_t number);
 
@@ -51,12 +50,11 @@ void output_pump_say(struct output_pump *p, struct output_stream *sentence);
 void output_pump_flush(struct output_pump *p);
 
 /* The thread ends when the console has taken everything, or, with abandon, crun's sentences only. */
-void output_pump_end(struct output_pump *p);
-void output_pump_abandon(struct output_pump *p);
+void output_pump_end(struct output_pump *p, bool abandon);
 
-/* Waits for the thread, which has called on_end, and frees the pump. */
-void output_pump_join(struct output_pump *p);
+/* Frees the pump if the thread has ended. False: it has not. */
+bool output_pump_join(struct output_pump *p);
 
-/* Leaves the thread behind, which waits for a disk: writes the sentences that it has not taken itself. on_end is not
+/* Leaves the thread behind, which waits for a disk: writes the sentences that it has not taken itself. on_news is not
  * called any more. The pump is not freed: the process is about to end. */
 void output_pump_leave(struct output_pump *p);

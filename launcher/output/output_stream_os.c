@@ -87,16 +87,17 @@ static bool wants_colour(char *const *environment, int which)
 /* Last digits of the colours' numbers: red, the colour of errors, comes last. */
 static const char colours[] = "632541";
 
-static int make_prefixes(struct output_stream *s, int rank, const struct job *job, char *const *environment)
+static int make_prefixes(struct output_stream *s, const struct output_place *place)
 {
+    const struct job *job = place->job;
     const char *template = job->line_prefix ? job->line_prefix : default_template;
     char host[256];
 
     proc_info_host_name(host, sizeof(host));
-    s->prefix_plain = line_prefix_prefix(template, job->role, s->local_rank, rank, host);
+    s->prefix_plain = line_prefix_prefix(template, job->role, s->local_rank, s->rank, host);
     if (!s->prefix_plain)
         return -ENOMEM;
-    if (!wants_colour(environment, s->which))
+    if (!wants_colour(place->environment, s->which))
         s->prefix = strdup(s->prefix_plain);
     else if (asprintf(&s->prefix, "\033[3%cm%s\033[0m", colours[s->local_rank % (int)strlen(colours)],
                       s->prefix_plain) < 0)
@@ -106,58 +107,51 @@ static int make_prefixes(struct output_stream *s, int rank, const struct job *jo
 
 /* ---- files and pipes ---- */
 
-/* Where the text of a failure goes. */
-struct error_text {
-    char *text;
-    size_t size;
-};
-
-static int open_log(const char *path, int flags, const struct error_text *error)
+static int open_log(const struct output_place *place, const char *path, int flags)
 {
     int fd = open(path, flags | O_CLOEXEC | O_NOCTTY, 0666);
 
     if (fd >= 0)
         return fd;
     int r = -errno;
-    (void)snprintf(error->text, error->size, "cannot open the log file %s: %s%s", path, strerror(-r),
+    (void)snprintf(place->error, place->error_size, "cannot open the log file %s: %s%s", path, strerror(-r),
                    log_remedy(r)); /* cut if long */
     return r;
 }
 
-static int open_filtered(struct output_stream *s, const struct job *job, const char *attempt_dir,
-                         const struct error_text *error)
+static int open_filtered(struct output_stream *s, const struct output_place *place)
 {
     _cleanup_free_ char *path = NULL;
 
-    s->filter = &job->filters[s->which];
+    s->filter = &place->job->filters[s->which];
     if (s->filter->n_items == 0)
         return 0;
-    if (asprintf(&path, "%s/filtered_%s.log", attempt_dir, stream_names[s->which]) < 0) {
+    if (asprintf(&path, "%s/filtered_%s.log", place->attempt_dir, stream_names[s->which]) < 0) {
         path = NULL;
         return -ENOMEM;
     }
-    s->filtered = open_log(path, O_WRONLY | O_CREAT | O_APPEND, error);
+    s->filtered = open_log(place, path, O_WRONLY | O_CREAT | O_APPEND);
     return s->filtered < 0 ? s->filtered : 0;
 }
 
 /* The worker's end in *ret_fd; with a stream (not NULL) crun's own in there. */
-static int open_stream_file(struct output_stream *s, const struct job *job, const char *attempt_dir,
-                            int local_rank, int which, int *ret_fd, const struct error_text *error)
+static int open_stream_file(struct output_stream *s, const struct output_place *place, int local_rank,
+                            int which, int *ret_fd)
 {
     _cleanup_free_ char *path = NULL;
     int fd;
 
-    if (asprintf(&path, "%s/%d/%s.log", attempt_dir, local_rank, stream_names[which]) < 0) {
+    if (asprintf(&path, "%s/%d/%s.log", place->attempt_dir, local_rank, stream_names[which]) < 0) {
         path = NULL;
         return -ENOMEM;
     }
-    fd = open_log(path, O_WRONLY | O_CREAT | O_APPEND | O_TRUNC, error);
+    fd = open_log(place, path, O_WRONLY | O_CREAT | O_APPEND | O_TRUNC);
     if (fd < 0)
         return fd;
     int r = 0;
     if (s) {
-        s->file = open_log(path, O_RDONLY, error);
-        r = s->file < 0 ? s->file : open_filtered(s, job, attempt_dir, error);
+        s->file = open_log(place, path, O_RDONLY);
+        r = s->file < 0 ? s->file : open_filtered(s, place);
     }
     if (r)
         (void)close(fd); /* nothing has been written */
@@ -183,21 +177,20 @@ static int open_stream_pipe(struct output_stream *s, int *ret_fd)
     return 0;
 }
 
-static int open_shown(const struct job *job, char *const *environment, const char *attempt_dir,
-                      int local_rank, int rank, int which, int *ret_fd, struct output_stream **ret_stream,
-                      const struct error_text *error)
+static int open_shown(const struct output_place *place, int local_rank, int which, int *ret_fd,
+                      struct output_stream **ret_stream)
 {
     struct output_stream *s = new_stream(local_rank, which);
 
     if (!s)
         return -ENOMEM;
-    s->rank = rank;
-    s->n_folded = job->fold_output ? job->n_workers : 0;
-    s->rules = job->line_rules;
-    int r = make_prefixes(s, rank, job, environment);
+    s->rank = place->rank_base + local_rank;
+    s->n_folded = place->job->fold_output ? place->job->n_workers : 0;
+    s->rules = place->job->line_rules;
+    int r = make_prefixes(s, place);
     if (!r)
-        r = attempt_dir ? open_stream_file(s, job, attempt_dir, local_rank, which, ret_fd, error)
-                        : open_stream_pipe(s, ret_fd);
+        r = place->attempt_dir ? open_stream_file(s, place, local_rank, which, ret_fd)
+                               : open_stream_pipe(s, ret_fd);
     if (r)
         output_stream_free(s);
     else
@@ -205,20 +198,19 @@ static int open_shown(const struct job *job, char *const *environment, const cha
     return r;
 }
 
-int output_stream_open(const struct job *job, char *const *environment, const char *attempt_dir,
-                       int local_rank, int rank, int which, int *ret_fd, struct output_stream **ret_stream,
-                       char *error, size_t error_size)
+int output_stream_open(const struct output_place *place, int local_rank, int which, int *ret_fd,
+                       struct output_stream **ret_stream)
 {
-    const struct error_text text = {.text = error, .size = error_size};
+    const struct job *job = place->job;
     int bit = which == 0 ? JOB_STDOUT : JOB_STDERR;
     bool is_listed = !job->listed || job->listed[local_rank];
-    bool has_file = attempt_dir && ((job->redirects[local_rank] | job->tees[local_rank]) & bit);
+    bool has_file = place->attempt_dir && ((job->redirects[local_rank] | job->tees[local_rank]) & bit);
 
     *ret_stream = NULL;
     if ((job->tees[local_rank] & bit) && is_listed)
-        return open_shown(job, environment, attempt_dir, local_rank, rank, which, ret_fd, ret_stream, &text);
+        return open_shown(place, local_rank, which, ret_fd, ret_stream);
     if (has_file)
-        return open_stream_file(NULL, job, attempt_dir, local_rank, which, ret_fd, &text);
+        return open_stream_file(NULL, place, local_rank, which, ret_fd);
     if (is_listed)
         return 0;
     *ret_fd = open("/dev/null", O_WRONLY | O_CLOEXEC);

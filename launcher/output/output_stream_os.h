@@ -43,15 +43,23 @@ struct output_stream {
     int filtered;                   /* file for lines that match the filter, or -1 */
 };
 
+/* What the streams of a generation have in common. */
+struct output_place {
+    const struct job *job;
+    char *const *environment;
+    const char *attempt_dir; /* where output goes to files; NULL without files */
+    int rank_base;           /* rank of the first worker in the whole job, for prefixes */
+    char *error;             /* for the reason of a failure */
+    size_t error_size;
+};
+
 /*
- * Opens one stream of the worker with this local rank; rank, its number in the whole job, may stand in prefixes. attempt_dir: the folder of its generation,
- * NULL without files; used where output goes to files.
- * *ret_fd: what the worker writes to (the caller closes it), or -1 for crun's own descriptor. *ret_stream: NULL when the
- * console shows nothing of it; else the caller's. Returns 0, or -errno, perhaps with the reason in error. For any thread.
+ * Opens one stream of the worker with this local rank. *ret_fd: what the worker writes to (the caller closes it), or -1 for crun's
+ * own descriptor. *ret_stream: NULL when the console shows nothing of it; else the caller's. Returns 0, or -errno, perhaps with the
+ * reason in place->error. For any thread.
  */
-int output_stream_open(const struct job *job, char *const *environment, const char *attempt_dir,
-                       int local_rank, int rank, int which, int *ret_fd, struct output_stream **ret_stream,
-                       char *error, size_t error_size);
+int output_stream_open(const struct output_place *place, int local_rank, int which, int *ret_fd,
+                       struct output_stream **ret_stream);
 
 /* A sentence of crun: whole lines. NULL without memory. */
 struct output_stream *output_stream_sentence(const char *text);

@@ -14,34 +14,22 @@ struct output {
     uv_loop_t *loop;
     struct output_callbacks callbacks;
     struct output_pump *pump; /* NULL before the first stream or sentence, and after its end */
-    uv_async_t matched;       /* as `ended` */
-    uv_async_t ended;         /* sent by the output thread; open while there is a pump */
+    uv_async_t news;          /* sent by the output thread; open while there is a pump */
     uv_timer_t patience;
     uint64_t look; /* that is waited for; 0: none */
     bool is_ending, is_abandoned;
-    bool is_left; /* the thread was left behind, and still refers to `ended` */
+    bool is_left; /* the thread was left behind, and still refers to `news` */
 };
 
 static void end_output(struct output *o)
 {
     o->pump = NULL;
-    uv_close((uv_handle_t *)&o->matched, NULL);
-    uv_close((uv_handle_t *)&o->ended, NULL);
+    uv_close((uv_handle_t *)&o->news, NULL);
     uv_close((uv_handle_t *)&o->patience, NULL);
     o->callbacks.on_end(o->callbacks.data);
 }
 
-static void on_pump_ended(uv_async_t *async)
-{
-    struct output *o = async->data;
-
-    if (!o->pump)
-        return;
-    output_pump_join(o->pump);
-    end_output(o);
-}
-
-static void on_matched(uv_async_t *async)
+static void on_news(uv_async_t *async)
 {
     struct output *o = async->data;
     struct line_match match;
@@ -52,22 +40,16 @@ static void on_matched(uv_async_t *async)
         o->look = 0;
         o->callbacks.on_looked(o->callbacks.data);
     }
+    if (o->pump && output_pump_join(o->pump))
+        end_output(o);
 }
 
 /* Called by the output thread. */
-static void notify_matched(void *data)
+static void send_news(void *data)
 {
     struct output *o = data;
 
-    (void)uv_async_send(&o->matched); /* fails on a closed handle only */
-}
-
-/* Called by the output thread. */
-static void notify_ended(void *data)
-{
-    struct output *o = data;
-
-    (void)uv_async_send(&o->ended); /* fails on a closed handle only */
+    (void)uv_async_send(&o->news); /* fails on a closed handle only */
 }
 
 static void on_abandon_timeout(uv_timer_t *timer)
@@ -83,16 +65,14 @@ static int start_pump(struct output *o)
 {
     if (o->pump)
         return 0;
-    int r = output_pump_create(&o->pump, notify_matched, notify_ended, o);
+    int r = output_pump_create(&o->pump, send_news, o);
     if (r)
         return r;
     /* Neither fails with memory of the caller and a loop that runs. The thread sends nothing before it is asked to
      * end, which takes another call from here. */
-    (void)uv_async_init(o->loop, &o->ended, on_pump_ended);
-    (void)uv_async_init(o->loop, &o->matched, on_matched);
-    o->matched.data = o;
+    (void)uv_async_init(o->loop, &o->news, on_news);
     (void)uv_timer_init(o->loop, &o->patience);
-    o->ended.data = o->patience.data = o;
+    o->news.data = o->patience.data = o;
     return 0;
 }
 
@@ -150,7 +130,7 @@ void output_end(struct output *o)
         return;
     o->is_ending = true;
     if (o->pump)
-        output_pump_end(o->pump);
+        output_pump_end(o->pump, false);
     else
         o->callbacks.on_end(o->callbacks.data);
 }
@@ -165,7 +145,7 @@ void output_abandon(struct output *o)
         return;
     }
     o->is_ending = true;
-    output_pump_abandon(o->pump);
+    output_pump_end(o->pump, true);
     (void)uv_timer_start(&o->patience, on_abandon_timeout, LEAVE_AFTER_MS,
                          0); /* fails only without a callback */
 }

@@ -1080,7 +1080,7 @@ static _Noreturn void guardian_run(struct guardian *g)
         if (g->has_death_notice)
             death_notice_send(&latest_notice);
         if (g->job->logs)
-            logs_remove_empty(g->job->logs);
+            logs_remove(g->job->logs, false);
         if (g->job->socket)
             named_file_remove(g->job->socket);
     }
