@@ -427,7 +427,8 @@ static int start_workers(struct generation *g, struct worker_starts *starts)
 /* With a zygote, whose command line and environment are the first worker's. */
 static int spawn_warm_guardian(struct generation *g, const struct worker_start *first)
 {
-    _cleanup_close_ int source = zygote_open_source(), import = zygote_open_import();
+    _cleanup_close_ int source = zygote_open_source(),
+                        import = memory_file_make("crun-zygote-import", NULL, 0); /* name of the module */
     struct strlist environment = {0};
 
     if (source < 0 || import < 0)

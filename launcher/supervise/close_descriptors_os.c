@@ -67,3 +67,20 @@ int close_descriptors(int first, int last)
     int r = close_by_list(first, last);
     return r == -ENOENT ? close_one_by_one(first, last) : r;
 }
+
+static int compare_ints(const void *a, const void *b)
+{
+    return *(const int *)a - *(const int *)b;
+}
+
+int close_descriptors_except(int first, int *keep, size_t n_keep)
+{
+    int r = 0;
+
+    qsort(keep, n_keep, sizeof(*keep), compare_ints);
+    for (size_t i = 0; !r && i < n_keep; i++) {
+        r = close_descriptors(first, keep[i] - 1);
+        first = keep[i] + 1;
+    }
+    return r ? r : close_descriptors(first, INT_MAX);
+}

@@ -28,22 +28,11 @@ enum {
 
 /* ---- preparing ---- */
 
-static bool take_bytes(struct buf *from, uint8_t *to, size_t room, size_t *ret_size)
-{
-    size_t n = buf_size(from);
-
-    if (n > 0 && n <= room)
-        memcpy(to, buf_bytes(from), n);
-    *ret_size = n;
-    buf_finish(from);
-    return n > 0 && n <= room;
-}
-
 bool death_notice_prepare(struct death_notice *w, const struct session_hello *hello,
                           const struct sockaddr *to, socklen_t to_size)
 {
     struct session_hello last = *hello;
-    struct buf greeting = {0}, hello_bytes = {0};
+    struct buf bytes = {0};
 
     *w = (struct death_notice){.to_size = to_size};
     if (to_size > sizeof(w->to))
@@ -59,11 +48,15 @@ bool death_notice_prepare(struct death_notice *w, const struct session_hello *he
     };
     text_copy(last.report.cause.text, sizeof(last.report.cause.text),
               "its crun ended without a message, and its workers were killed");
-    bool complete = frame_put_greeting(&greeting, NONCE) == 0 && frame_put_opening(&hello_bytes) == 0 &&
-                    session_json_put_hello(&hello_bytes, &last) == 0;
-    bool has_greeting = take_bytes(&greeting, w->greeting, sizeof(w->greeting), &w->greeting_size);
-    bool has_hello = take_bytes(&hello_bytes, w->hello, sizeof(w->hello), &w->hello_size);
-    return complete && has_greeting && has_hello;
+    bool is_complete = frame_put_greeting(&bytes, NONCE) == 0;
+    w->greeting_size = buf_size(&bytes);
+    is_complete = is_complete && frame_put_opening(&bytes) == 0 &&
+                  session_json_put_hello(&bytes, &last) == 0 && buf_size(&bytes) <= sizeof(w->bytes);
+    w->size = is_complete ? buf_size(&bytes) : 0;
+    if (is_complete)
+        memcpy(w->bytes, buf_bytes(&bytes), w->size);
+    buf_finish(&bytes);
+    return is_complete;
 }
 
 /* ---- sending ---- */
@@ -94,8 +87,8 @@ void death_notice_send(const struct death_notice *w)
         return;
     limit_waiting(fd);
     if (connect(fd, (const struct sockaddr *)&w->to, w->to_size) < 0 ||
-        !send_all(fd, w->greeting, w->greeting_size) ||
-        recv(fd, answer, ECHO_SIZE, MSG_WAITALL) != ECHO_SIZE || !send_all(fd, w->hello, w->hello_size))
+        !send_all(fd, w->bytes, w->greeting_size) || recv(fd, answer, ECHO_SIZE, MSG_WAITALL) != ECHO_SIZE ||
+        !send_all(fd, w->bytes + w->greeting_size, w->size - w->greeting_size))
         return;
     /* A socket that is closed with bytes unread is reset, and the peer may then lose the hello. */
     while (recv(fd, answer, sizeof(answer), 0) > 0)

@@ -21,8 +21,8 @@ struct session_hello;
 struct death_notice {
     struct sockaddr_storage to;
     socklen_t to_size;
-    uint8_t greeting[64], hello[2048]; /* the first and the second part of the conversation */
-    size_t greeting_size, hello_size;
+    uint8_t bytes[2112]; /* the greeting, then the rest of the conversation */
+    size_t greeting_size, size;
 };
 
 /* Prepares the notice of the agent with this hello, for the address that it is connected to. False: it does not fit. */

@@ -35,9 +35,9 @@ static_assert((int)N_SENT_MAX <= (int)SEND_DESCRIPTORS_MAX, "all fit");
 
 /* ---- bytes ---- */
 
-static int make_file(const void *bytes, size_t size)
+int memory_file_make(const char *name, const void *bytes, size_t size)
 {
-    _cleanup_close_ int fd = memfd_create("crun-worker", MFD_CLOEXEC);
+    _cleanup_close_ int fd = memfd_create(name, MFD_CLOEXEC);
 
     ssize_t n = fd < 0 ? -1 : write(fd, bytes, size);
     if (n != (ssize_t)size)
@@ -100,7 +100,7 @@ int guardian_send_start(int link, int worker, const struct worker_start *start, 
                                                   : send_record(link, &order, bytes, size, fds + 1, n);
     if (r != -EMSGSIZE)
         return r;
-    _cleanup_close_ int file = fds[0] = make_file(bytes, size);
+    _cleanup_close_ int file = fds[0] = memory_file_make("crun-worker", bytes, size);
     return file < 0 ? file : send_record(link, &order, NULL, 0, fds, n + 1);
 }
 

@@ -19,6 +19,9 @@ int guardian_send_start(int link, int worker, const struct worker_start *start, 
 
 struct death_notice;
 
+/* For crun: a memory file with these bytes. The descriptor, or -errno. */
+int memory_file_make(const char *name, const void *bytes, size_t size);
+
 /* For crun: sends GUARDIAN_BEGIN. notice: replaces an earlier notice; NULL: no change. 0 or -errno. */
 int guardian_send_begin(int link, const struct death_notice *notice);
 

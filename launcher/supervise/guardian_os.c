@@ -53,7 +53,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -119,7 +118,7 @@ struct guardian {
     size_t unsent_at, n_unsent;     /* the first report, and how many */
     int link;
     int keep
-        [KEEP_MAX]; /* descriptors of the zygote, the link and the folder of cgroups, ascending; all others above 2 are closed */
+        [KEEP_MAX]; /* descriptors of the zygote, the link and the folder of cgroups; all others above 2 are closed */
     size_t n_keep;
     pid_t crun;
     const struct worker_start *zygote_start; /* NULL: none, workers start by exec */
@@ -127,7 +126,7 @@ struct guardian {
     const struct guardian_job *job;
     int epoll_fd;
     int signal_fd; /* signalfd of all signals */
-    int lease_fd;  /* timerfd; 0: no lease yet */
+    int lease_fd;  /* timerfd */
     size_t n_live; /* workers not reaped, and starts under way */
     bool killing;
     bool released;           /* GUARDIAN_RELEASE has come */
@@ -202,21 +201,6 @@ static void report_worker(struct guardian *g, enum guardian_report_kind kind, si
 
 /* ---- start ---- */
 
-/* Closes every descriptor above 2 outside keep[]. Above all: listening sockets of crun, because their ports must be free
- * when crun closes the sockets, and crun's end of the link, because the guardian waits for the end of the link. */
-static int close_others(const struct guardian *g)
-{
-    int from = 3;
-
-    for (size_t i = 0; i < g->n_keep; i++) {
-        int r = close_descriptors(from, g->keep[i] - 1);
-        if (r)
-            return r;
-        from = g->keep[i] + 1;
-    }
-    return close_descriptors(from, INT_MAX);
-}
-
 /* Also takes back crun's signal handlers: workers unblock signals before they execute their program. */
 static void block_all_signals(void)
 {
@@ -245,8 +229,11 @@ static bool open_watches(struct guardian *g)
     (void)sigfillset(&all); /* cannot fail */
     g->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     g->signal_fd = signalfd(-1, &all, SFD_CLOEXEC | SFD_NONBLOCK);
-    return g->epoll_fd >= 0 && g->signal_fd >= 0 && watch_descriptor(g, g->link, TOKEN_LINK) == 0 &&
-           watch_descriptor(g, g->signal_fd, TOKEN_SIGNAL) == 0;
+    g->lease_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
+    return g->epoll_fd >= 0 && g->signal_fd >= 0 && g->lease_fd >= 0 &&
+           watch_descriptor(g, g->link, TOKEN_LINK) == 0 &&
+           watch_descriptor(g, g->signal_fd, TOKEN_SIGNAL) == 0 &&
+           watch_descriptor(g, g->lease_fd, TOKEN_LEASE) == 0;
 }
 
 /* Without a pidfd (an old kernel, no descriptor left) the worker is found by SIGCHLD like any other child. */
@@ -477,12 +464,18 @@ static void limit_loading(struct guardian *g)
     (void)kill(g->zygote.pid, SIGKILL); /* also ends the link */
 }
 
+/* 0: never. */
+static void set_lease(struct guardian *g, uint64_t end_ns)
+{
+    const struct itimerspec at = {
+        .it_value = {.tv_sec = (time_t)(end_ns / 1000000000), .tv_nsec = (long)(end_ns % 1000000000)}};
+
+    (void)timerfd_settime(g->lease_fd, TFD_TIMER_ABSTIME, &at, NULL); /* cannot fail on a timer that exists */
+}
+
 static void begin_generation(struct guardian *g, const struct ordered_start *r)
 {
-    const struct itimerspec never = {0};
-
-    if (g->lease_fd > 0)
-        (void)timerfd_settime(g->lease_fd, 0, &never, NULL); /* the generation's lease follows; cannot fail */
+    set_lease(g, 0); /* the generation's lease follows */
     if (r->notice)
         latest_notice = *r->notice;
     g->has_death_notice = g->has_death_notice || r->notice;
@@ -756,25 +749,6 @@ static void begin_kill(struct guardian *g)
 
 /* ---- lease ---- */
 
-/* Without a timer the lease counts as ended: no worker must run longer than the lease. */
-static void set_lease(struct guardian *g, uint64_t end_ns)
-{
-    const struct itimerspec at = {
-        .it_value = {.tv_sec = (time_t)(end_ns / 1000000000), .tv_nsec = (long)(end_ns % 1000000000)}};
-
-    if (g->lease_fd == 0) {
-        g->lease_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
-        if (g->lease_fd >= 0 && watch_descriptor(g, g->lease_fd, TOKEN_LEASE) < 0) {
-            (void)close(g->lease_fd);
-            g->lease_fd = -1;
-        }
-    }
-    if (g->lease_fd >= 0 && timerfd_settime(g->lease_fd, TFD_TIMER_ABSTIME, &at, NULL) == 0)
-        return;
-    g->lease_fd = 0;
-    begin_kill(g);
-}
-
 static void on_lease_timer(struct guardian *g)
 {
     uint64_t n;
@@ -1045,7 +1019,9 @@ static _Noreturn void guardian_run(struct guardian *g)
     (void)setsid(); /* a session without the terminal; cannot fail in a fresh child */
     set_names(g->crun);
     (void)prctl(PR_SET_PDEATHSIG, SIGCONT); /* a stopped guardian is continued by the end of crun */
-    int r = close_others(g);
+    /* Above all: listening sockets of crun, because their ports must be free when crun closes the sockets, and crun's end of
+     * the link, because the guardian waits for the end of the link. */
+    int r = close_descriptors_except(3, g->keep, g->n_keep);
     if (!r && prctl(PR_SET_CHILD_SUBREAPER, 1) < 0)
         r = -errno;
     if (!r && !open_watches(g))
@@ -1089,11 +1065,6 @@ static _Noreturn void guardian_run(struct guardian *g)
 
 /* ---- for crun ---- */
 
-static int compare_ints(const void *a, const void *b)
-{
-    return *(const int *)a - *(const int *)b;
-}
-
 static void list_kept(struct guardian *g)
 {
     int n = g->zygote_start ? worker_start_list_fds(g->zygote_start, g->keep) : 0;
@@ -1101,7 +1072,6 @@ static void list_kept(struct guardian *g)
     g->keep[n++] = g->link;
     if (g->cgroup.parent >= 0)
         g->keep[n++] = g->cgroup.parent;
-    qsort(g->keep, (size_t)n, sizeof(*g->keep), compare_ints);
     g->n_keep = (size_t)n;
 }
 

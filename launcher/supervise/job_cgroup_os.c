@@ -24,7 +24,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdint.h>
@@ -153,15 +152,12 @@ static _Noreturn void clean_up(const struct job_cgroup *c)
 static int run_keeper(void *data)
 {
     const struct job_cgroup *c = data;
-    const int low = c->parent < keeper_pipe ? c->parent : keeper_pipe,
-              high = c->parent < keeper_pipe ? keeper_pipe : c->parent;
+    int keep[] = {c->parent, keeper_pipe};
     char byte;
 
     (void)prctl(PR_SET_NAME, "job-keeper");
     (void)setsid(); /* survives a kill of the guardian's process group; cannot fail in a fresh child */
-    (void)close_descriptors(0, low - 1);
-    (void)close_descriptors(low + 1, high - 1);
-    (void)close_descriptors(high + 1, INT_MAX);
+    (void)close_descriptors_except(0, keep, 2);
     while (read(keeper_pipe, &byte, 1) < 0)
         ;
     clean_up(c);

@@ -7,7 +7,6 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -138,20 +137,7 @@ void zygote_end(struct zygote *z)
 
 int zygote_open_source(void)
 {
-    _cleanup_close_ int fd = memfd_create("crun-zygote", MFD_CLOEXEC);
-
-    if (fd < 0)
-        return -errno;
-    if (write(fd, zygote_source, zygote_source_size) != (ssize_t)zygote_source_size)
-        return -ENOSPC;
-    return steal_fd(&fd);
-}
-
-int zygote_open_import(void)
-{
-    int fd = memfd_create("crun-zygote-import", MFD_CLOEXEC);
-
-    return fd < 0 ? -errno : fd;
+    return memory_file_make("crun-zygote", zygote_source, zygote_source_size);
 }
 
 void zygote_environment(char *const *of_worker, const char *varies, struct strlist *out)

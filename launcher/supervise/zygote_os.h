@@ -103,9 +103,6 @@ void zygote_end(struct zygote *z);
 /* The zygote's source in a memory file, or -errno. */
 int zygote_open_source(void);
 
-/* An empty memory file for the name of the module under import, or -errno. */
-int zygote_open_import(void);
-
 struct strlist;
 
 /* Appends the environment of a zygote: the environment of a worker, with the source (descriptor SPAWN_STATE_FD) first in

@@ -170,7 +170,7 @@ static void a_file_above_the_limit_of_file_size_is_too_large(void **state)
 
 static void a_begin_brings_its_notice(void **state)
 {
-    static const struct death_notice notice = {.hello_size = 7};
+    static const struct death_notice notice = {.size = 7};
     const struct death_notice *const sent[] = {&notice, NULL};
 
     for (int i = 0; i < 2; i++) {
@@ -180,7 +180,7 @@ static void a_begin_brings_its_notice(void **state)
         assert_int_equal(guardian_send_begin(link_fds[0], sent[i]), 0);
         assert_true(guardian_receive_order(link_fds[1], &order, &r) > 0);
         assert_int_equal(order.kind, GUARDIAN_BEGIN);
-        assert_int_equal(r.notice ? r.notice->hello_size : 0, sent[i] ? 7 : 0);
+        assert_int_equal(r.notice ? r.notice->size : 0, sent[i] ? 7 : 0);
         ordered_start_finish(&r);
     }
 }
