@@ -15,15 +15,17 @@ static void add_list_of_one(cJSON *object, const char *name, bool known, int val
     (void)cJSON_AddItemToArray(list, known ? cJSON_CreateNumber(value) : cJSON_CreateNull());
 }
 
+static void add_number_or_null(cJSON *object, const char *name, bool known, double value)
+{
+    (void)cJSON_AddItemToObject(object, name, known ? cJSON_CreateNumber(value) : cJSON_CreateNull());
+}
+
 /* The inner metadata is JSON in a string. Malloc'ed. */
 static char *inner_metadata(const struct event_job *job, const struct event_torch *e)
 {
     cJSON *inner = cJSON_CreateObject();
 
-    if (e->is_first)
-        (void)cJSON_AddNullToObject(inner, "group_world_size");
-    else
-        (void)cJSON_AddNumberToObject(inner, "group_world_size", job->group_world_size);
+    add_number_or_null(inner, "group_world_size", !e->is_first, job->group_world_size);
     events_add_text(inner, "entry_point", job->entry_point);
     if (e->worker) {
         add_list_of_one(inner, "local_rank", true, e->worker->local_rank);
@@ -35,14 +37,6 @@ static char *inner_metadata(const struct event_job *job, const struct event_torc
     char *text = cJSON_PrintUnformatted(inner);
     cJSON_Delete(inner);
     return text;
-}
-
-static void add_number_or_null(cJSON *object, const char *name, bool known, double value)
-{
-    if (known)
-        (void)cJSON_AddNumberToObject(object, name, value);
-    else
-        (void)cJSON_AddNullToObject(object, name);
 }
 
 static void add_text_or_null(cJSON *object, const char *name, const char *text)

@@ -8,16 +8,11 @@
 
 #include "launcher/supervise/worker_group.h"
 #include "launcher/util/signal_name.h"
+#include "base/minmax.h"
 #include "base/strbuf.h"
 #include "base/cleanup.h"
 
-enum {
-    TABLE_WIDTH_MAX = 60,
-    NAMED_MAX = 6, /* ranks listed one by one in a line */
-};
-
-static const char table_hint[] =
-    "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html";
+enum { NAMED_MAX = 6 }; /* ranks listed one by one in a line */
 
 void report_describe_end(const struct report_failure *f, char *out, size_t out_size)
 {
@@ -314,51 +309,33 @@ void report_add_failure(struct strbuf *out, size_t number, const char *host, con
     else if (f->exit_code < 0)
         strbuf_add(out, "Signal %d (%s) received by PID %d", -f->exit_code, name ? name : "<N/A>", f->pid);
     else
-        strbuf_add(out, "%s", table_hint);
+        strbuf_add(out, "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html");
 }
 
-static char *format_failure(const struct report *r, size_t i)
+static void add_failure_table(struct strbuf *out, const struct report *r)
 {
-    const struct report_failure *f = &r->failures[i];
-    struct strbuf out = {0};
+    static const char rule[] = "============================================================";
+    static const char thin_rule[] = "------------------------------------------------------------";
+    struct strbuf root_block = {0}, other_blocks = {0};
 
-    report_add_failure(&out, i, r->host, f, f->error_file ? f->error_file : "<N/A>");
-    return strbuf_steal(&out);
-}
+    for (size_t i = 0; i < r->n_failures; i++) {
+        const struct report_failure *f = &r->failures[i];
+        struct strbuf *block = (int)i == r->root ? &root_block : &other_blocks;
 
-static void add_rule(struct strbuf *out, char c, size_t width)
-{
-    char rule[TABLE_WIDTH_MAX + 1];
+        report_add_failure(block, i, r->host, f, f->error_file ? f->error_file : "<N/A>");
+        strbuf_add(block, "\n");
+    }
+    _cleanup_free_ char *root = strbuf_steal(&root_block),
+                        *others = r->n_failures > 1 ? strbuf_steal(&other_blocks) : NULL;
+    size_t width = max_size(longest_line(r->title) + strlen(" FAILED"), longest_line(root ? root : ""));
+    int n = (int)min_size(max_size(width, longest_line(others ? others : "")), sizeof(rule) - 1);
 
-    memset(rule, c, width);
-    rule[width] = '\0';
-    strbuf_add(out, "%s\n", rule);
-}
-
-/* blocks: the formatted failures, some of which may be NULL without memory. */
-static void add_failure_table(struct strbuf *out, const struct report *r, char *const *blocks)
-{
-    size_t width = longest_line(r->title) + strlen(" FAILED");
-
-    for (size_t i = 0; i < r->n_failures; i++)
-        if (blocks[i] && longest_line(blocks[i]) > width)
-            width = longest_line(blocks[i]);
-    if (width > TABLE_WIDTH_MAX)
-        width = TABLE_WIDTH_MAX;
-
-    add_rule(out, '=', width);
-    strbuf_add(out, "%s FAILED\n", r->title);
-    add_rule(out, '-', width);
-    strbuf_add(out, "Failures:\n");
-    for (size_t i = 0; i < r->n_failures; i++)
-        if ((int)i != r->root && blocks[i])
-            strbuf_add(out, "%s\n", blocks[i]);
-    if (r->n_failures == 1)
-        strbuf_add(out, "  <NO_OTHER_FAILURES>\n");
-    add_rule(out, '-', width);
-    strbuf_add(out, "Root Cause (first observed failure):\n%s\n",
-               blocks[r->root] ? blocks[r->root] : "out of memory");
-    add_rule(out, '=', width);
+    strbuf_add(out, "%.*s\n%s FAILED\n%.*s\nFailures:\n%s", n, rule, r->title, n, thin_rule,
+               r->n_failures == 1 ? "  <NO_OTHER_FAILURES>\n"
+               : others           ? others
+                                  : "");
+    strbuf_add(out, "%.*s\nRoot Cause (first observed failure):\n%s%.*s\n", n, thin_rule,
+               root ? root : "out of memory\n", n, rule);
 }
 
 char *report_compose(const struct report *r)
@@ -368,15 +345,7 @@ char *report_compose(const struct report *r)
     add_report_lines(&out, r);
     bool over = !r->group->will_restart && !r->group->config.has_rank_assignment && r->root >= 0;
     if (over && (r->group->cause == GROUP_CAUSE_WORKER || r->group->cause == GROUP_CAUSE_GUARDIAN ||
-                 r->group->cause == GROUP_CAUSE_REJOIN)) {
-        char **blocks = calloc(r->n_failures, sizeof(*blocks));
-        for (size_t i = 0; blocks && i < r->n_failures; i++)
-            blocks[i] = format_failure(r, i);
-        if (blocks)
-            add_failure_table(&out, r, blocks);
-        for (size_t i = 0; blocks && i < r->n_failures; i++)
-            free(blocks[i]);
-        free(blocks);
-    }
+                 r->group->cause == GROUP_CAUSE_REJOIN))
+        add_failure_table(&out, r);
     return strbuf_steal(&out);
 }
