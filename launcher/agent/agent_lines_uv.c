@@ -86,8 +86,9 @@ static void take_stacks_for_line(struct agent_lines *l)
         l->stacks_due_ns = now + STACKS_PAUSE_NS;
 }
 
-void agent_lines_match(struct agent_lines *l, const struct line_match *match)
+void agent_lines_match(void *lines, const struct line_match *match)
 {
+    struct agent_lines *l = lines;
     const struct agent_host *h = l->host;
     const struct line_rule *rule = &h->job->line_rules->items[match->rule];
     const struct event_mark mark = {.local_rank = match->local_rank,
@@ -230,8 +231,9 @@ void agent_lines_check(struct agent_lines *l)
         release_held(l, true);
 }
 
-void agent_lines_looked(struct agent_lines *l)
+void agent_lines_looked(void *lines)
 {
+    struct agent_lines *l = lines;
     l->awaits_lines = false;
     agent_lines_check(l);
 }

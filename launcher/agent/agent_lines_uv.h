@@ -13,11 +13,11 @@ struct agent_lines *agent_lines_create(struct agent_observer *observer, const st
                                        const struct disk_texts *texts,
                                        void (*take)(void *data, const struct guardian_report *report));
 
-/* A line with a rule of --on-line. */
-void agent_lines_match(struct agent_lines *l, const struct line_match *match);
+/* A line with a rule of --on-line. Callback of struct output, like the next. */
+void agent_lines_match(void *lines, const struct line_match *match);
 
 /* All lines before output_look() are known. */
-void agent_lines_looked(struct agent_lines *l);
+void agent_lines_looked(void *lines);
 
 /* A report of the guardian. Asks for the files of a failed worker; the report may wait for them, or for lines. */
 void agent_lines_report(struct agent_lines *l, const struct failures_source *source,

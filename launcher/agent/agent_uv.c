@@ -819,20 +819,6 @@ static void on_text_read(void *data, size_t i)
     agent_lines_check(a->lines);
 }
 
-static void on_line_match(void *data, const struct line_match *match)
-{
-    const struct agent *a = data;
-
-    agent_lines_match(a->lines, match);
-}
-
-static void on_looked(void *data)
-{
-    const struct agent *a = data;
-
-    agent_lines_looked(a->lines);
-}
-
 static void on_fit(void *data)
 {
     struct agent *a = data;
@@ -967,10 +953,12 @@ static int agent_init(struct agent *a, const struct agent_config *config)
     if (!r)
         r = create_parts(a);
     if (!r)
-        r = output_create(
-            &a->host.output, &a->loop,
-            &(struct output_callbacks){
-                .on_match = on_line_match, .on_looked = on_looked, .on_end = on_output_end, .data = a});
+        r = output_create(&a->host.output, &a->loop,
+                          &(struct output_callbacks){.on_match = agent_lines_match,
+                                                     .on_looked = agent_lines_looked,
+                                                     .lines = a->lines,
+                                                     .on_end = on_output_end,
+                                                     .data = a});
     a->generation_host.output = a->host.output;
     if (!r && prctl(PR_SET_CHILD_SUBREAPER, 1) < 0)
         r = -errno;

@@ -12,7 +12,9 @@
 
 #define REDRAW_NS UINT64_C(1000000000)
 
-bool line_prefix_find_end(const char *data, size_t n_bytes, bool final, size_t *ret_length, size_t *ret_next)
+/* Where the line that begins at data ends: its length, and *ret_next behind its end mark; false when it does
+ * not end within n_bytes. */
+static bool find_line_end(const char *data, size_t n_bytes, bool final, size_t *ret_length, size_t *ret_next)
 {
     const char *lf = memchr(data, '\n', n_bytes);
     const char *cr = memchr(data, '\r', lf ? (size_t)(lf - data) : n_bytes);
@@ -118,8 +120,7 @@ ptrdiff_t line_prefix_take(const struct line_prefix *lines, const char *data, si
     size_t taken = 0, length, next;
     int r = 0;
 
-    while (!r && taken < n_bytes &&
-           line_prefix_find_end(data + taken, n_bytes - taken, final, &length, &next)) {
+    while (!r && taken < n_bytes && find_line_end(data + taken, n_bytes - taken, final, &length, &next)) {
         bool is_redraw = data[taken + length] == '\r' && next == length + 1;
         bool is_last = final && taken + next == n_bytes;
         struct buf *shown = is_redraw && skips_redraw(lines, length, is_last) ? NULL : console;

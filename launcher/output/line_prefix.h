@@ -50,9 +50,5 @@ struct line_prefix {
 ptrdiff_t line_prefix_take(const struct line_prefix *lines, const char *data, size_t n_bytes, bool final,
                            struct buf *console, struct buf *filtered);
 
-/* Where the line that begins at data ends: its length, and *ret_next behind its end mark; false when it does
- * not end within n_bytes. */
-bool line_prefix_find_end(const char *data, size_t n_bytes, bool final, size_t *ret_length, size_t *ret_next);
-
 /* template with ${role_name}, ${local_rank}, ${rank}, ${hostname} and its short name ${host} replaced; malloc'ed or NULL. */
 char *line_prefix_prefix(const char *template, const char *role, int local_rank, int rank, const char *host);

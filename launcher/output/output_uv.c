@@ -35,10 +35,10 @@ static void on_news(uv_async_t *async)
     struct line_match match;
 
     while (o->pump && !o->is_ending && output_pump_next_match(o->pump, &match))
-        o->callbacks.on_match(o->callbacks.data, &match);
+        o->callbacks.on_match(o->callbacks.lines, &match);
     if (o->look && o->pump && output_pump_has_looked(o->pump, o->look)) {
         o->look = 0;
-        o->callbacks.on_looked(o->callbacks.data);
+        o->callbacks.on_looked(o->callbacks.lines);
     }
     if (o->pump && output_pump_join(o->pump))
         end_output(o);

@@ -18,9 +18,10 @@ struct output_stream;
 struct line_match;
 
 struct output_callbacks {
-    void (*on_match)(void *data,
+    void (*on_match)(void *lines,
                      const struct line_match *match); /* a line that one of the job's rules is about */
-    void (*on_looked)(void *data);                    /* see output_look() */
+    void (*on_looked)(void *lines);                   /* see output_look() */
+    void *lines;
     void (*on_end)(void *data); /* everything is closed after output_end() or output_abandon() */
     void *data;
 };
