@@ -1,7 +1,7 @@
 /*
  * Where a stream of a worker goes:
  *
- *   -r             the worker writes its log file itself; crun has no part in it
+ *   -r             the worker writes its log file; crun has no part in the file
  *   -t             the same, and the output thread follows the file and shows its lines
  *   -t, no files   a pipe that the output thread reads
  *   no files       -r redirects nothing
@@ -27,7 +27,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 
-enum { PIPE_SIZE = 256 << 10 }; /* what a worker can write while the console is busy */
+enum { PIPE_SIZE = 256 << 10 }; /* output of a worker while the console is busy */
 
 static const char default_template[] = "[${role_name}${local_rank}]:";
 static const char *const stream_names[2] = {"stdout", "stderr"};

@@ -12,12 +12,13 @@
 #include "base/strbuf.h"
 #include "base/cleanup.h"
 
-enum { NAMED_MAX = 6 }; /* ranks listed one by one in a line */
+enum { NAMED_MAX = 6 }; /* ranks listed by number in a line */
 
 void report_describe_end(const struct report_failure *f, char *out, size_t out_size)
 {
     if (f->exit_code >= 0) {
-        (void)snprintf(out, out_size, "exit code %d", f->exit_code); /* cut when the caller wants it short */
+        (void)snprintf(out, out_size, "exit code %d",
+                       f->exit_code); /* cut when the caller wants a short text */
         return;
     }
     char text[SIGNAL_NAME_SIZE];
@@ -50,7 +51,7 @@ static double seconds(uint64_t ns)
     return (double)ns / 1e9;
 }
 
-/* Signals that do not come from a mistake of the program itself. */
+/* Signals without a mistake of the program as their cause. */
 static bool is_external_signal(int signal)
 {
     return signal == SIGKILL || signal == SIGTERM || signal == SIGINT || signal == SIGHUP ||
@@ -159,7 +160,7 @@ static void add_root_cause(struct strbuf *out, const struct report *r)
     }
 }
 
-/* "rank 0 (exit code 1), rank 2 (...) and 5 more" of those failures that crun did (or did not) cause. */
+/* "rank 0 (exit code 1), rank 2 (...) and 5 more" of the failures with crun as their cause, or of the others. */
 static void add_other_failures(struct strbuf *out, const struct report *r, bool own, const char *what)
 {
     size_t n = 0;
@@ -184,7 +185,7 @@ static void add_other_failures(struct strbuf *out, const struct report *r, bool 
         strbuf_add(out, "\n");
 }
 
-/* Why all workers are restarted, although --restart-policy=replace would keep those that did not fail. */
+/* Why all workers are restarted, although --restart-policy=replace would keep the workers without a failure. */
 static void add_why_not_replaced(struct strbuf *out, const struct report *r)
 {
     const struct worker_group *g = r->group;
