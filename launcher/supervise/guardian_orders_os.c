@@ -115,22 +115,17 @@ static int list_received(const struct msghdr *message, int fds[N_SENT_MAX])
     return n;
 }
 
-static int take_from_file(const int *fds, int n, struct ordered_start *ret)
-{
-    if (n == 0)
-        return -EMFILE;
-    int r = map_file(fds[0], ret);
-    return r ? r : worker_start_take(ret->bytes, ret->size, fds + 1, n - 1, &ret->start);
-}
-
 /* Takes over the descriptors. The kernel leaves out descriptors when no number is free. size: of the bytes in the record. */
 static int take_start(size_t size, const int *fds, int n, struct ordered_start *ret)
 {
     const bool has_file = size == 0 && n > 0;
 
     ret->fd = has_file ? fds[0] : -1;
-    int r =
-        size > 0 ? worker_start_take(record_bytes, size, fds, n, &ret->start) : take_from_file(fds, n, ret);
+    int r = size > 0 ? 0 : has_file ? map_file(fds[0], ret) : -EMFILE;
+    if (!r && has_file)
+        r = worker_start_take(ret->bytes, ret->size, fds + 1, n - 1, &ret->start);
+    else if (!r)
+        r = worker_start_take(record_bytes, size, fds, n, &ret->start);
     for (int i = has_file; r && i < n; i++)
         (void)close(fds[i]); /* unused after the failure */
     return r;

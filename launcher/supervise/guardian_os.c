@@ -337,14 +337,6 @@ static void start_by_exec(struct guardian *g, size_t i, const char *reason)
         cancel_starts(g);
 }
 
-/* The zygote imports: its forks would come later than starts by exec. */
-static void start_waiting_by_exec(struct guardian *g)
-{
-    for (size_t i = 0; i < g->n_workers; i++)
-        if (g->state[i].handshake)
-            start_by_exec(g, i, NULL);
-}
-
 static void read_zygote(struct guardian *g);
 
 /* The forked worker has sent its process id, or the socket has ended. */
@@ -405,9 +397,10 @@ static void on_zygote_report(struct guardian *g, const struct zygote_report *r)
 
     if (r->kind == ZYGOTE_LOADING && g->ending)
         zygote_end(&g->zygote);
-    if (r->kind == ZYGOTE_LOADING) {
-        if (!g->zygote.is_awaited)
-            start_waiting_by_exec(g);
+    if (r->kind == ZYGOTE_LOADING) { /* forks would come later than starts by exec */
+        for (size_t i = 0; !g->zygote.is_awaited && i < g->n_workers; i++)
+            if (g->state[i].handshake)
+                start_by_exec(g, i, NULL);
         return;
     }
     if (r->kind == ZYGOTE_REFUSED)
@@ -940,12 +933,6 @@ static bool have_workers_ended(const struct guardian *g)
     return g->n_live == 0 && g->is_running && (g->n_to_start == 0 || g->refuses_starts);
 }
 
-static void report_orphans(struct guardian *g)
-{
-    g->has_reported_orphans = true;
-    report_worker(g, GUARDIAN_ORPHANS, 0, 0, count_orphans(g));
-}
-
 static void report_empty(struct guardian *g)
 {
     if (!g->zygote_start)
@@ -962,7 +949,8 @@ static void end_generation(struct guardian *g, bool has_children)
         return;
     bool is_empty = g->zygote.pid > 0 ? list_children(g) <= 0 : !has_children;
     if (!is_empty && !g->has_reported_orphans)
-        report_orphans(g);
+        report_worker(g, GUARDIAN_ORPHANS, 0, 0, count_orphans(g));
+    g->has_reported_orphans = g->has_reported_orphans || !is_empty;
     if (is_empty || g->cannot_list)
         report_empty(g);
 }

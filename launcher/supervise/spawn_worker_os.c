@@ -153,31 +153,23 @@ static int enter_cgroup(int folder)
  * aarch64 has the address in a register. AddressSanitizer knows vfork() only. */
 #if (defined(__x86_64__) || defined(__aarch64__)) && !IS_ADDRESS_SANITIZED
 long spawn_clone3(const void *arguments, size_t size) __attribute__((returns_twice, visibility("hidden")));
-#ifdef __x86_64__
-__asm__(
-    ".text\n"
-    ".hidden spawn_clone3\n"
-    ".globl spawn_clone3\n"
-    ".type spawn_clone3, @function\n"
-    "spawn_clone3:\n"
-    "    popq %rdx\n"
-    "    movl $435, %eax\n"
-    "    syscall\n"
-    "    pushq %rdx\n"
-    "    ret\n"
-    ".size spawn_clone3, .-spawn_clone3\n");
-#else
 __asm__(
     ".text\n"
     ".hidden spawn_clone3\n"
     ".globl spawn_clone3\n"
     ".type spawn_clone3, %function\n"
     "spawn_clone3:\n"
+#ifdef __x86_64__
+    "    popq %rdx\n"
+    "    movl $435, %eax\n"
+    "    syscall\n"
+    "    pushq %rdx\n"
+#else
     "    mov x8, #435\n"
     "    svc #0\n"
+#endif
     "    ret\n"
     ".size spawn_clone3, .-spawn_clone3\n");
-#endif
 #else
 static long spawn_clone3(const void *arguments, size_t size)
 {
