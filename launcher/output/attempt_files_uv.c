@@ -28,7 +28,7 @@ struct attempt_request {
     bool is_new_run;  /* the thread has made its folders */
     bool is_restart;  /* there have been log files in an earlier attempt */
     int attempt, rank_base;
-    bool *selected; /* NULL: all */
+    bool *selected;
     int result;
     char error[ERROR_SIZE];
     struct attempt_files files;
@@ -41,6 +41,8 @@ struct attempt_request {
 
 /* ---- the thread ---- */
 
+static const struct worker_files no_files = {.stdio = {-1, -1, -1}};
+
 static void free_worker_files(struct worker_files *w)
 {
     for (int i = 0; i < 3; i++)
@@ -48,6 +50,7 @@ static void free_worker_files(struct worker_files *w)
             (void)close(w->stdio[i]); /* nothing has been written */
     for (int i = 0; i < 2; i++)
         output_stream_free(w->streams[i]);
+    *w = no_files;
 }
 
 static void free_files(struct attempt_files *files)
@@ -89,7 +92,7 @@ static int open_all_files(struct attempt_request *w)
     for (int i = 0; !r && i < w->files.n_workers; i++) {
         struct worker_files *files = &w->files.workers[i];
 
-        for (int which = 0; !r && which < 2 && (!w->selected || w->selected[i]); which++)
+        for (int which = 0; !r && which < 2 && w->selected[i]; which++)
             r = output_stream_open(&place, i, which, &files->stdio[1 + which], &files->streams[which]);
     }
     return r;
@@ -110,36 +113,20 @@ static int go_on_without_files(struct attempt_request *w)
     (void)snprintf(w->error + n, sizeof(w->error) - n,
                    "; generation %d runs without log and error files (--log-dir=/dev/null asks for none)",
                    w->attempt); /* cut if long */
-    for (int i = 0; i < w->files.n_workers; i++) {
+    for (int i = 0; i < w->files.n_workers; i++)
         free_worker_files(&w->files.workers[i]);
-        w->files.workers[i] = (struct worker_files){.stdio = {-1, -1, -1}};
-    }
-    free(w->files.dir);
-    w->files.dir = NULL;
+    free(steal_ptr(w->files.dir));
     return open_all_files(w);
 }
 
-static int make_files(struct attempt_request *w)
-{
-    int n = w->config.job->n_workers;
-
-    w->files.workers = calloc((size_t)n, sizeof(*w->files.workers));
-    if (!w->files.workers)
-        return -ENOMEM;
-    w->files.n_workers = n;
-    for (int i = 0; i < n; i++)
-        w->files.workers[i] = (struct worker_files){.stdio = {-1, -1, -1}};
-    int r = make_folders_of(w);
-    if (!r)
-        r = open_all_files(w);
-    return r && can_do_without(w, r) ? go_on_without_files(w) : r;
-}
-
-static void make_in_thread(void *data)
+static void make_files(void *data)
 {
     struct attempt_request *w = data;
+    int r = make_folders_of(w);
 
-    w->result = make_files(w);
+    if (!r)
+        r = open_all_files(w);
+    w->result = r && can_do_without(w, r) ? go_on_without_files(w) : r;
 }
 
 static void free_work(struct attempt_request *w)
@@ -209,12 +196,16 @@ static struct attempt_request *new_work(const struct attempt_files_config *confi
     w->config = *config;
     w->attempt = attempt;
     w->rank_base = rank_base;
-    w->selected = selected ? malloc(n * sizeof(*selected)) : NULL;
-    if (w->selected)
-        memcpy(w->selected, selected, n * sizeof(*selected));
-    if ((selected && !w->selected) || logs_copy(&w->logs, config->logs) != 0) {
+    w->selected = calloc(n, sizeof(*w->selected));
+    w->files.workers = calloc(n, sizeof(*w->files.workers));
+    if (!w->selected || !w->files.workers || logs_copy(&w->logs, config->logs) != 0) {
         free_work(w);
         return NULL;
+    }
+    w->files.n_workers = config->job->n_workers;
+    for (size_t i = 0; i < n; i++) {
+        w->selected[i] = !selected || selected[i];
+        w->files.workers[i] = no_files;
     }
     return w;
 }
@@ -224,7 +215,7 @@ int attempt_files_begin(struct attempt_request **ret, const struct attempt_files
                         void (*on_ready)(void *data, int r, struct attempt_files *files), void *data)
 {
     struct attempt_request *w = new_work(config, attempt, rank_base, selected);
-    const struct side_task task = {.run = make_in_thread, .drop = drop_work, .done = on_made, .data = w};
+    const struct side_task task = {.run = make_files, .drop = drop_work, .done = on_made, .data = w};
     int r = w ? side_thread_submit(&w->call, config->loop, &task) : -ENOMEM;
 
     if (!r) {

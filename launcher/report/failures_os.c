@@ -86,7 +86,7 @@ static const struct file_part *error_text(const struct failures_source *source, 
     return disk_texts_get(source->texts, (size_t)local_rank, source->group->workers[local_rank].generation);
 }
 
-static void read_error_file(const struct failures_source *source, struct report_failure *f, char **message)
+static void read_error_file(const struct failures_source *source, struct report_failure *f)
 {
     const struct file_part *part = error_text(source, f->local_rank);
     int64_t time_s = 0;
@@ -94,17 +94,16 @@ static void read_error_file(const struct failures_source *source, struct report_
     if (!part)
         return;
     f->error_file = part->path;
-    if (report_json_read(part->bytes, part->n_bytes, message, &time_s) != 0)
+    if (report_json_read(part->bytes, part->n_bytes, &f->text, &time_s) != 0)
         return; /* the file is named, what is in it cannot be shown */
-    f->message = *message;
+    f->message = f->text;
     if (time_s > 0)
         f->time_s = time_s;
 }
 
 /* ---- the failures ---- */
 
-static void describe_failure(const struct failures_source *source, int local_rank, struct report_failure *f,
-                             char **message)
+static void describe_failure(const struct failures_source *source, int local_rank, struct report_failure *f)
 {
     const struct group_worker *w = &source->group->workers[local_rank];
     struct tm local;
@@ -120,7 +119,7 @@ static void describe_failure(const struct failures_source *source, int local_ran
         .time_s = wall_clock_ns(w->ended_ns) / 1000000000,
         .max_rss_kib = w->max_rss_kib,
     };
-    read_error_file(source, f, message);
+    read_error_file(source, f);
     if (local_rank == source->line_worker)
         f->message = source->line_cause;
     time_t t = (time_t)f->time_s;
@@ -155,8 +154,7 @@ static char *last_stderr_lines(const struct failures_source *source, int local_r
 }
 
 /* In the order in which they ended. */
-static size_t collect_failures(const struct failures_source *source, struct report_failure *failures,
-                               char **messages)
+static size_t collect_failures(const struct failures_source *source, struct report_failure *failures)
 {
     const struct worker_group *g = source->group;
     size_t n = 0;
@@ -166,8 +164,7 @@ static size_t collect_failures(const struct failures_source *source, struct repo
             const struct group_worker *w = &g->workers[i];
             if (w->state != GROUP_WORKER_ENDED || w->order != order || w->status == 0)
                 continue;
-            describe_failure(source, i, &failures[n], &messages[n]);
-            n++;
+            describe_failure(source, i, &failures[n++]);
         }
     return n;
 }
@@ -282,13 +279,13 @@ static bool is_final_failure(const struct failures_source *source, const struct 
 }
 
 static void report_failed_generation(const struct failures_source *source, struct report_failure *failures,
-                                     char **messages, struct failures_outcome *outcome)
+                                     struct failures_outcome *outcome)
 {
     const struct worker_group *g = source->group;
     char host[256], core_pattern[128];
 
     proc_info_core_pattern(core_pattern, sizeof(core_pattern));
-    size_t n = collect_failures(source, failures, messages);
+    size_t n = collect_failures(source, failures);
     int root = report_find_root(failures, n);
     proc_info_host_name(host, sizeof(host));
     outcome->root_code = root < 0 ? 0 : failures[root].exit_code;
@@ -331,13 +328,10 @@ void failures_tell(const struct failures_source *source, struct failures_outcome
 {
     size_t n = (size_t)source->group->config.n_workers;
     struct report_failure *failures = calloc(n, sizeof(*failures));
-    char **messages = calloc(n, sizeof(*messages));
-
-    if (failures && messages)
-        report_failed_generation(source, failures, messages, outcome);
-    for (size_t i = 0; messages && i < n; i++)
-        free(messages[i]);
-    free(messages);
+    if (failures)
+        report_failed_generation(source, failures, outcome);
+    for (size_t i = 0; failures && i < n; i++)
+        free(failures[i].text);
     free(failures);
 }
 

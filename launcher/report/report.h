@@ -23,6 +23,7 @@ struct report_failure {
     char time_text[32];     /* the same, local, as the table shows it */
     const char *error_file; /* NULL: it left none */
     const char *message;    /* from the error file; NULL: it left none */
+    char *text;             /* the message, where the collector of failures frees it; or NULL */
     int64_t max_rss_kib;
 };
 
