@@ -59,33 +59,23 @@ static void write_states(const struct node_status *n, struct metrics_text *m)
     }
 }
 
-static double timestamp_of_step(const struct worker_status *w)
-{
-    return w->last_step >= 0 ? (double)w->step_ms / 1000 : -1;
-}
+enum worker_value { LAST_STEP, HANG_SUSPECTED, STRAGGLER };
 
-static double suspicion_of_hang(const struct worker_status *w)
-{
-    return w->hang;
-}
-
-static double is_slow(const struct worker_status *w)
-{
-    return w->straggler;
-}
-
-/* One sample for each worker with a value; a negative number is none. */
+/* One sample for each worker with a value. */
 static void write_workers(const struct node_status *n, struct metrics_text *m, const char *name,
-                          const char *help, double (*value_of)(const struct worker_status *w))
+                          const char *help, enum worker_value kind)
 {
     char rank[16];
 
     metrics_family(m, name, METRIC_GAUGE, help);
     for (size_t i = 0; i < n->n_workers; i++) {
-        double value = value_of(&n->workers[i]);
+        const struct worker_status *w = &n->workers[i];
+        double value = kind == LAST_STEP        ? (double)w->step_ms / 1000
+                       : kind == HANG_SUSPECTED ? w->hang
+                                                : w->straggler;
 
-        (void)snprintf(rank, sizeof(rank), "%d", (int)n->workers[i].rank); /* fits */
-        if (value >= 0 && n->workers[i].rank >= 0) /* without ranks all would have the same labels */
+        (void)snprintf(rank, sizeof(rank), "%d", (int)w->rank);       /* fits */
+        if (w->rank >= 0 && (kind != LAST_STEP || w->last_step >= 0)) /* equal labels without ranks */
             metrics_sample(m, name, "", (const struct metric_label[]){{"rank", rank}, {NULL, NULL}}, value);
     }
 }
@@ -94,9 +84,9 @@ static void write_node(const struct node_status *n, struct metrics_text *m)
 {
     write_states(n, m);
     write_workers(n, m, "crun_last_step_timestamp_seconds", "When a worker reported its last step.",
-                  timestamp_of_step);
-    write_workers(n, m, "crun_hang_suspected", "1: the worker makes no progress.", suspicion_of_hang);
-    write_workers(n, m, "crun_straggler", "1: the worker holds the others up.", is_slow);
+                  LAST_STEP);
+    write_workers(n, m, "crun_hang_suspected", "1: the worker makes no progress.", HANG_SUSPECTED);
+    write_workers(n, m, "crun_straggler", "1: the worker holds the others up.", STRAGGLER);
 }
 
 static void compose_job_metrics(void *data, struct metrics_text *m)

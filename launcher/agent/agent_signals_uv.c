@@ -27,23 +27,16 @@ static bool is_from_process(const struct signalfd_siginfo *info)
     return info->ssi_code == SI_USER || info->ssi_code == SI_TKILL || info->ssi_code == SI_QUEUE;
 }
 
-/* Looked up at once: the sender of a signal may end at any time. */
-static void note_process(const struct agent_host *host, pid_t pid, uid_t uid)
+/* Looked up at once: the sender of a signal may end at any time. pid 0: the terminal. */
+static void note_sender(const struct agent_host *host, pid_t pid, uid_t uid)
 {
-    char text[80];
+    char text[80] = "the terminal";
 
-    proc_info_sender((int)pid, uid, text, sizeof(text));
-    host->note_sender(host->data, text);
-}
-
-static void note_sender(const struct agent_host *host, const struct signalfd_siginfo *info)
-{
     if (host->group->interrupt)
         return;
-    if (is_from_process(info) && info->ssi_pid)
-        note_process(host, (pid_t)info->ssi_pid, info->ssi_uid);
-    else if (info->ssi_code == SI_KERNEL)
-        host->note_sender(host->data, "the terminal");
+    if (pid)
+        proc_info_sender((int)pid, uid, text, sizeof(text));
+    host->note_sender(host->data, text);
 }
 
 static bool ends_the_job(const struct agent_host *host, uint32_t signal)
@@ -75,8 +68,7 @@ void agent_signals_pass(const struct agent_host *host, int signal, pid_t sender)
 {
     if (signal <= 0 || !ends_the_job(host, (uint32_t)signal))
         return;
-    if (!host->group->interrupt)
-        note_process(host, sender, getuid());
+    note_sender(host, sender, getuid());
     dispatch_signal(host, (uint32_t)signal, sender);
 }
 
@@ -99,11 +91,11 @@ void agent_signals_read(struct agent_signals *s)
             agent_children_reap(s->children);
             continue;
         }
-        if (ends_the_job(s->host, info.ssi_signo))
-            note_sender(s->host, &info);
+        pid_t sender = is_from_process(&info) ? (pid_t)info.ssi_pid : 0;
+        if (ends_the_job(s->host, info.ssi_signo) && (sender || info.ssi_code == SI_KERNEL))
+            note_sender(s->host, sender, info.ssi_uid);
         if (info.ssi_signo == SIGTSTP && !suspend_is_possible())
             continue; /* the kernel would ignore the stop */
-        pid_t sender = is_from_process(&info) ? (pid_t)info.ssi_pid : 0;
         if (!is_put_off(s, info.ssi_signo, sender))
             dispatch_signal(s->host, info.ssi_signo, sender);
     }

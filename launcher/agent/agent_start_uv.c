@@ -12,6 +12,7 @@
 #include "launcher/rdzv/membership_uv.h"
 #include "launcher/rdzv/worker_store_uv.h"
 #include "launcher/util/log_os.h"
+#include "base/cleanup.h"
 #include "base/random_os.h"
 #include "rendezvous/server/server_uv.h"
 
@@ -76,8 +77,7 @@ static void drop_store(struct agent_start *s)
 void agent_start_take_store(struct agent_start *s, struct server *store)
 {
     s->is_store_promised = false;
-    if (s->store) /* of a failed start */
-        server_stop(s->store, NULL, NULL);
+    drop_store(s); /* of a failed start */
     s->store = store;
 }
 
@@ -86,7 +86,7 @@ static void take_promised_store(struct agent_start *s)
 {
     if (s->host->job->meeting == JOB_ROUNDS && !s->store && s->host->generation &&
         s->assignment->group_rank == 0)
-        s->store = generation_take_store(s->host->generation);
+        s->store = steal_ptr(s->host->generation->server);
 }
 
 /* Whether all remaining workers have asked for their store to stay. */
@@ -194,7 +194,7 @@ static int assign_replacement(struct agent_start *s)
     if (s->host->job->meeting == JOB_ROUNDS)
         take_promised_store(s);
     else if (store_is_to_stay(s))
-        s->store = generation_take_store(s->host->generation);
+        s->store = steal_ptr(s->host->generation->server);
     generation_close_store(s->host->generation); /* the remaining workers use the store no more */
     return s->host->job->meeting == JOB_ROUNDS || s->store ? 0 : agent_start_assign(s);
 }

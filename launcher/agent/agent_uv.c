@@ -361,27 +361,30 @@ static void do_kill(struct agent *a)
         do_signal(a, GUARDIAN_KILL, SIGKILL);
 }
 
+static void order_kill(const struct agent *a, int worker)
+{
+    const struct guardian_order order = {.kind = GUARDIAN_KILL_WORKER, .worker = worker};
+
+    generation_order(a->host.generation, &order);
+}
+
 /* A worker that is still being started is killed as soon as it runs. */
 static void kill_worker(void *agent, int worker, const char *option)
 {
     struct agent *a = agent;
-    const struct guardian_order order = {.kind = GUARDIAN_KILL_WORKER, .worker = worker};
     struct group_worker *w = &a->group.workers[worker];
 
     if (!a->host.generation || !group_worker_may_run(w))
         return;
     w->kill_option = option;
-    generation_order(a->host.generation, &order);
+    order_kill(a, worker);
 }
 
 static void do_kill_newcomers(struct agent *a)
 {
-    for (int i = 0; i < a->group.config.n_workers; i++) {
-        const struct guardian_order order = {.kind = GUARDIAN_KILL_WORKER, .worker = i};
-
+    for (int i = 0; i < a->group.config.n_workers; i++)
         if (a->group.workers[i].to_kill && !a->group.workers[i].failed)
-            generation_order(a->host.generation, &order);
-    }
+            order_kill(a, i);
 }
 
 /* The link ends, and the guardian's children become crun's. */

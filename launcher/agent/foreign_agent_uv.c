@@ -116,7 +116,7 @@ static void on_foreign_stop(void *data, const struct session_cause *cause)
     struct foreign_agent *a = data;
 
     if (a->is_running) /* else the agent has ended the generation itself */
-        send_line(a, foreign_stop_line(a->cause));
+        send_line(a, foreign_end_line("stop", NULL, a->cause));
     a->is_running = false;
 }
 
@@ -131,7 +131,7 @@ static void on_foreign_end(void *data, int exit_code, const struct session_cause
     const char *text = membership_end_text(a->membership);
 
     a->is_running = false;
-    send_line(a, foreign_end_line(exit_code, text ? text : a->cause));
+    send_line(a, foreign_end_line("end", &exit_code, text ? text : a->cause));
     if (a->has_ended)
         return;
     membership_print_end(a->membership);

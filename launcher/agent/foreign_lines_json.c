@@ -67,20 +67,11 @@ char *foreign_start_line(unsigned generation, const struct rank_assignment *assi
     return line_of(object, is_whole);
 }
 
-char *foreign_stop_line(const char *cause)
+char *foreign_end_line(const char *event, const int *exit_code, const char *cause)
 {
     _cleanup_json_ cJSON *object = cJSON_CreateObject();
-    bool is_whole =
-        cJSON_AddStringToObject(object, "event", "stop") && cJSON_AddStringToObject(object, "cause", cause);
-
-    return line_of(object, is_whole);
-}
-
-char *foreign_end_line(int exit_code, const char *cause)
-{
-    _cleanup_json_ cJSON *object = cJSON_CreateObject();
-    bool is_whole = cJSON_AddStringToObject(object, "event", "end") &&
-                    cJSON_AddNumberToObject(object, "exit_code", exit_code) &&
+    bool is_whole = cJSON_AddStringToObject(object, "event", event) &&
+                    (!exit_code || cJSON_AddNumberToObject(object, "exit_code", *exit_code)) &&
                     cJSON_AddStringToObject(object, "cause", cause);
 
     return line_of(object, is_whole);

@@ -34,5 +34,5 @@ bool foreign_command_read(const char *line, size_t n_bytes, struct foreign_comma
 
 /* Each is one line with its end, malloc'ed; NULL without memory. cause: a sentence, may be "". */
 char *foreign_start_line(unsigned generation, const struct rank_assignment *assignment, const char *cause);
-char *foreign_stop_line(const char *cause);
-char *foreign_end_line(int exit_code, const char *cause);
+char *foreign_end_line(const char *event, const int *exit_code,
+                       const char *cause); /* "stop"; or "end" with a code */

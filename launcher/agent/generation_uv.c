@@ -733,22 +733,6 @@ static void notify_place(struct generation *g, int worker, const struct rank_ass
                MSG_NOSIGNAL | MSG_DONTWAIT); /* as above */
 }
 
-static void notify_remaining_workers(struct generation *g, const bool *failed, int cause_rank,
-                                     const struct rank_assignment *assignment, int restarts)
-{
-    for (int i = 0; i < g->n_workers; i++)
-        if (!failed[i])
-            notify_place(g, i, assignment, restarts, cause_rank);
-}
-
-struct server *generation_take_store(struct generation *g)
-{
-    struct server *store = g->server;
-
-    g->server = NULL;
-    return store;
-}
-
 void generation_close_store(struct generation *g)
 {
     if (g->server)
@@ -769,10 +753,11 @@ int generation_replace(struct generation *g, uint32_t number, int restarts,
             close_worker(&g->workers[i]);
     take_folder(g, files);
     int r = make_starts(g, assignment, restarts, files, failed, &starts);
-    if (!r) { /* first the notices: the remaining workers prepare meanwhile */
-        notify_remaining_workers(g, failed, cause_rank, assignment, restarts);
+    for (int i = 0; !r && i < g->n_workers; i++) /* first: the remaining workers prepare meanwhile */
+        if (!failed[i])
+            notify_place(g, i, assignment, restarts, cause_rank);
+    if (!r)
         r = start_workers(g, starts);
-    }
     log_cannot_start(g, r);
     return r;
 }

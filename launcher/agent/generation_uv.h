@@ -91,10 +91,6 @@ void generation_pass_lease_on(struct generation *g);
 /* Stops the store, if served here: the next store may need the port. */
 void generation_close_store(struct generation *g);
 
-/* Moves the store out of the generation, for the next generation; NULL: not served here. The caller owns
- * the store. */
-struct server *generation_take_store(struct generation *g);
-
 /*
  * Turns g into the next generation, with the ranks of the assignment and with store, owned by g afterwards (NULL: another
  * node serves the store). Each of the `failed` workers (already reaped) gets a new process, and the others get a notice about

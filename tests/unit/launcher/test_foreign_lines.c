@@ -60,8 +60,9 @@ static void test_events(void **state)
         foreign_start_line(4, &assignment, "node \"b\" was lost"),
         "{\"event\":\"start\",\"generation\":4,\"group_rank\":1,\"group_world_size\":3,\"master_addr\":"
         "\"10.0.0.1\",\"master_port\":7,\"cause\":\"node \\\"b\\\" was lost\"}\n");
-    expect_line(foreign_stop_line("x"), "{\"event\":\"stop\",\"cause\":\"x\"}\n");
-    expect_line(foreign_end_line(1, ""), "{\"event\":\"end\",\"exit_code\":1,\"cause\":\"\"}\n");
+    expect_line(foreign_end_line("stop", NULL, "x"), "{\"event\":\"stop\",\"cause\":\"x\"}\n");
+    expect_line(foreign_end_line("end", &(int){1}, ""),
+                "{\"event\":\"end\",\"exit_code\":1,\"cause\":\"\"}\n");
 }
 
 int main(void)
