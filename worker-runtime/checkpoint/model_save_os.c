@@ -12,12 +12,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/buf.h"
 #include "base/cleanup.h"
+#include "base/random_os.h"
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/checkpoint/safetensors.h"
 #include "worker-runtime/checkpoint/snapshot_file_os.h"
@@ -78,7 +78,7 @@ static int write_durably(const char *path, const struct buf *bytes)
     if (fstatat(folder_fd, name, &st, 0) == 0 && !S_ISREG(st.st_mode)) /* /dev/null would end as a file */
         return crw_fail(CRW_E_ARGUMENT, "cannot save the model to %s: it is no regular file", path);
     (void)snprintf(what, sizeof(what), "model %s", path);
-    if (getrandom(&number, sizeof(number), 0) != (ssize_t)sizeof(number))
+    if (random_fill(&number, sizeof(number)) < 0)
         return crw_fail_errno(-EIO, "cannot save the model to %s", path);
     (void)snprintf(temporary, sizeof(temporary), ".%.200s.%016" PRIx64 ".tmp", name, number);
     return snapshot_file_replace(&snapshot_io_system, folder_fd, what, temporary, name, buf_bytes(bytes),
@@ -87,13 +87,10 @@ static int write_durably(const char *path, const struct buf *bytes)
 
 int crw_model_save(const struct crw_model *model, const char *path)
 {
-    struct buf bytes = {0};
+    _cleanup_(buf_finish) struct buf bytes = {0};
     int r;
 
     NEED(model && path, CRW_E_ARGUMENT);
     r = encode(model, path, &bytes);
-    if (r == 0)
-        r = write_durably(path, &bytes);
-    buf_finish(&bytes);
-    return r;
+    return r == 0 ? write_durably(path, &bytes) : r;
 }

@@ -12,7 +12,7 @@
 int snapshots_create(const char *folder, int keep, const struct snapshot_io *io, struct crw_snapshots **ret);
 
 /*
- * Reads and checks one file of a folder; path is only for sentences. Results of crw_snapshot_open(). keeps: its
- * tensors are wanted; else 64 KiB of it are in memory at a time.
+ * Reads and checks the snapshot of a step. Results of crw_snapshot_open(); CRW_E_DAMAGED, too, where the file holds another
+ * step. keeps: the tensors are wanted; else 64 KiB of the file are in memory at a time.
  */
-int snapshot_load(int folder_fd, const char *name, const char *path, bool keeps, struct crw_snapshot **ret);
+int snapshot_load(int folder_fd, const char *folder, uint64_t step, bool keeps, struct crw_snapshot **ret);

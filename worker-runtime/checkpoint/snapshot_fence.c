@@ -1,5 +1,7 @@
 #include "worker-runtime/checkpoint/snapshot_fence.h"
 
+#include "base/decimal.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,23 +24,11 @@ static bool take_line(const char **text, const char *word, char *value, size_t s
     return true;
 }
 
-static bool parse_generation(const char *text, uint32_t *ret)
-{
-    uint64_t value = 0;
-
-    for (; *text; text++) {
-        if (*text < '0' || *text > '9' || value > INT32_MAX)
-            return false;
-        value = value * 10 + (uint64_t)(*text - '0');
-    }
-    *ret = (uint32_t)value;
-    return value <= INT32_MAX;
-}
-
 bool snapshot_fence_parse(const char *text, size_t n, struct snapshot_fence *ret)
 {
     char copy[SNAPSHOT_FENCE_TEXT_MAX + 1], number[16];
     const char *at = copy;
+    uint64_t generation;
 
     *ret = (struct snapshot_fence){0};
     if (n > SNAPSHOT_FENCE_TEXT_MAX || memchr(text, 0, n) || n < sizeof(head) - 1 ||
@@ -49,7 +39,8 @@ bool snapshot_fence_parse(const char *text, size_t n, struct snapshot_fence *ret
     at += sizeof(head) - 1;
     if (take_line(&at, "instance", ret->owner.instance, sizeof(ret->owner.instance)) &&
         take_line(&at, "generation", number, sizeof(number)) &&
-        parse_generation(number, &ret->owner.generation)) {
+        decimal_parse(number, 0, INT32_MAX, &generation)) {
+        ret->owner.generation = (uint32_t)generation;
         while (ret->n_ended < SNAPSHOT_FENCE_ENDED_MAX &&
                take_line(&at, "ended", ret->ended[ret->n_ended], RUN_INSTANCE_SIZE))
             ret->n_ended++;

@@ -9,6 +9,7 @@
 #include "worker-runtime/checkpoint/snapshot_image.h"
 
 #include "base/cleanup.h"
+#include "base/decimal.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -219,16 +220,11 @@ static int check_image_header(const uint8_t *image, const struct safetensors *st
 static int check_step(const struct safetensors *st, uint64_t *ret_step, char why[SNAPSHOT_WHY_MAX])
 {
     const struct safetensors_string *string = safetensors_find_string(st, KEY_STEP);
-    const char *at = string ? string->value : "";
-    uint64_t step = 0;
 
-    if (!*at)
+    if (!string || !*string->value)
         return explain(SNAPSHOT_IMAGE_E_DAMAGED, why, "it has no step");
-    for (; *at; at++)
-        if (*at < '0' || *at > '9' || __builtin_mul_overflow(step, 10, &step) ||
-            __builtin_add_overflow(step, (uint64_t)(*at - '0'), &step))
-            return explain(SNAPSHOT_IMAGE_E_DAMAGED, why, "its step is no number");
-    *ret_step = step;
+    if (!decimal_parse(string->value, 0, UINT64_MAX, ret_step))
+        return explain(SNAPSHOT_IMAGE_E_DAMAGED, why, "its step is no number");
     return 0;
 }
 

@@ -5,6 +5,8 @@
 
 #include "worker-runtime/checkpoint/snapshot_plan.h"
 
+#include "base/decimal.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +17,7 @@
 #define TEMPORARY_PREFIX ".snap-"
 #define TEMPORARY_SUFFIX ".tmp"
 
-enum { STEP_DIGITS = 12, STEP_DIGITS_MAX = 20 };
+enum { STEP_DIGITS = 12 };
 
 void snapshot_name(uint64_t step, char ret_name[SNAPSHOT_NAME_SIZE])
 {
@@ -26,15 +28,11 @@ void snapshot_name(uint64_t step, char ret_name[SNAPSHOT_NAME_SIZE])
 bool snapshot_name_parse(const char *name, uint64_t *ret_step)
 {
     char canonical[SNAPSHOT_NAME_SIZE];
-    uint64_t step = 0;
+    uint64_t step;
     const char *at = name + strlen(PREFIX);
 
-    if (strncmp(name, PREFIX, strlen(PREFIX)) != 0)
+    if (strncmp(name, PREFIX, strlen(PREFIX)) != 0 || !decimal_scan(&at, UINT64_MAX, &step))
         return false;
-    for (; *at >= '0' && *at <= '9' && at - name < STEP_DIGITS_MAX + (int)strlen(PREFIX); at++)
-        if (__builtin_mul_overflow(step, 10, &step) ||
-            __builtin_add_overflow(step, (uint64_t)(*at - '0'), &step))
-            return false;
     snapshot_name(step, canonical);
     if (strcmp(name, canonical) != 0)
         return false;

@@ -1,10 +1,10 @@
 /*
- * Loading snapshots: one file is read into memory and checked before any of it is handed out; the
- * newest valid one of a folder is found by trying from the highest step down.
+ * Loading snapshots: a file is read into memory and checked before any part of the file is handed out; the
+ * newest valid snapshot of a folder is found by trying from the highest step down.
  *
- * A file that fails its checks is skipped with a sentence. What is not the file's fault (a disk or server that
- * does not give it back, no memory, no permission, another network) ends the search: falling back silently
- * would throw away work that is still there. For the same reason a folder with damaged files alone is not empty.
+ * A file that fails the checks is skipped with a sentence. Causes outside the file (a disk or server that does not
+ * give the file back, no memory, no permission, another network) end the search: falling back silently would throw
+ * work away. For the same reason a folder with damaged files alone is not empty.
  */
 
 #include "base/cleanup.h"
@@ -36,13 +36,18 @@ void crw_snapshot_close(struct crw_snapshot *s)
     free(s);
 }
 
+static void close_snapshot(struct crw_snapshot **s)
+{
+    crw_snapshot_close(*s);
+}
+
 enum { PIECE = 64 << 10 };
 
 /* A file while it is checked. */
 struct reading {
     int fd;
-    uint8_t *to;  /* room for all of it, or for a piece */
-    size_t piece; /* 0: for all of it */
+    uint8_t *to;  /* room for the whole file, or for a piece */
+    size_t piece; /* 0: the whole file */
 };
 
 static int read_crc(void *data, uint64_t at, uint64_t n_bytes, uint32_t *ret_crc)
@@ -56,7 +61,7 @@ static int read_crc(void *data, uint64_t at, uint64_t n_bytes, uint32_t *ret_crc
         ssize_t n = snapshot_file_read(f->fd, to, piece, at);
 
         if (n <= 0)
-            return n < 0 ? (int)n : -EIO; /* cut while it was read */
+            return n < 0 ? (int)n : -EIO; /* cut meanwhile */
         crc = crw_crc32c(crc, to, (size_t)n);
         at += (uint64_t)n;
         n_bytes -= (uint64_t)n;
@@ -81,7 +86,7 @@ static int check_content(struct crw_snapshot *s, const uint8_t *header, size_t s
 
 /*
  * Reads length and header alone, from which the length of the file follows: a file that only claims to be
- * huge is found out before there is memory for it, and the one before it can be used. free() the header.
+ * huge is found out before there is memory for the file, and the snapshot before can be used. free() the header.
  */
 static int read_file_header(int fd, uint64_t size, const char *path, uint8_t **ret)
 {
@@ -133,48 +138,40 @@ static int load_content(struct crw_snapshot *s, int folder_fd, const char *name,
     return check_content(s, header, (size_t)size, &f, path);
 }
 
-int snapshot_load(int folder_fd, const char *name, const char *path, bool keeps, struct crw_snapshot **ret)
+static int load_file(int folder_fd, const char *name, const char *path, bool keeps, struct crw_snapshot **ret)
 {
-    struct crw_snapshot *s = calloc(1, sizeof(*s));
-    int r;
+    _cleanup_(close_snapshot) struct crw_snapshot *s = calloc(1, sizeof(*s));
+    int r = s ? load_content(s, folder_fd, name, path, keeps)
+              : crw_fail_errno(-ENOMEM, "cannot open snapshot %s", path);
 
-    if (!s)
-        return crw_fail_errno(-ENOMEM, "cannot open snapshot %s", path);
-    r = load_content(s, folder_fd, name, path, keeps);
-    if (r) {
-        crw_snapshot_close(s);
-        return r;
-    }
-    *ret = s;
-    return 0;
+    if (r == 0)
+        *ret = steal_ptr(s);
+    return r;
 }
 
 int crw_snapshot_open(const char *path, struct crw_snapshot **ret)
 {
     NEED(path && ret, CRW_E_ARGUMENT);
-    return snapshot_load(AT_FDCWD, path, path, true, ret);
+    return load_file(AT_FDCWD, path, path, true, ret);
 }
 
 /* ---- the newest of a folder ---- */
 
-static int load_snapshot_entry(int folder_fd, const char *folder, uint64_t step, struct crw_snapshot **ret)
+int snapshot_load(int folder_fd, const char *folder, uint64_t step, bool keeps, struct crw_snapshot **ret)
 {
     char name[SNAPSHOT_NAME_SIZE], path[PATH_MAX + SNAPSHOT_NAME_SIZE + 1];
-    struct crw_snapshot *s = NULL;
+    _cleanup_(close_snapshot) struct crw_snapshot *s = NULL;
     int r;
 
     snapshot_name(step, name);
     (void)snprintf(path, sizeof(path), "%s/%s", folder, name);
-    r = snapshot_load(folder_fd, name, path, true, &s);
+    r = load_file(folder_fd, name, path, keeps, &s);
     if (r)
         return r;
     assert(s);
-    if (s->step != step) {
-        r = crw_fail(CRW_E_DAMAGED, "snapshot %s holds step %" PRIu64 ": it was renamed", path, s->step);
-        crw_snapshot_close(s);
-        return r;
-    }
-    *ret = s;
+    if (s->step != step)
+        return crw_fail(CRW_E_DAMAGED, "snapshot %s holds step %" PRIu64 ": it was renamed", path, s->step);
+    *ret = steal_ptr(s);
     return 0;
 }
 
@@ -198,7 +195,7 @@ static int load_newest_snapshot(int folder_fd, const char *folder, const struct 
     size_t n_damaged = 0;
 
     for (size_t i = 0; i < n; i++) {
-        int r = load_snapshot_entry(folder_fd, folder, entries[i].step, ret);
+        int r = snapshot_load(folder_fd, folder, entries[i].step, true, ret);
 
         if (r == CRW_E_NOT_FOUND)
             continue; /* removed since the folder was listed */
@@ -223,7 +220,7 @@ int crw_snapshot_open_newest(const char *folder, const char *meta_key, const cha
 {
     _cleanup_free_ struct snapshot_entry *entries = NULL;
     _cleanup_close_ int folder_fd = -1;
-    struct crw_snapshot *s = NULL;
+    _cleanup_(close_snapshot) struct crw_snapshot *s = NULL;
     size_t n;
     int r;
 
@@ -236,16 +233,11 @@ int crw_snapshot_open_newest(const char *folder, const char *meta_key, const cha
     r = snapshot_folder_list(folder_fd, folder, &entries, &n);
     if (r == 0)
         r = load_newest_snapshot(folder_fd, folder, entries, n, warn, warn_data, &s);
-    if (r)
-        return r;
-    assert(s);
-    r = check_meta(s, folder, meta_key, meta_value);
-    if (r) {
-        crw_snapshot_close(s);
-        return r;
-    }
-    *ret = s;
-    return 0;
+    if (r == 0)
+        r = check_meta(s, folder, meta_key, meta_value);
+    if (r == 0)
+        *ret = steal_ptr(s);
+    return r;
 }
 
 /* ---- content ---- */

@@ -98,15 +98,11 @@ static enum snapshot_state known_state(const struct crw_snapshots *s, uint64_t s
 
 static enum snapshot_state examine(const struct crw_snapshots *s, uint64_t step)
 {
-    char name[SNAPSHOT_NAME_SIZE], path[PATH_MAX + SNAPSHOT_NAME_SIZE + 1];
     struct crw_snapshot *found = NULL;
-    bool valid;
+    int r = snapshot_load(s->folder_fd, s->folder, step, false, &found);
 
-    snapshot_name(step, name);
-    (void)snprintf(path, sizeof(path), "%s/%s", s->folder, name);
-    valid = snapshot_load(s->folder_fd, name, path, false, &found) == 0 && crw_snapshot_step(found) == step;
     crw_snapshot_close(found);
-    return valid ? SNAPSHOT_VALID : SNAPSHOT_DAMAGED;
+    return r == 0 ? SNAPSHOT_VALID : SNAPSHOT_DAMAGED;
 }
 
 /* Replaces what is known by what is there, the file just saved included. */
