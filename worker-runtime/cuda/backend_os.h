@@ -61,12 +61,14 @@ struct backend_trainer;
 /* ---- communication ---- */
 
 /* The worker store, as a communicator needs it. */
+struct store_conn;
 struct backend_store {
-    int (*set)(void *data, const char *key, const void *value, size_t n_bytes);
+    int (*set)(struct store_conn *conn, const char *key, const void *value, size_t n_bytes);
     /* Waits up to timeout_ms: CRW_E_TIMEOUT when there is no such key by then. *ret_value is malloc'ed. */
-    int (*get)(void *data, const char *key, int timeout_ms, void **ret_value, size_t *ret_n_bytes);
-    int (*add)(void *data, const char *key, int64_t amount, int64_t *ret_value);
-    void *data;
+    int (*get)(struct store_conn *conn, const char *key, int timeout_ms, void **ret_value,
+               size_t *ret_n_bytes);
+    int (*add)(struct store_conn *conn, const char *key, int64_t amount, int64_t *ret_value);
+    struct store_conn *conn;
 };
 
 struct backend_comm_options {

@@ -93,7 +93,7 @@ static bool add_to_counter(const struct comm_run *r, int attempt, const char *wh
     const struct backend_store *store = &r->c->options.store;
     char key[256];
     key_of(r, attempt, what, key);
-    return store->add(store->data, key, amount, ret) == 0;
+    return store->add(store->conn, key, amount, ret) == 0;
 }
 
 static bool arrive(const struct comm_run *r)
@@ -123,7 +123,7 @@ static enum comm_event_kind make_id(struct comm_run *r)
     if (judge(r, r->c->api.get_unique_id(&r->id), COMM_EVENT_DONE) != COMM_EVENT_DONE)
         return COMM_EVENT_ERROR;
     key_of(r, r->machine.attempt, "id", key);
-    return store->set(store->data, key, &r->id, sizeof(r->id)) == 0 ? COMM_EVENT_ID : COMM_EVENT_OVER;
+    return store->set(store->conn, key, &r->id, sizeof(r->id)) == 0 ? COMM_EVENT_ID : COMM_EVENT_OVER;
 }
 
 static enum comm_event_kind fetch_id(struct comm_run *r)
@@ -133,7 +133,7 @@ static enum comm_event_kind fetch_id(struct comm_run *r)
     void *value = NULL;
     size_t n_bytes = 0;
     key_of(r, r->machine.attempt, "id", key);
-    int result = store->get(store->data, key, FETCH_MS, &value, &n_bytes);
+    int result = store->get(store->conn, key, FETCH_MS, &value, &n_bytes);
     if (result == CRW_E_TIMEOUT)
         return COMM_EVENT_BUSY;
     const bool usable = result == 0 && n_bytes == sizeof(r->id);

@@ -64,14 +64,41 @@ struct maker {
     cudaError_t error;
 };
 
-static bool remember(void ***list, size_t *n, void *memory)
+static void end_owned(const struct cuda_owned *o)
 {
-    void **longer = realloc(*list, (*n + 1) * sizeof(*longer));
-    if (!longer)
-        return false;
-    *list = longer;
-    longer[(*n)++] = memory;
-    return true;
+    /* Errors while everything ends have nowhere to go: the process is done with the device. */
+    switch (o->kind) {
+    case CUDA_OWNED_MEMORY:
+        (void)cudaFree(o->thing);
+        break;
+    case CUDA_OWNED_HOST_MEMORY:
+        (void)cudaFreeHost(o->thing);
+        break;
+    case CUDA_OWNED_STREAM:
+        (void)cudaStreamDestroy(o->thing);
+        break;
+    case CUDA_OWNED_EVENT:
+        (void)cudaEventDestroy(o->thing);
+        break;
+    }
+}
+
+/* Returns the thing, which the trainer ends; NULL: there is none, as after a failure. */
+static void *keep(struct maker *m, enum cuda_owned_kind kind, void *thing)
+{
+    struct backend_trainer *t = m->t;
+    const struct cuda_owned owned = {.kind = kind, .thing = thing};
+    struct cuda_owned *longer = thing ? reallocarray(t->owned, t->n_owned + 1, sizeof(*longer)) : NULL;
+    if (longer) {
+        t->owned = longer;
+        longer[t->n_owned++] = owned;
+        return thing;
+    }
+    if (thing) {
+        end_owned(&owned);
+        m->error = cudaErrorMemoryAllocation;
+    }
+    return NULL;
 }
 
 static void *on_device(struct maker *m, size_t n_bytes)
@@ -79,12 +106,7 @@ static void *on_device(struct maker *m, size_t n_bytes)
     void *memory = NULL;
     if (m->error == cudaSuccess)
         m->error = cudaMalloc(&memory, n_bytes);
-    if (memory && !remember(&m->t->owned, &m->t->n_owned, memory)) {
-        (void)cudaFree(memory); /* the error to report is out of memory */
-        m->error = cudaErrorMemoryAllocation;
-        return NULL;
-    }
-    return memory;
+    return keep(m, CUDA_OWNED_MEMORY, memory);
 }
 
 static float *device_floats(struct maker *m, size_t count)
@@ -106,29 +128,28 @@ static void *on_host(struct maker *m, size_t n_bytes)
     void *memory = NULL;
     if (m->error == cudaSuccess)
         m->error = cudaHostAlloc(&memory, n_bytes, cudaHostAllocMapped);
-    if (memory && !remember(&m->t->owned_host, &m->t->n_owned_host, memory)) {
-        (void)cudaFreeHost(memory);
-        m->error = cudaErrorMemoryAllocation;
-        return NULL;
-    }
     if (memory)
         memset(memory, 0, n_bytes);
-    return memory;
+    return keep(m, CUDA_OWNED_HOST_MEMORY, memory);
 }
 
-static void make_device_stream(struct maker *m, cudaStream_t *ret, bool urgent)
+static cudaStream_t make_device_stream(struct maker *m, bool urgent)
 {
     int least = 0, greatest = 0;
+    cudaStream_t stream = NULL;
     if (m->error == cudaSuccess)
         m->error = cudaDeviceGetStreamPriorityRange(&least, &greatest);
     if (m->error == cudaSuccess)
-        m->error = cudaStreamCreateWithPriority(ret, cudaStreamNonBlocking, urgent ? greatest : least);
+        m->error = cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, urgent ? greatest : least);
+    return keep(m, CUDA_OWNED_STREAM, stream);
 }
 
-static void make_event(struct maker *m, cudaEvent_t *ret)
+static cudaEvent_t make_event(struct maker *m)
 {
+    cudaEvent_t event = NULL;
     if (m->error == cudaSuccess)
-        m->error = cudaEventCreateWithFlags(ret, cudaEventDisableTiming);
+        m->error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+    return keep(m, CUDA_OWNED_EVENT, event);
 }
 
 /* ---- state ---- */
@@ -296,8 +317,8 @@ static void make_buckets(struct maker *m)
             continue;
         struct cuda_bucket *b = &t->buckets[t->n_buckets++];
         *b = (struct cuda_bucket){.begin = begin, .count = end - begin, .layer = i};
-        make_event(m, &b->ready);
-        make_event(m, &b->reduced);
+        b->ready = make_event(m);
+        b->reduced = make_event(m);
         end = begin;
     }
 }
@@ -314,17 +335,17 @@ static void make_control(struct maker *m)
     t->host_evaluation = on_host(m, sizeof(*t->host_evaluation));
     t->q.workspace = device_floats(m, CUDA_WORKSPACE_FLOATS);
     t->side.workspace = device_floats(m, CUDA_WORKSPACE_FLOATS);
-    make_device_stream(m, &t->q.stream, false);
-    make_device_stream(m, &t->side.stream, false);
-    make_device_stream(m, &t->comm, true);
-    make_device_stream(m, &t->copy, false);
-    make_event(m, &t->forked);
-    make_event(m, &t->side_done);
-    make_event(m, &t->reduced);
-    make_event(m, &t->committed);
-    make_event(m, &t->snapped);
-    make_event(m, &t->staged);
-    make_event(m, &t->evaluated);
+    t->q.stream = make_device_stream(m, false);
+    t->side.stream = make_device_stream(m, false);
+    t->comm = make_device_stream(m, true);
+    t->copy = make_device_stream(m, false);
+    t->forked = make_event(m);
+    t->side_done = make_event(m);
+    t->reduced = make_event(m);
+    t->committed = make_event(m);
+    t->snapped = make_event(m);
+    t->staged = make_event(m);
+    t->evaluated = make_event(m);
 }
 
 static cudaError_t make_trainer_memory(struct backend_trainer *t)
@@ -451,19 +472,6 @@ int cuda_trainer_create(const struct backend_trainer_options *options, struct ba
 
 /* ---- ending ---- */
 
-/* Errors while everything ends have nowhere to go: the process is done with the device. */
-static void destroy_event(cudaEvent_t event)
-{
-    if (event)
-        (void)cudaEventDestroy(event);
-}
-
-static void destroy_stream(cudaStream_t stream)
-{
-    if (stream)
-        (void)cudaStreamDestroy(stream);
-}
-
 bool cuda_trainer_is_reducing(struct backend_trainer *t)
 {
     return cudaEventQuery(t->reduced) == cudaErrorNotReady;
@@ -494,28 +502,10 @@ void cuda_trainer_destroy(struct backend_trainer *t)
         return;
     if (t->commit_graph)
         (void)cudaGraphExecDestroy(t->commit_graph);
-    for (size_t i = 0; i < t->n_buckets; i++) {
-        destroy_event(t->buckets[i].ready);
-        destroy_event(t->buckets[i].reduced);
-    }
-    destroy_stream(t->copy);
-    destroy_stream(t->comm);
-    destroy_stream(t->side.stream);
-    destroy_stream(t->q.stream);
-    destroy_event(t->forked);
-    destroy_event(t->side_done);
-    destroy_event(t->reduced);
-    destroy_event(t->committed);
-    destroy_event(t->snapped);
-    destroy_event(t->staged);
-    destroy_event(t->evaluated);
-    for (size_t i = 0; i < t->n_owned; i++)
-        (void)cudaFree(t->owned[i]);
-    for (size_t i = 0; i < t->n_owned_host; i++)
-        (void)cudaFreeHost(t->owned_host[i]);
+    while (t->n_owned > 0)
+        end_owned(&t->owned[--t->n_owned]);
     cuda_blas_close(t->blas);
     free(t->owned);
-    free(t->owned_host);
     free(t->layers);
     free(t->parts);
     free(t);

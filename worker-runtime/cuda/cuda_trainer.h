@@ -1,15 +1,15 @@
 #pragma once
 
 /*
- * Training on one device: the counterpart of crw_model and crw_optimizer. Inside of the CUDA plugin; what the
- * rest of the library sees is struct backend_trainer in backend_os.h, whose functions these are.
+ * Training on one device: the counterpart of crw_model and crw_optimizer. Inside of the CUDA plugin; the rest of the
+ * library sees struct backend_trainer in backend_os.h and calls the functions below.
  *
  * cuda_trainer.c makes the memory, moves state in and out and waits; cuda_step.c queues the work of a step.
  *
  * Streams: compute has gradients and changes of the state in order; side makes gradients of weights beside it; comm
  * reduces gradient buckets as they become ready; copy takes staged state to the host, and waits for changes of the state only, never for a collective. State
- * (counters, parameters, optimizer, running statistics) is one piece of memory, so that it is staged by one copy on
- * the device, which the next change of the state waits for. A staged state is handed out only under the number of the step that the
+ * (counters, parameters, optimizer, running statistics) is one piece of memory, so that staging is a copy on
+ * the device. The next change of the state waits for the copy. A staged state is handed out only under the number of the step that the
  * device has counted.
  *
  *   IDLE -- step(last) --> REDUCING -- wait --> REDUCED -- end_step --> IDLE
@@ -77,6 +77,17 @@ struct cuda_data {
     uint32_t n_items;
 };
 
+/* Memory, streams and events of a trainer, in the order of their creation. */
+struct cuda_owned {
+    enum cuda_owned_kind {
+        CUDA_OWNED_MEMORY,
+        CUDA_OWNED_HOST_MEMORY,
+        CUDA_OWNED_STREAM,
+        CUDA_OWNED_EVENT
+    } kind;
+    void *thing;
+};
+
 struct backend_trainer {
     const struct crw_model *model;
     struct backend_trainer_options options;
@@ -133,10 +144,8 @@ struct backend_trainer {
     size_t n_graphs;              /* enter and leave, destroyed before its communicator */
     cudaGraphExec_t commit_graph; /* the change of the state, of any step; NULL: not captured yet */
 
-    void **owned; /* on the device */
+    struct cuda_owned *owned;
     size_t n_owned;
-    void **owned_host;
-    size_t n_owned_host;
 };
 
 /* "what: CUDA's words", as -EIO. */

@@ -136,21 +136,6 @@ static void set_nccl_oversubscribed(void)
 
 /* ---- the communicator ---- */
 
-static int set_key(void *data, const char *key, const void *value, size_t n_bytes)
-{
-    return store_conn_set(data, key, value, n_bytes);
-}
-
-static int get_key(void *data, const char *key, int timeout_ms, void **ret_value, size_t *ret_n_bytes)
-{
-    return store_conn_get(data, key, timeout_ms, ret_value, ret_n_bytes);
-}
-
-static int add_key(void *data, const char *key, int64_t amount, int64_t *ret_value)
-{
-    return store_conn_add(data, key, amount, ret_value);
-}
-
 /* Collective. */
 static int connect_ranks(struct crw_trainer *t, int device)
 {
@@ -162,7 +147,7 @@ static int connect_ranks(struct crw_trainer *t, int device)
     char name[NAME_SIZE];
     struct backend_comm_options options = {
         .library = env_text("CRW_NCCL_LIBRARY"),
-        .store = {.set = set_key, .get = get_key, .add = add_key, .data = &group->store},
+        .store = {.set = store_conn_set, .get = store_conn_get, .add = store_conn_add, .conn = &group->store},
         .name = name,
         .rank = crw_rank(group),
         .world_size = crw_world_size(group),

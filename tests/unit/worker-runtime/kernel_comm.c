@@ -88,7 +88,7 @@ static struct entry *find(const char *key, bool make)
     return e;
 }
 
-static int store_set(void *data, const char *key, const void *value, size_t n_bytes)
+static int store_set(struct store_conn *conn, const char *key, const void *value, size_t n_bytes)
 {
     pthread_mutex_lock(&shared->lock);
     struct entry *e = find(key, true);
@@ -99,7 +99,8 @@ static int store_set(void *data, const char *key, const void *value, size_t n_by
     return 0;
 }
 
-static int store_get(void *data, const char *key, int timeout_ms, void **ret_value, size_t *ret_n_bytes)
+static int store_get(struct store_conn *conn, const char *key, int timeout_ms, void **ret_value,
+                     size_t *ret_n_bytes)
 {
     for (int waited = 0; waited <= timeout_ms; waited++) {
         pthread_mutex_lock(&shared->lock);
@@ -117,7 +118,7 @@ static int store_get(void *data, const char *key, int timeout_ms, void **ret_val
     return CRW_E_TIMEOUT;
 }
 
-static int store_add(void *data, const char *key, int64_t amount, int64_t *ret_value)
+static int store_add(struct store_conn *conn, const char *key, int64_t amount, int64_t *ret_value)
 {
     pthread_mutex_lock(&shared->lock);
     struct entry *e = find(key, true);

@@ -131,51 +131,28 @@ struct patches_by_tap : input_patches {
     }
 };
 
-/* w[o][channel][place] by (o, tap of input channels). What the additional output channels get is never stored. */
-struct weights_forward {
+/* w[o][channel][place] by (o, tap of input channels), or by (channel, tap of output channels). The additional channels
+ * behind the n of i get values that are never stored. */
+struct kernel_weights {
     static constexpr bool k_is_contiguous = true;
     typedef const float *place;
     const float *w;
-    taps inputs;
-    int in_channels, out_channels, kernel;
+    taps across;
+    int n, stride, tap_stride, kernel; /* stride: between two i; tap_stride: between two channels of a tap */
 
-    __device__ place find(int o) const
+    __device__ place find(int i) const
     {
-        return w + (o < out_channels ? o : out_channels - 1) * in_channels * kernel * kernel;
+        return w + (i < n ? i : n - 1) * stride;
     }
     __device__ int walk(int k) const
     {
         int row, column, channel;
-        inputs.find(k, &row, &column, &channel);
-        return (channel * kernel + row) * kernel + column;
+        across.find(k, &row, &column, &channel);
+        return channel * tap_stride + row * kernel + column;
     }
-    __device__ float load(place o, int tap) const
+    __device__ float load(place i, int tap) const
     {
-        return o[tap];
-    }
-};
-
-/* w[o][channel][place] by (channel, tap of output channels). What the additional input channels get is never stored. */
-struct weights_backward {
-    static constexpr bool k_is_contiguous = true;
-    typedef const float *place;
-    const float *w;
-    taps outputs;
-    int in_channels, kernel;
-
-    __device__ place find(int channel) const
-    {
-        return w + (channel < in_channels ? channel : in_channels - 1) * kernel * kernel;
-    }
-    __device__ int walk(int k) const
-    {
-        int row, column, o;
-        outputs.find(k, &row, &column, &o);
-        return (o * in_channels * kernel + row) * kernel + column;
-    }
-    __device__ float load(place channel, int tap) const
-    {
-        return channel[tap];
+        return i[tap];
     }
 };
 
@@ -274,8 +251,9 @@ cudaError_t cuda_conv_forward(const struct cuda_queue *q, int n, const struct co
     if (!countable(n, s))
         return cudaErrorInvalidValue;
     const patches_by_pixel patches = {input_patches_of(s, x)};
-    const weights_forward weights = {w, taps_of(s, s->in_channels), s->in_channels, s->out_channels,
-                                     s->kernel};
+    const int n_places = s->kernel * s->kernel;
+    const kernel_weights weights = {
+        w, taps_of(s, s->in_channels), s->out_channels, s->in_channels * n_places, n_places, s->kernel};
     const store_pixels store = {y, s->out_stored, bias, s->out_channels};
     return gemm(q, conv_forward_shape(n, s), patches, weights, store);
 }
@@ -302,7 +280,9 @@ cudaError_t cuda_conv_backward_input(const struct cuda_queue *q, int n, const st
                                       s->out_height,
                                       s->out_width,
                                       s->out_stored};
-    const weights_backward weights = {w, taps_of(s, s->out_channels), s->in_channels, s->kernel};
+    const int n_places = s->kernel * s->kernel;
+    const kernel_weights weights = {w,        taps_of(s, s->out_channels), s->in_channels,
+                                    n_places, s->in_channels * n_places,   s->kernel};
     const store_pixels store = {dx, s->in_stored, nullptr, s->in_channels};
     return gemm(q, conv_backward_input_shape(n, s), gradients, weights, store);
 }

@@ -11,8 +11,8 @@
  * split over blocks (a number that depends on the shape only); their partial sums go through the workspace and are
  * added in order by a second kernel.
  *
- * Where it is asked for, D also gets the sums over k of A's rows, as one more column n: the gradient of a bias beside
- * that of the weights. They are added in fp32 in every precision, by the blocks that have the slices in shared memory anyway.
+ * On request D also gets the sums over k of A's rows, as column n: the gradient of a bias beside the gradient of the
+ * weights. The sums are added in fp32 in every precision, by the blocks with the slices in shared memory.
  *
  * A and B split the address of an element into a `place` (from the index i along the tile's edge) and a `step` (from k), so
  * that the divisions by image sizes are made once for each, and not for each element:
