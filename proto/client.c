@@ -24,11 +24,9 @@ struct client_pending {
     bool dropped;   /* abandoned: the reply is decoded and discarded */
 };
 
-void client_init(struct client *c, const struct wire_limits *limits)
+void client_init(struct client *c)
 {
     *c = (struct client){.limits = WIRE_LIMITS_REPLY_DEFAULT};
-    if (limits)
-        c->limits = *limits;
 }
 
 void client_finish(struct client *c)

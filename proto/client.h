@@ -42,8 +42,7 @@ struct client {
     uint64_t error_value;
 };
 
-/* limits: of replies; NULL for the default. */
-void client_init(struct client *c, const struct wire_limits *limits);
+void client_init(struct client *c);
 void client_finish(struct client *c);
 
 /*

@@ -91,11 +91,10 @@ void client_sock_init(struct client_sock *s)
     *s = (struct client_sock){
         .fd = -1,
         .timeout_ms = CLIENT_SOCK_TIMEOUT_MS,
-        .limits = WIRE_LIMITS_DEFAULT,
-        .interrupt = {.wake_fd = -1},
+        .wake_fd = -1,
         .peer = "(not connected)",
     };
-    client_init(&s->machine, NULL);
+    client_init(&s->machine);
 }
 
 static void disconnect(struct client_sock *s)
@@ -192,7 +191,7 @@ int client_sock_exchange(struct client_sock *s, struct wire_reply *ret_reply)
             return r;
         if (!ret_reply && buf_size(&c->out) == 0 && client_n_pending(c) == 0)
             return 0;
-        r = sock_wait(&s->interrupt, s->fd, buf_size(&c->out) > 0 ? POLLIN | POLLOUT : POLLIN,
+        r = sock_wait(s->wake_fd, s->fd, buf_size(&c->out) > 0 ? POLLIN | POLLOUT : POLLIN,
                       s->call.deadline_ns);
         if (r)
             return r;
@@ -289,14 +288,13 @@ static int shake_hands(struct client_sock *s)
 /* A fresh machine on a fresh connection. */
 static int connect_address(struct client_sock *s, const char *host, uint16_t port)
 {
-    struct wire_limits limits = s->machine.limits;
     char why[160] = "no address";
     int r;
 
     disconnect(s);
     client_finish(&s->machine);
-    client_init(&s->machine, &limits);
-    r = sock_connect(host, port, &s->interrupt, s->call.deadline_ns, &s->fd, why, sizeof(why));
+    client_init(&s->machine);
+    r = sock_connect(host, port, s->wake_fd, s->call.deadline_ns, &s->fd, why, sizeof(why));
     if (r == CLIENT_E_CLOSED || r == CLIENT_E_TIMEOUT)
         return fail(s, r, "%s", why);
     if (!r)
@@ -317,7 +315,7 @@ static int pause_between(struct client_sock *s, int pause_ms)
 
     if (end_ns > s->call.deadline_ns)
         return CLIENT_E_TIMEOUT;
-    r = sock_wait(&s->interrupt, -1, 0, end_ns);
+    r = sock_wait(s->wake_fd, -1, 0, end_ns);
     return r == CLIENT_E_TIMEOUT ? 0 : r; /* slept enough */
 }
 
@@ -370,13 +368,15 @@ int client_sock_connect(struct client_sock *s, const char *host, uint16_t port, 
 
 /* ------------------------------------------------------------------ keys and limits */
 
+static const struct wire_limits limits = WIRE_LIMITS_DEFAULT;
+
 static int check_value(struct client_sock *s, struct wire_span value)
 {
-    if (value.size <= s->limits.value_max)
+    if (value.size <= limits.value_max)
         return 0;
     return fail(s, -EMSGSIZE,
                 "store %s: a value of %zu bytes is longer than the %llu that a message may hold", s->peer,
-                value.size, (unsigned long long)s->limits.value_max);
+                value.size, (unsigned long long)limits.value_max);
 }
 
 /* As client_sock_begin(), for calls on a key; *key becomes the name on the wire, a copy with a "/" in front. */
@@ -387,9 +387,9 @@ static int begin_key(struct client_sock *s, enum wire_op op, int timeout_ms, str
 
     if (r)
         return r;
-    if (key->size >= s->limits.key_max)
+    if (key->size >= limits.key_max)
         return fail(s, -EMSGSIZE, "store %s: a key of %zu bytes is longer than the %llu allowed", s->peer,
-                    key->size, (unsigned long long)s->limits.key_max - 1);
+                    key->size, (unsigned long long)limits.key_max - 1);
     buf_clear(&s->key, KEEP_MAX);
     r = buf_append(&s->key, "/", 1);
     if (!r)

@@ -37,9 +37,8 @@ struct client_sock {
     struct client machine;
     int fd; /* -1: not connected */
     int timeout_ms;
-    struct wire_limits limits;       /* of requests */
-    struct sock_interrupt interrupt; /* may be changed between calls */
-    struct buf key;                  /* of the request in progress, with its "/" */
+    int wake_fd;    /* readable: leaves the call in progress; -1: none. May be changed between calls */
+    struct buf key; /* of the request in progress, with its "/" */
     struct client_sock_call call;
     char peer[128]; /* "host:port", for sentences */
     char error[512];
@@ -47,7 +46,7 @@ struct client_sock {
 
 enum { CLIENT_SOCK_TIMEOUT_MS = 300000 };
 
-/* Not connected, default limits and time-out, no interrupt. */
+/* Not connected, default time-out, no interrupt. */
 void client_sock_init(struct client_sock *s);
 void client_sock_finish(struct client_sock *s);
 

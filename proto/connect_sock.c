@@ -32,17 +32,13 @@ static void cleanup_addrinfo(struct addrinfo **list)
 static int resolve_host(const char *host, uint16_t port, struct addrinfo **ret_list, char *why,
                         size_t why_size)
 {
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+    const struct addrinfo hints = {
+        .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
     char service[8];
     int r;
 
     (void)snprintf(service, sizeof(service), "%u", port); /* always fits */
-    hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
     r = getaddrinfo(host, service, &hints, ret_list);
-    if (r == EAI_NONAME) { /* not an address, so a name */
-        hints.ai_flags = AI_NUMERICSERV;
-        r = getaddrinfo(host, service, &hints, ret_list);
-    }
     if (r == EAI_MEMORY)
         return -ENOMEM;
     if (r) {
@@ -71,11 +67,11 @@ static void set_socket_options(int fd)
 }
 
 /* connect() is under way: how did it end? */
-static int await_connection(int fd, struct sock_interrupt *interrupt, int64_t deadline_ns)
+static int await_connection(int fd, int wake_fd, int64_t deadline_ns)
 {
     socklen_t size = sizeof(int);
     int error = 0;
-    int r = sock_wait(interrupt, fd, POLLOUT, deadline_ns);
+    int r = sock_wait(wake_fd, fd, POLLOUT, deadline_ns);
 
     if (r)
         return r;
@@ -84,8 +80,7 @@ static int await_connection(int fd, struct sock_interrupt *interrupt, int64_t de
     return -error;
 }
 
-int sock_connect_address(const struct addrinfo *address, struct sock_interrupt *interrupt,
-                         int64_t deadline_ns, int *ret_fd)
+int sock_connect_address(const struct addrinfo *address, int wake_fd, int64_t deadline_ns, int *ret_fd)
 {
     _cleanup_close_ int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     int r = 0;
@@ -93,7 +88,7 @@ int sock_connect_address(const struct addrinfo *address, struct sock_interrupt *
     if (fd < 0)
         return -errno;
     if (connect(fd, address->ai_addr, address->ai_addrlen) < 0)
-        r = errno == EINPROGRESS ? await_connection(fd, interrupt, deadline_ns) : -errno;
+        r = errno == EINPROGRESS ? await_connection(fd, wake_fd, deadline_ns) : -errno;
     if (r)
         return r;
     *ret_fd = steal_fd(&fd);
@@ -106,8 +101,8 @@ static bool is_ours(int r)
     return err_is_shortage(r) || r == -EFAULT;
 }
 
-int sock_connect(const char *host, uint16_t port, struct sock_interrupt *interrupt, int64_t deadline_ns,
-                 int *ret_fd, char *why, size_t why_size)
+int sock_connect(const char *host, uint16_t port, int wake_fd, int64_t deadline_ns, int *ret_fd, char *why,
+                 size_t why_size)
 {
     _cleanup_(cleanup_addrinfo) struct addrinfo *list = NULL;
     int r = resolve_host(host, port, &list, why, why_size);
@@ -119,7 +114,7 @@ int sock_connect(const char *host, uint16_t port, struct sock_interrupt *interru
 
         if (address_deadline_ns > deadline_ns)
             address_deadline_ns = deadline_ns;
-        r = sock_connect_address(a, interrupt, address_deadline_ns, ret_fd);
+        r = sock_connect_address(a, wake_fd, address_deadline_ns, ret_fd);
         if (r == 0)
             set_socket_options(*ret_fd);
         if (r == 0 || r == CLIENT_E_INTERRUPTED || is_ours(r))

@@ -17,10 +17,9 @@
  *
  * The deadline does not cover a look-up: the resolver has its own (resolv.conf, 10 s and more).
  */
-int sock_connect(const char *host, uint16_t port, struct sock_interrupt *interrupt, int64_t deadline_ns,
-                 int *ret_fd, char *why, size_t why_size);
+int sock_connect(const char *host, uint16_t port, int wake_fd, int64_t deadline_ns, int *ret_fd, char *why,
+                 size_t why_size);
 
 /* The same with one address, and without the options. 0, CLIENT_E_TIMEOUT, CLIENT_E_INTERRUPTED, -errno. */
 struct addrinfo;
-int sock_connect_address(const struct addrinfo *address, struct sock_interrupt *interrupt,
-                         int64_t deadline_ns, int *ret_fd);
+int sock_connect_address(const struct addrinfo *address, int wake_fd, int64_t deadline_ns, int *ret_fd);

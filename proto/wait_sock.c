@@ -1,13 +1,11 @@
 /*
- * poll() with a deadline and an interrupt. A wake-up that is neither the socket nor an interrupt (a signal,
- * a notice about another group) starts another round with what is left of the time.
+ * poll() with a deadline and an interrupt. A signal starts another round with the rest of the time.
  */
 
 #include "proto/wait_sock.h"
 
 #include <limits.h>
 #include <poll.h>
-#include <stdbool.h>
 
 #include "base/err.h"
 #include "base/time.h"
@@ -35,41 +33,17 @@ int sock_left_ms(int64_t deadline_ns)
     return ms > INT_MAX ? INT_MAX : (int)ms;
 }
 
-static bool is_interrupted(const struct sock_interrupt *i)
+int sock_wait(int wake_fd, int fd, short events, int64_t deadline_ns)
 {
-    return i->interrupted && i->interrupted(i->data);
-}
+    struct pollfd fds[] = {{.fd = fd, .events = events}, {.fd = wake_fd, .events = POLLIN}};
+    int n;
 
-/* The wake descriptor has something. With a callback the next round asks it. */
-static bool is_woken(struct sock_interrupt *i, short revents)
-{
-    if (!i->interrupted)
-        return true;
-    if (revents & POLLIN)
-        return false;
-    if (is_interrupted(i))
-        return true;
-    i->wake_fd = -1; /* hung up and nothing left to read: it would be ready for ever */
-    return false;
-}
-
-int sock_wait(struct sock_interrupt *interrupt, int fd, short events, int64_t deadline_ns)
-{
-    for (;;) {
-        struct pollfd fds[] = {{.fd = fd, .events = events}, {.fd = interrupt->wake_fd, .events = POLLIN}};
-        int timeout_ms = sock_left_ms(deadline_ns);
-        int n;
-
-        if (is_interrupted(interrupt))
-            return CLIENT_E_INTERRUPTED;
-        n = poll(fds, ARRAY_SIZE(fds), timeout_ms);
+    do {
+        n = poll(fds, ARRAY_SIZE(fds), sock_left_ms(deadline_ns));
         if (n < 0 && errno != EINTR)
             return -errno;
-        if (n > 0 && fds[1].revents && is_woken(interrupt, fds[1].revents))
-            return CLIENT_E_INTERRUPTED;
-        if (n > 0 && fds[0].revents)
-            return 0;
-        if (sock_left_ms(deadline_ns) == 0)
-            return is_interrupted(interrupt) ? CLIENT_E_INTERRUPTED : CLIENT_E_TIMEOUT;
-    }
+    } while (n <= 0 && sock_left_ms(deadline_ns) > 0);
+    if (n <= 0)
+        return CLIENT_E_TIMEOUT;
+    return fds[1].revents ? CLIENT_E_INTERRUPTED : 0;
 }

@@ -7,16 +7,6 @@
 
 #include <stdint.h>
 
-/* How a blocked wait is left early. Zeroed with wake_fd -1: never. */
-struct sock_interrupt {
-    /* Watched beside the socket; -1: none. Without `interrupted`, its being readable is the interrupt. With
-     * it, it only means to ask; `interrupted` then reads the descriptor empty, or the wait would spin. */
-    int wake_fd;
-    /* Nonzero: leave. Asked before each wait and at each wake-up (a signal is one, too). NULL: never. */
-    int (*interrupted)(void *data);
-    void *data;
-};
-
 int64_t sock_now_ns(void);
 
 /* timeout_ms from now; INT64_MAX is far enough for the largest int. */
@@ -26,7 +16,7 @@ int64_t sock_deadline_ns(int timeout_ms);
 int sock_left_ms(int64_t deadline_ns);
 
 /*
- * Waits until one of the poll() events (or an error) is there on fd; fd -1: for the time alone.
- * 0, CLIENT_E_TIMEOUT, CLIENT_E_INTERRUPTED, -errno.
+ * Waits until one of the poll() events (or an error) is there on fd; fd -1: for the time alone. wake_fd: readable, or closed at
+ * the other end: leave; -1: none. 0, CLIENT_E_TIMEOUT, CLIENT_E_INTERRUPTED, -errno.
  */
-int sock_wait(struct sock_interrupt *interrupt, int fd, short events, int64_t deadline_ns);
+int sock_wait(int wake_fd, int fd, short events, int64_t deadline_ns);

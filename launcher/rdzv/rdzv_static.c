@@ -15,7 +15,7 @@ static const char count_key[] = "init/"; /* a key of the store: without "/" and 
 void rdzv_static_init(struct rdzv_static *n, const struct rdzv_static_config *config)
 {
     *n = (struct rdzv_static){.config = *config};
-    client_init(&n->client, NULL);
+    client_init(&n->client);
 }
 
 void rdzv_static_finish(struct rdzv_static *n)

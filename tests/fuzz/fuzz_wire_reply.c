@@ -135,7 +135,8 @@ static struct outcome run(const struct input *input, bool sliced)
     size_t at = 0, i = 0;
     bool goes_on = true;
 
-    client_init(&c, &limits);
+    client_init(&c);
+    c.limits = limits;
     while (goes_on) {
         while (i < input->n_actions && act(&c, input->actions[i]))
             i++;

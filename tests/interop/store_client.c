@@ -10,6 +10,7 @@
  */
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -326,20 +327,12 @@ static void do_timeout(struct client_sock *s, struct command *c)
     printf("ok");
 }
 
-static volatile sig_atomic_t was_signalled;
-
-static void on_signal(int number)
-{
-    was_signalled = 1;
-}
+static int wake_fds[2];
 
 /* Each SIGUSR1 breaks off one wait. */
-static int take_signal(void *data)
+static void on_signal(int number)
 {
-    int was = was_signalled;
-
-    was_signalled = 0;
-    return was;
+    (void)!write(wake_fds[1], "!", 1); /* an empty pipe takes a byte */
 }
 
 static const struct {
@@ -402,8 +395,10 @@ int main(int argc, char **argv)
     client_sock_init(&s);
     if (argc != 4)
         usage_error("usage: crw-store-client HOST PORT CONNECT_TIMEOUT_MS");
+    if (pipe2(wake_fds, O_CLOEXEC | O_NONBLOCK) < 0)
+        usage_error("no pipe");
     (void)sigaction(SIGUSR1, &(struct sigaction){.sa_handler = on_signal}, NULL);
-    s.interrupt.interrupted = take_signal;
+    s.wake_fd = wake_fds[0];
     r = client_sock_connect(&s, argv[1], (uint16_t)atoi(argv[2]), atoi(argv[3]));
     answer(&s, r);
     putchar('\n');
@@ -412,6 +407,7 @@ int main(int argc, char **argv)
         split(line, &command);
         run(&s, &command);
         free_bytes(&command);
+        (void)!read(wake_fds[0], &(char){0}, 1); /* a signal has broken off the wait, if any */
     }
     return r ? 1 : 0;
 }

@@ -19,7 +19,7 @@ void store_conn_init(struct store_conn *s, const char *host, uint16_t port, int 
 
 void store_conn_set_interrupt(struct store_conn *s, int fd)
 {
-    s->client.interrupt.wake_fd = fd;
+    s->client.wake_fd = fd;
 }
 
 void store_conn_finish(struct store_conn *s)
@@ -114,7 +114,7 @@ int store_conn_delete(struct store_conn *s, const char *key)
 
 int store_conn_pause(struct store_conn *s, int pause_ms)
 {
-    int r = sock_wait(&s->client.interrupt, -1, 0, sock_deadline_ns(pause_ms));
+    int r = sock_wait(s->client.wake_fd, -1, 0, sock_deadline_ns(pause_ms));
 
     return r == CLIENT_E_TIMEOUT ? 0 : store_conn_result(s, r);
 }

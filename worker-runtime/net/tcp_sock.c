@@ -110,7 +110,6 @@ int net_listen(const char *address, int *ret_fd, uint16_t *ret_port)
 int net_dial(const char *address, uint16_t port, const struct net_wait *wait, int *ret_fd)
 {
     const struct addrinfo hints = {.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
-    struct sock_interrupt interrupt = {.wake_fd = wait->interrupt_fd};
     struct addrinfo *list;
     char service[8];
     int r;
@@ -118,7 +117,7 @@ int net_dial(const char *address, uint16_t port, const struct net_wait *wait, in
     (void)snprintf(service, sizeof(service), "%u", port); /* always fits */
     if (getaddrinfo(address, service, &hints, &list) != 0)
         return -EINVAL;
-    r = sock_connect_address(list, &interrupt, sock_deadline_ns(wait->timeout_ms), ret_fd);
+    r = sock_connect_address(list, wait->interrupt_fd, sock_deadline_ns(wait->timeout_ms), ret_fd);
     freeaddrinfo(list);
     if (r == CLIENT_E_INTERRUPTED)
         return NET_E_INTERRUPTED;

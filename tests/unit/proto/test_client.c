@@ -205,7 +205,7 @@ static void test_conversations(void **state)
     for (size_t i = 0; i < ARRAY_SIZE(conversations); i++) {
         _cleanup_(client_finish) struct client c;
 
-        client_init(&c, NULL);
+        client_init(&c);
         for (size_t k = 0; k < ARRAY_SIZE(conversations[i].steps); k++) {
             const struct step *step = &conversations[i].steps[k];
 
@@ -223,7 +223,7 @@ static void test_lists(void **state)
     struct wire_span keys[2] = {SPAN("/a"), SPAN("/b")}, item;
     struct wire_reply reply;
 
-    client_init(&c, NULL);
+    client_init(&c);
     assert_int_equal(client_keys(&c, WIRE_OP_MULTI_GET, keys, 2), 0);
     assert_int_equal(client_request(&c, &(struct wire_request){.op = WIRE_OP_LIST_KEYS}), 0);
     assert_int_equal(buf_append(&c.in, ONE "1" NONE FEW ONE "k" FEW "/l", 8 + 1 + 8 + 8 + 8 + 1 + 8 + 2), 0);
@@ -271,7 +271,8 @@ static void test_reply_limits(void **state)
         struct step step = {.op = cases[i].op};
         struct wire_reply reply;
 
-        client_init(&c, &limits);
+        client_init(&c);
+        c.limits = limits;
         assert_int_equal(make_request(&c, &step), 0);
         assert_int_equal(buf_append(&c.in, cases[i].bytes, cases[i].size), 0);
         assert_int_equal(client_next(&c, &reply), cases[i].allowed ? CLIENT_E_MORE : CLIENT_E_PROTOCOL);
@@ -285,7 +286,7 @@ static void test_many_ahead(void **state)
     struct wire_reply reply;
     int64_t asked = 0, answered = 0;
 
-    client_init(&c, NULL);
+    client_init(&c);
     for (int round = 1; round < 40; round++) {
         for (int i = 0; i < 2 * round; i++, asked++)
             assert_int_equal(
@@ -389,7 +390,7 @@ static int speak_file(void *data, const char *path)
         for (int connection = 0; connection < t.n_connections; connection++, ++*n_conversations) {
             _cleanup_(client_finish) struct client c;
 
-            client_init(&c, NULL);
+            client_init(&c);
             for (size_t i = 0; i < t.n_events; i++) {
                 const struct transcript_event *e = &t.events[i];
 

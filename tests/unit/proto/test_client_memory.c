@@ -90,7 +90,7 @@ static void converse(struct buf *ret_out, size_t fail_at)
 {
     _cleanup_(client_finish) struct client c;
 
-    client_init(&c, NULL);
+    client_init(&c);
     failing_alloc_arm(fail_at);
     for (size_t i = 0; i < ARRAY_SIZE(requests); i++)
         make(&c, requests[i]);

@@ -521,28 +521,19 @@ static void test_server_that_does_not_read(void **state)
 struct waker {
     pthread_t thread;
     int fds[2];
-    int n_bytes; /* written one by one, 50 ms apart; then the end is closed */
-    int n_asked; /* calls of the callback */
-    int says_yes_at;
 };
 
 static void *wake(void *data)
 {
     struct waker *w = data;
 
-    for (int i = 0; i < w->n_bytes; i++) {
-        (void)poll(NULL, 0, 50);
-        if (write(w->fds[1], "!", 1) != 1)
-            break;
-    }
     (void)poll(NULL, 0, 50);
     close(w->fds[1]);
     return NULL;
 }
 
-static void start_waker(struct waker *w, int n_bytes)
+static void start_waker(struct waker *w)
 {
-    *w = (struct waker){.n_bytes = n_bytes};
     assert_int_equal(pipe2(w->fds, O_CLOEXEC | O_NONBLOCK), 0);
     assert_int_equal(pthread_create(&w->thread, NULL, wake, w), 0);
 }
@@ -551,18 +542,6 @@ static void stop_waker(struct waker *w)
 {
     assert_int_equal(pthread_join(w->thread, NULL), 0);
     close(w->fds[0]);
-}
-
-/* Reads what is there and counts; interrupts when enough bytes have come. */
-static int count_bytes(void *data)
-{
-    struct waker *w = data;
-    char byte;
-
-    w->n_asked++;
-    while (read(w->fds[0], &byte, 1) == 1)
-        w->says_yes_at--;
-    return w->says_yes_at == 0;
 }
 
 static const struct act_step interrupted_script[] = {
@@ -579,67 +558,17 @@ static void test_wake_fd_alone(void **state)
 
     start(&s, interrupted_script);
     connect_to(&c, &s);
-    start_waker(&w, 1);
-    c.interrupt.wake_fd = w.fds[0];
+    start_waker(&w);
+    c.wake_fd = w.fds[0];
     since = sock_now_ns();
     assert_int_equal(client_sock_get(&c, SPAN("k"), PATIENCE_MS, &span), CLIENT_E_INTERRUPTED);
     assert_true(elapsed_ms(since) < PATIENCE_MS / 2);
     assert_error(&c, "interrupted");
-    c.interrupt.wake_fd = -1;
+    c.wake_fd = -1;
     assert_int_equal(client_sock_add(&c, SPAN("k"), 1, &number), 0); /* still usable */
     client_sock_finish(&c);
     stop_waker(&w);
     stop(&s);
-}
-
-static void test_callback_decides(void **state)
-{
-    int64_t since, number;
-    struct server s;
-    struct client_sock c;
-    struct waker w;
-    struct wire_span span;
-
-    start(&s, interrupted_script);
-    connect_to(&c, &s);
-    since = sock_now_ns(); /* before the waker begins to count */
-    start_waker(&w, 3);
-    w.says_yes_at = 3;
-    c.interrupt = (struct sock_interrupt){.wake_fd = w.fds[0], .interrupted = count_bytes, .data = &w};
-    assert_int_equal(client_sock_get(&c, SPAN("k"), PATIENCE_MS, &span), CLIENT_E_INTERRUPTED);
-    assert_in_range(elapsed_ms(since), 140, PATIENCE_MS / 2);
-    w.says_yes_at = -1;
-    assert_int_equal(client_sock_add(&c, SPAN("k"), 1, &number), 0);
-    client_sock_finish(&c);
-    stop_waker(&w);
-    stop(&s);
-}
-
-/* The other end of the wake descriptor is gone for good: the wait goes on, and does not spin. */
-static void test_hung_up_wake_fd(void **state)
-{
-    struct server s;
-    struct client_sock c;
-    struct waker w;
-    struct wire_span span;
-    int64_t number;
-
-    start(&s, interrupted_script);
-    connect_to(&c, &s);
-    start_waker(&w, 1);
-    w.says_yes_at = -1;
-    c.interrupt = (struct sock_interrupt){.wake_fd = w.fds[0], .interrupted = count_bytes, .data = &w};
-    assert_int_equal(client_sock_get(&c, SPAN("k"), 300, &span), CLIENT_E_TIMEOUT);
-    assert_true(w.n_asked < 12);
-    assert_int_equal(client_sock_add(&c, SPAN("k"), 1, &number), 0);
-    client_sock_finish(&c);
-    stop_waker(&w);
-    stop(&s);
-}
-
-static int always(void *data)
-{
-    return 1;
 }
 
 static void test_connecting_is_interrupted(void **state)
@@ -649,11 +578,8 @@ static void test_connecting_is_interrupted(void **state)
     int64_t since = sock_now_ns();
 
     client_sock_init(&c);
-    c.interrupt.interrupted = always;
-    assert_int_equal(client_sock_connect(&c, "127.0.0.1", 1, PATIENCE_MS), CLIENT_E_INTERRUPTED);
-    c.interrupt.interrupted = NULL;
-    start_waker(&w, 1);
-    c.interrupt.wake_fd = w.fds[0]; /* between two attempts */
+    start_waker(&w);
+    c.wake_fd = w.fds[0]; /* between two attempts */
     assert_int_equal(client_sock_connect(&c, "127.0.0.1", 1, PATIENCE_MS), CLIENT_E_INTERRUPTED);
     assert_true(elapsed_ms(since) < PATIENCE_MS / 2);
     client_sock_finish(&c);
@@ -778,8 +704,6 @@ int main(void)
         TEST(test_silent_server_never_hangs_a_call),
         TEST(test_server_that_does_not_read),
         TEST(test_wake_fd_alone),
-        TEST(test_callback_decides),
-        TEST(test_hung_up_wake_fd),
         TEST(test_connecting_is_interrupted),
         TEST(test_server_goes),
         TEST(test_server_talks_nonsense),
