@@ -41,7 +41,6 @@ struct chain_state {
     size_t ready;              /* bytes of partial results that this host's ranks have so far */
     size_t goal_up, goal_down, goal_on;
     struct chain_progress *at;
-    bool moved;
 };
 
 static bool is_first(const struct chain_state *st)
@@ -56,33 +55,19 @@ static bool is_last(const struct chain_state *st)
 
 /* ---- sockets ---- */
 
-/* Moves *position by what went without waiting. */
+/* Moves *position by the bytes that went without waiting. */
 static int chain_push(struct chain_state *st, struct net_link *link, const uint8_t *data, size_t n,
                       size_t *position)
 {
-    ssize_t moved = n > 0 ? net_link_send(link, data, min_size(n, SEND_MAX)) : 0;
-
-    if (moved < 0) {
-        st->s->failed = link;
-        return net_result(moved);
-    }
-    *position += (size_t)moved;
-    st->moved = st->moved || moved > 0;
-    return 0;
+    return net_flow_note(&st->s->flow, link, n > 0 ? net_link_send(link, data, min_size(n, SEND_MAX)) : 0,
+                         position);
 }
 
 static int chain_pull(struct chain_state *st, struct net_link *link, uint8_t *data, size_t n,
                       size_t *position)
 {
-    ssize_t moved = n > 0 ? net_link_receive(link, data, min_size(n, SEND_MAX)) : 0;
-
-    if (moved < 0) {
-        st->s->failed = link;
-        return net_result(moved);
-    }
-    *position += (size_t)moved;
-    st->moved = st->moved || moved > 0;
-    return 0;
+    return net_flow_note(&st->s->flow, link, n > 0 ? net_link_receive(link, data, min_size(n, SEND_MAX)) : 0,
+                         position);
 }
 
 /* ---- up ---- */
@@ -166,7 +151,7 @@ static void combine_block(struct chain_state *st, bool any)
         st->at->went = st->at->combined;
         st->at->arrived = st->at->copied = st->at->combined / st->partial * st->element;
     }
-    st->moved = true;
+    st->s->flow.moved = true;
 }
 
 static int send_up(struct chain_state *st)
@@ -220,7 +205,7 @@ static void copy_down(struct chain_state *st)
     for (int t = 1; t < st->n_targets; t++)
         memcpy((uint8_t *)st->targets[t] + at, (uint8_t *)st->targets[0] + at, n);
     st->at->copied += n;
-    st->moved = true;
+    st->s->flow.moved = true;
 }
 
 /* ---- both ---- */
@@ -271,20 +256,20 @@ static int chain_wait(struct chain_state *st)
         fds[0].events = 0;
     if (is_last(st))
         fds[1].events = 0;
-    return net_poll(st->s->wait, fds, 2);
+    return net_poll(st->s->flow.wait, fds, 2);
 }
 
 static int chain_run(struct chain_state *st)
 {
     int r = 0;
 
-    st->s->failed = NULL;
+    st->s->flow.failed = NULL;
     while (r == 0 && !chain_is_done(st)) {
-        st->moved = false;
+        st->s->flow.moved = false;
         r = chain_move(st, false);
-        if (r == 0 && !st->moved)
+        if (r == 0 && !st->s->flow.moved)
             r = chain_move(st, true);
-        if (r == 0 && !st->moved)
+        if (r == 0 && !st->s->flow.moved)
             r = chain_wait(st);
     }
     return r;

@@ -21,11 +21,10 @@
 enum { CHAIN_RING = 512 * 1024 }; /* bytes that a host holds of what is on its way up */
 
 struct chain {
-    const struct net_wait *wait;
+    struct net_flow flow;
     /* before NULL: the first host, after NULL: the last. (Down: the last to get it, the first.) */
     struct net_link *before, *after;
-    uint8_t *ring;                 /* CHAIN_RING bytes, line-aligned */
-    const struct net_link *failed; /* after NET_E_LOST and errors: which */
+    uint8_t *ring; /* CHAIN_RING bytes, line-aligned */
 };
 
 /*

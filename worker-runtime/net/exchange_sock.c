@@ -36,14 +36,7 @@ struct exchange_round_state {
     const uint8_t *from;
     uint8_t *into;
     size_t room; /* bytes of it */
-    bool moved;
 };
-
-static int exchange_fail(struct exchange_round_state *r, const struct net_link *link, ssize_t error)
-{
-    r->x->failed = link;
-    return net_result(error);
-}
 
 static bool is_sent(const struct exchange_round_state *r)
 {
@@ -67,7 +60,6 @@ static int exchange_push(struct exchange_round_state *r)
     int n_parts = 0;
     size_t head = r->n_out < sizeof(r->out) ? sizeof(r->out) - r->n_out : 0;
     size_t done = head ? 0 : r->n_out - sizeof(r->out);
-    ssize_t n;
 
     if (is_sent(r))
         return 0;
@@ -76,12 +68,7 @@ static int exchange_push(struct exchange_round_state *r)
     if (r->out.n_bytes > done)
         parts[n_parts++] =
             (struct iovec){(void *)(uintptr_t)(r->from + done), r->out.n_bytes - done}; /* only read */
-    n = net_link_send_parts(r->ahead, parts, n_parts);
-    if (n < 0)
-        return exchange_fail(r, r->ahead, n);
-    r->n_out += (size_t)n;
-    r->moved = r->moved || n > 0;
-    return 0;
+    return net_flow_note(&r->x->flow, r->ahead, net_link_send_parts(r->ahead, parts, n_parts), &r->n_out);
 }
 
 static bool is_expected_head(const struct exchange_round_state *r)
@@ -93,6 +80,7 @@ static bool is_expected_head(const struct exchange_round_state *r)
 static int exchange_pull(struct exchange_round_state *r)
 {
     ssize_t n;
+    int result;
 
     if (is_received(r))
         return 0;
@@ -101,15 +89,12 @@ static int exchange_pull(struct exchange_round_state *r)
     else
         n = net_link_receive(r->back, r->into + (r->n_in - sizeof(r->in)),
                              r->in.n_bytes - (r->n_in - sizeof(r->in)));
-    if (n < 0)
-        return exchange_fail(r, r->back, n);
-    r->moved = r->moved || n > 0;
-    r->n_in += (size_t)n;
-    if (has_head(r) && !is_expected_head(r)) {
-        r->x->failed = r->back;
+    result = net_flow_note(&r->x->flow, r->back, n, &r->n_in);
+    if (result == 0 && has_head(r) && !is_expected_head(r)) {
+        r->x->flow.failed = r->back;
         return -EPROTO;
     }
-    return 0;
+    return result;
 }
 
 static int exchange_wait(struct exchange_round_state *r)
@@ -119,7 +104,7 @@ static int exchange_wait(struct exchange_round_state *r)
         {.fd = net_link_fd(r->back), .events = is_received(r) ? 0 : POLLIN},
     };
 
-    return net_poll(r->x->wait, fds, 2);
+    return net_poll(r->x->flow.wait, fds, 2);
 }
 
 static int exchange_round_run(struct exchange_round_state *r)
@@ -128,11 +113,11 @@ static int exchange_round_run(struct exchange_round_state *r)
     int result = 0;
 
     while (result == 0 && !(is_sent(r) && is_received(r))) {
-        r->moved = false;
+        r->x->flow.moved = false;
         result = exchange_push(r);
         if (result == 0)
             result = exchange_pull(r);
-        if (result == 0 && !r->moved && sock_now_ns() >= asleep_ns)
+        if (result == 0 && !r->x->flow.moved && sock_now_ns() >= asleep_ns)
             result = exchange_wait(r);
     }
     return result;
@@ -171,7 +156,7 @@ static int exchange_round(struct exchange *x, int number, int *n_have)
 
     if (result == 0) {
         result = index_blocks(x, *n_have, n_blocks, x->begins[*n_have] + r.in.n_bytes);
-        x->failed = r.back;
+        x->flow.failed = r.back;
     }
     *n_have += n_blocks;
     return result;
@@ -247,7 +232,7 @@ static int transpose_round(struct exchange *x, uint8_t *blocks, size_t n_block, 
     int result = exchange_round_run(&r);
 
     if (result == 0 && r.in.n_bytes != r.out.n_bytes) {
-        x->failed = r.back;
+        x->flow.failed = r.back;
         return -EPROTO;
     }
     if (result == 0)

@@ -29,13 +29,12 @@ struct exchange_block {
 };
 
 struct exchange {
-    const struct net_wait *wait;
+    struct net_flow flow;
     const struct topology *topology;
     const struct exchange_links *links;
-    uint32_t number;               /* of exchanges so far: both ends must be at the same one */
-    uint8_t *blocks;               /* EXCHANGE_MAX bytes; own block first, then backwards round the ring */
-    size_t *begins;                /* by block; one more at the end; n_hosts + 1 of them */
-    const struct net_link *failed; /* after NET_E_LOST and errors: which */
+    uint32_t number; /* of exchanges so far: both ends must be at the same one */
+    uint8_t *blocks; /* EXCHANGE_MAX bytes; own block first, then backwards round the ring */
+    size_t *begins;  /* by block; one more at the end; n_hosts + 1 of them */
 };
 
 /* The most bytes for each rank, with as many ranks as there are, that fit. */

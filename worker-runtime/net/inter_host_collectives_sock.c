@@ -119,11 +119,10 @@ static struct reduction_rail make_rail(const struct inter_host_reduction *r,
         s->targets[i] = s->views[(s->shm->rank + i) % s->shm->world_size];
     return (struct reduction_rail){
         .s = s,
-        .chain = {.wait = &s->wait,
+        .chain = {.flow.wait = &s->wait,
                   .before = h->host == 0 ? NULL : s->before,
                   .after = h->host == h->n_hosts - 1 ? NULL : s->after,
-                  .ring = s->ring,
-                  .failed = NULL},
+                  .ring = s->ring},
         .arrays = {.dtype = r->dtype,
                    .op = r->op,
                    .n_ranks = h->world_size,
@@ -145,7 +144,7 @@ static int reduce_rail(struct reduction_rail *rail, size_t n_ready, size_t n_don
     int result = chain_reduce_step(&rail->chain, &rail->arrays, &rail->progress, min_size(n_ready, count),
                                    min_size(n_done, count)); /* first: it sets failed */
 
-    return inter_host_fail(rail->s, result, rail->chain.failed);
+    return inter_host_fail(rail->s, result, rail->chain.flow.failed);
 }
 
 static const struct shm_slot piece_slot = {.signature = (uint64_t)OP_BARRIER << SIGNATURE_SHIFT};
@@ -300,11 +299,10 @@ static int reduce_pairwise(const struct inter_host_reduction *r)
 {
     struct inter_host *s = r->s;
     struct pairwise p = {
-        .wait = &s->wait,
+        .flow.wait = &s->wait,
         .n_hosts = s->topology.n_hosts,
         .host = s->topology.host,
         .room_size = INTER_HOST_STAGING,
-        .failed = NULL,
     };
     int result = inter_host_agree(s, r->signature, SHM_NOWHERE, NULL, 0, NULL);
 
@@ -319,7 +317,7 @@ static int reduce_pairwise(const struct inter_host_reduction *r)
     p.room = s->staging;
     result = pairwise_reduce_scatter(&p, r->in, r->out, (r->end - r->begin) / reduce_element_size(r->dtype),
                                      r->dtype, r->op); /* first: it sets failed */
-    return inter_host_fail(s, result, p.failed);
+    return inter_host_fail(s, result, p.flow.failed);
 }
 
 static int reduce_short_or_long(struct inter_host_reduction *r)

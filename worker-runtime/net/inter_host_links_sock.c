@@ -68,7 +68,7 @@ int inter_host_init(struct inter_host *s, struct net *net, uint32_t group, struc
         return crw_fail_errno(r, "cannot make a group of %d ranks", world_size);
     }
     s->wait = (struct net_wait){.interrupt_fd = s->interrupt_fd, .timeout_ms = shm->timeout_ms};
-    s->exchange.wait = &s->wait;
+    s->exchange.flow.wait = &s->wait;
     s->exchange.topology = &s->topology;
     s->exchange.links = &s->links;
     shm->names = s->topology.ranks + s->topology.first[s->topology.host];

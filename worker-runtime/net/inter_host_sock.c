@@ -187,7 +187,7 @@ static int make_table(struct inter_host *s, const struct inter_host_call *call, 
         return inter_host_fail(s, r, NULL);
     if (call->combine) {
         r = call->combine(s, call, table); /* first: it sets failed */
-        return inter_host_fail(s, r, s->exchange.failed);
+        return inter_host_fail(s, r, s->exchange.flow.failed);
     }
     sort_table(s, call, table);
     return 0;
@@ -222,7 +222,7 @@ static int exchange_between_hosts(struct inter_host *s, const struct inter_host_
     int r = exchange_run(&s->exchange, same ? call->signature : nothing, gather_own(s, call, n), n);
 
     if (r)
-        return inter_host_fail(s, r, s->exchange.failed);
+        return inter_host_fail(s, r, s->exchange.flow.failed);
     *ret_different = same ? find_different(s, call->signature) : 1 + s->topology.host;
     return *ret_different ? 0 : make_table(s, call, table);
 }
@@ -352,7 +352,7 @@ struct host_broadcast {
 static struct chain make_chain(const struct inter_host *s, int distance, int last)
 {
     return (struct chain){
-        .wait = &s->wait,
+        .flow.wait = &s->wait,
         .before = distance == last ? NULL : s->before,
         .after = distance == 0 ? NULL : s->after,
     };
@@ -364,7 +364,7 @@ static int broadcast_whole(struct host_broadcast *p)
     void *target = p->is_root ? (void *)(uintptr_t)p->from : p->to; /* a source is only read */
     int r = chain_broadcast(&p->chain, &target, 1, p->n_bytes);
 
-    return inter_host_fail(p->s, r, p->chain.failed);
+    return inter_host_fail(p->s, r, p->chain.flow.failed);
 }
 
 static uint8_t *broadcast_room(const struct host_broadcast *p, int rail)
@@ -409,7 +409,7 @@ static int broadcast_piece(struct host_broadcast *p, size_t number)
     range = broadcast_range(p, number, rail);
     target = broadcast_room(p, rail);
     r = chain_broadcast(&p->chain, &target, 1, range.end - range.begin);
-    return inter_host_fail(p->s, r, p->chain.failed);
+    return inter_host_fail(p->s, r, p->chain.flow.failed);
 }
 
 /* Pieces use the two halves of the leader's staging room in turn: while one is copied out, the next

@@ -26,7 +26,6 @@ struct pairwise_state {
     size_t ring; /* bytes of one host's */
     size_t sent[PAIRWISE_HOSTS_MAX], came[PAIRWISE_HOSTS_MAX];
     size_t combined;
-    bool moved;
 };
 
 static uint8_t *ring_of(const struct pairwise_state *st, int host)
@@ -39,24 +38,13 @@ static size_t pullable(const struct pairwise_state *st, int host)
     return min_size(st->n_bytes - st->came[host], st->ring - (st->came[host] - st->combined));
 }
 
-static int note_moved(struct pairwise_state *st, const struct net_link *link, ssize_t n, size_t *position)
-{
-    if (n < 0) {
-        st->p->failed = link;
-        return net_result(n);
-    }
-    *position += (size_t)n;
-    st->moved = st->moved || n > 0;
-    return 0;
-}
-
 static int push_to(struct pairwise_state *st, int host)
 {
     const uint8_t *from = st->data + (size_t)host * st->n_bytes + st->sent[host];
     size_t n = min_size(st->n_bytes - st->sent[host], SEND_MAX);
     struct net_link *link = st->p->out[host];
 
-    return n > 0 ? note_moved(st, link, net_link_send(link, from, n), &st->sent[host]) : 0;
+    return n > 0 ? net_flow_note(&st->p->flow, link, net_link_send(link, from, n), &st->sent[host]) : 0;
 }
 
 static int pull_from(struct pairwise_state *st, int host)
@@ -64,7 +52,8 @@ static int pull_from(struct pairwise_state *st, int host)
     size_t at = st->came[host] % st->ring, n = min_size(pullable(st, host), st->ring - at);
     struct net_link *link = st->p->in[host];
 
-    return n > 0 ? note_moved(st, link, net_link_receive(link, ring_of(st, host) + at, n), &st->came[host])
+    return n > 0 ? net_flow_note(&st->p->flow, link, net_link_receive(link, ring_of(st, host) + at, n),
+                                 &st->came[host])
                  : 0;
 }
 
@@ -93,7 +82,7 @@ static void combine_parts(struct pairwise_state *st)
                                       : ring_of(st, i) + st->combined % st->ring;
     reduce(st->dtype, st->op, sources, st->p->n_hosts, &target, 1, 0, n / st->element);
     st->combined += n;
-    st->moved = true;
+    st->p->flow.moved = true;
 }
 
 static bool pairwise_is_done(const struct pairwise_state *st)
@@ -129,7 +118,7 @@ static int wait_for_any(struct pairwise_state *st)
         if (i != st->p->host && pullable(st, i) > 0)
             fds[n++] = (struct pollfd){.fd = net_link_fd(st->p->in[i]), .events = POLLIN};
     }
-    return net_poll(st->p->wait, fds, n);
+    return net_poll(st->p->flow.wait, fds, n);
 }
 
 int pairwise_reduce_scatter(struct pairwise *p, const void *data, void *result, size_t count,
@@ -142,11 +131,11 @@ int pairwise_reduce_scatter(struct pairwise *p, const void *data, void *result, 
     st.element = reduce_element_size(dtype);
     st.n_bytes = count * st.element;
     st.ring = p->room_size / (size_t)p->n_hosts / LINE * LINE;
-    p->failed = NULL;
+    p->flow.failed = NULL;
     while (r == 0 && !pairwise_is_done(&st)) {
-        st.moved = false;
+        p->flow.moved = false;
         r = move_all(&st);
-        if (r == 0 && !st.moved)
+        if (r == 0 && !p->flow.moved)
             r = wait_for_any(&st);
     }
     return r;

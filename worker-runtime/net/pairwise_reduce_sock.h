@@ -14,12 +14,11 @@
 enum { PAIRWISE_HOSTS_MAX = 64 }; /* each of them is two sockets of every rank */
 
 struct pairwise {
-    const struct net_wait *wait;
+    struct net_flow flow;
     int n_hosts, host;
     struct net_link *const *out, *const *in; /* by host: to it and from it; the own ones are not looked at */
-    uint8_t *room;                 /* line-aligned; what came and waits for the parts of other hosts */
-    size_t room_size;              /* 128 bytes for each host at least */
-    const struct net_link *failed; /* after NET_E_LOST and errors: which */
+    uint8_t *room;    /* line-aligned; what came and waits for the parts of other hosts */
+    size_t room_size; /* 128 bytes for each host at least */
 };
 
 /* data: count elements for each host, in order; the part for this one becomes result, which may be that part itself. 0,

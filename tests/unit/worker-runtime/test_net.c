@@ -408,7 +408,7 @@ static void *be_member(void *arg)
     struct member *m = arg;
     const struct net_wait wait = {.interrupt_fd = -1, .timeout_ms = 20000};
     struct chain s = {
-        .wait = &wait, .before = m->before, .after = m->after, .ring = aligned_alloc(64, CHAIN_RING)};
+        .flow.wait = &wait, .before = m->before, .after = m->after, .ring = aligned_alloc(64, CHAIN_RING)};
 
     for (size_t first = 0; m->result == 0 && first < COUNT; first += m->piece)
         m->result = reduce_piece(m, &s, first, COUNT - first < m->piece ? COUNT - first : m->piece);
@@ -503,7 +503,7 @@ static void encrypted_chains_make_the_same_bits(void **state)
 static void a_changed_record_ends_the_chain(void **state)
 {
     const struct net_wait wait = {.interrupt_fd = -1, .timeout_ms = 20000};
-    struct chain s = {.wait = &wait};
+    struct chain s = {.flow.wait = &wait};
     struct net_link *links[2];
     uint8_t record[100 + SEAL_EXTRA];
     void *target = data[0];
@@ -515,7 +515,7 @@ static void a_changed_record_ends_the_chain(void **state)
     assert_int_equal(net_send(links[1]->fd, record, sizeof(record)), sizeof(record));
     s.after = links[0];
     assert_int_equal(chain_broadcast(&s, &target, 1, 100), -EBADMSG);
-    assert_ptr_equal(s.failed, links[0]);
+    assert_ptr_equal(s.flow.failed, links[0]);
     assert_int_equal(net_link_receive(links[0], record, 1), -EBADMSG); /* for good */
     for (int i = 0; i < 2; i++)
         net_link_close(links[i]);
@@ -541,7 +541,7 @@ static void the_next_piece_goes_up_before_the_results_of_the_last_came(void **st
                              .n_passed = N - 1,
                              .wrap = 2 * PIECE};
     struct chain_progress progress = {0};
-    struct chain s = {.wait = &wait, .ring = aligned_alloc(64, CHAIN_RING)};
+    struct chain s = {.flow.wait = &wait, .ring = aligned_alloc(64, CHAIN_RING)};
     int before[2], after[2];
 
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, before), 0);
@@ -580,7 +580,7 @@ static void the_next_piece_goes_up_before_the_results_of_the_last_came(void **st
 static void a_broken_chain_is_told(void **state)
 {
     const struct net_wait wait = {.interrupt_fd = -1, .timeout_ms = 60000};
-    struct chain s = {.wait = &wait};
+    struct chain s = {.flow.wait = &wait};
     void *target = data[0];
     int fds[2];
 
@@ -588,14 +588,14 @@ static void a_broken_chain_is_told(void **state)
     s.after = &(struct net_link){.fd = fds[0]};
     close(fds[1]);
     assert_int_equal(chain_broadcast(&s, &target, 1, 1000), NET_E_LOST);
-    assert_ptr_equal(s.failed, s.after);
+    assert_ptr_equal(s.flow.failed, s.after);
     close(fds[0]);
 }
 
 static void a_silent_chain_is_left(void **state)
 {
     struct net_wait wait = {.interrupt_fd = -1, .timeout_ms = 20};
-    struct chain s = {.wait = &wait};
+    struct chain s = {.flow.wait = &wait};
     void *target = data[0];
     int fds[2], interrupt[2];
 
