@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "rendezvous/session/agent_message_json.h"
 #include "rendezvous/agents/rounds_uv.h"
 #include "rendezvous/server/server_impl_uv.h"
@@ -22,15 +23,14 @@ static bool may_get(const struct rounds_node *to)
 static bool send_stack_order(const struct rounds_node *n, uint32_t to)
 {
     const struct agent_message head = {.to = n->group_rank, .generation = n->job->generation};
-    struct buf frame = {0};
+    _cleanup_(buf_finish) struct buf frame = {0};
     char json[32];
 
     (void)snprintf(json, sizeof(json), "{\"to\":%u}", (unsigned)to); /* fits */
-    bool is_put = agent_message_put(&frame, &head, "take", json) == 0;
-    if (is_put)
-        forward_message(list_entry(n->session, struct agent_conn, session), &frame);
-    buf_finish(&frame);
-    return is_put;
+    if (agent_message_put(&frame, &head, "take", json) != 0)
+        return false;
+    forward_message(list_entry(n->session, struct agent_conn, session), &frame);
+    return true;
 }
 
 unsigned agent_messages_ask_for_stacks(struct rounds_shell *r, const char *id, uint32_t to)
@@ -52,7 +52,7 @@ void agent_messages_forward(struct agent_conn *a, const struct agent_message *he
                             size_t n)
 {
     const struct rounds_node *from = a->session.node;
-    struct buf frame = {0};
+    _cleanup_(buf_finish) struct buf frame = {0};
 
     if (!from || !from->member || from->job->state != ROUNDS_RUNNING ||
         head->generation != from->job->generation || frame_put_body(&frame, body, n) != 0)
@@ -62,6 +62,5 @@ void agent_messages_forward(struct agent_conn *a, const struct agent_message *he
         if (to != from && may_get(to) && (head->to == AGENT_MESSAGE_TO_ALL || head->to == to->group_rank))
             forward_message(list_entry(to->session, struct agent_conn, session), &frame);
     }
-    buf_finish(&frame);
     rounds_shell_flush(a->shell);
 }

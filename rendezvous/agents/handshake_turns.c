@@ -12,11 +12,6 @@ void handshake_turns_init(struct handshake_turns *t, const uint8_t seed[SIPHASH_
     memcpy(t->seed, seed, SIPHASH_SEED_SIZE);
 }
 
-bool handshake_turns_are_pending(const struct handshake_turns *t)
-{
-    return !list_is_empty(&t->ring);
-}
-
 void handshake_turns_add(struct handshake_turns *t, struct list *waiting, uint64_t address)
 {
     struct handshake_queue *q = &t->queues[siphash13(t->seed, &address, sizeof(address)) % HANDSHAKE_QUEUES];

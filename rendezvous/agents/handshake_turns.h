@@ -24,7 +24,7 @@ struct handshake_turns {
         struct list ring_link; /* while it is not empty, and until its next turn */
         struct list waiting;
     } queues[HANDSHAKE_QUEUES];
-    struct list ring;
+    struct list ring; /* not empty: handshake_turns_next() has to be called again, perhaps in vain */
     uint8_t seed[SIPHASH_SEED_SIZE];
 };
 
@@ -35,6 +35,3 @@ void handshake_turns_add(struct handshake_turns *t, struct list *waiting, uint64
 
 /* Takes the next link out of its queue; NULL: no connection waits. */
 struct list *handshake_turns_next(struct handshake_turns *t);
-
-/* Whether handshake_turns_next() has to be called again; true also when all that waited have ended since. */
-bool handshake_turns_are_pending(const struct handshake_turns *t);

@@ -417,13 +417,6 @@ static void send_elsewhere(struct agent_conn *a)
     send_last_view(a, &view);
 }
 
-/* Owner of a job for quotas: 0 for agents with a proof of a key or certificate; else the user on the same machine, or the
- * address. */
-static uint64_t owner_of(const struct agent_conn *a)
-{
-    return a->tls ? 0 : a->owner;
-}
-
 static void receive_hello(struct agent_conn *a, const struct session_hello *hello)
 {
     char peer[INET6_ADDRSTRLEN], local[INET6_ADDRSTRLEN];
@@ -446,7 +439,7 @@ static void receive_hello(struct agent_conn *a, const struct session_hello *hell
                                                        .hello = hello,
                                                        .peer = peer,
                                                        .local = local,
-                                                       .owner = owner_of(a)});
+                                                       .owner = a->tls ? 0 : a->owner});
     if (a->session.node && !a->closing)
         list_unlink(&a->pending_hello_link); /* from here on silence ends a */
 }
@@ -731,7 +724,7 @@ bool agents_wait_for_handshakes(void *shell)
 {
     const struct rounds_shell *r = shell;
 
-    return handshake_turns_are_pending(&r->handshakes);
+    return !list_is_empty(&r->handshakes.ring);
 }
 
 void agents_shake_hands(void *shell)

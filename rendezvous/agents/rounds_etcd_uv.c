@@ -20,22 +20,20 @@ enum { TROUBLE_MS = 10000, NS_PER_MS = 1000000 };
 struct rounds_etcd {
     struct rounds_state state;
     struct etcd_leader leader;
-    struct etcd_client *client;
+    struct etcd_client *client; /* while the own crund takes part; else NULL */
     struct etcd_client_config config;
     uv_async_t answered;
     uv_timer_t timer;
     struct buf text;
     uint64_t troubled_ms;
-    bool advertised; /* it takes part */
-    bool is_stopping;
 };
 
 static struct rounds_etcd *etcd_of(struct rounds_state *s)
 {
-    return (struct rounds_etcd *)s; /* its first member */
+    return (struct rounds_etcd *)s; /* the first member */
 }
 
-/* ---- what becomes of this crund ---- */
+/* ---- changes of the role ---- */
 
 static void log_trouble(struct rounds_etcd *e)
 {
@@ -102,12 +100,12 @@ static void arm_etcd_timer(struct rounds_etcd *e)
     (void)uv_timer_start(&e->timer, on_etcd_timer, ms, 0); /* cannot fail: has a callback */
 }
 
-/* Everything that is due. Not from within a step of the rounds, which it may end. */
+/* Does all due work. Not from within a step of the rounds: the work may end the rounds. */
 static void run_etcd(struct rounds_etcd *e)
 {
     uint64_t done = e->leader.done;
 
-    if (e->is_stopping || !e->advertised)
+    if (!e->client)
         return;
     rounds_shell_postpone(e->state.shell);
     take_replies(e);
@@ -115,7 +113,7 @@ static void run_etcd(struct rounds_etcd *e)
     take_change(e);
     if (e->leader.done != done && e->leader.role == ETCD_LEADING)
         rounds_shell_saved(e->state.shell);
-    if (e->is_stopping)
+    if (!e->client)
         return;
     send_requests(e);
     arm_etcd_timer(e);
@@ -146,7 +144,7 @@ static void etcd_start(struct rounds_state *s)
     struct rounds_etcd *e = etcd_of(s);
 
     server_open_timer(s->shell->server, &e->timer, e);
-    /* Fails for want of descriptors of the loop alone, which exist. */
+    /* Fails only without the descriptors of the loop. */
     (void)uv_async_init(s->shell->server->loop, &e->answered, on_etcd_answered);
     e->answered.data = e;
     server_handle_opened(s->shell->server);
@@ -166,7 +164,6 @@ static int etcd_advertise(struct rounds_state *s, const char *address)
         rounds_log(s->shell, "the state cannot be kept in etcd: %s", why);
         return r;
     }
-    e->advertised = true;
     run_etcd(e);
     return 0;
 }
@@ -175,7 +172,6 @@ static void etcd_stop(struct rounds_state *s)
 {
     struct rounds_etcd *e = etcd_of(s);
 
-    e->is_stopping = true;
     etcd_client_destroy(e->client);
     e->client = NULL;
     server_close_handle(s->shell->server, &e->timer);
@@ -199,8 +195,8 @@ struct loading {
     bool is_refused; /* a job cannot be used */
 };
 
-/* A damaged job begins anew with what its agents know, as one that was not saved. One of a newer release, beyond the limits or the
- * memory of this process is whole: it is left to a crund that can use it, as a start with such a directory is refused. */
+/* A damaged job begins anew from the reports of the agents, like an unsaved job. A job of another version, beyond the limits or the
+ * memory of the process is whole: another crund may be able to use the job, so a start with such a directory is refused, too. */
 static void load_job(void *data, uint64_t instance, const uint8_t *text, size_t n)
 {
     struct loading *l = data;
@@ -238,7 +234,7 @@ static int etcd_load(struct rounds_state *s, struct rounds *rounds, uint64_t now
     return 0;
 }
 
-/* Between the head and the nodes, as rounds_json_save() writes them. */
+/* Offset between the head and the nodes of rounds_json_save(). */
 static size_t find_nodes(const struct buf *text)
 {
     static const char begin[] = ",\"nodes\":[\n";
@@ -276,7 +272,7 @@ static void etcd_write(struct rounds_state *s)
 {
     struct rounds_etcd *e = etcd_of(s);
 
-    if (!e->advertised || e->is_stopping)
+    if (!e->client)
         return;
     if (e->leader.change == ETCD_NO_CHANGE)
         send_requests(e);
@@ -290,12 +286,12 @@ static uint64_t etcd_mark(struct rounds_state *s, const struct rounds_job *job)
 
 static uint64_t etcd_done(const struct rounds_state *s)
 {
-    return etcd_leader_done(&((const struct rounds_etcd *)s)->leader); /* its first member */
+    return ((const struct rounds_etcd *)s)->leader.done; /* the first member */
 }
 
 static uint64_t etcd_unsaved(const struct rounds_state *s)
 {
-    return etcd_leader_unsaved(&((const struct rounds_etcd *)s)->leader); /* its first member */
+    return etcd_leader_unsaved(&((const struct rounds_etcd *)s)->leader); /* the first member */
 }
 
 static uint64_t etcd_term(const struct rounds_state *s)

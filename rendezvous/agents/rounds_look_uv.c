@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "base/utf8.h"
 #include "base/own_user_os.h"
 #include "base/time.h"
@@ -83,12 +84,11 @@ void rounds_look_status(struct agent_conn *a, const struct look_piece *piece, co
 static void send_watch(struct agent_conn *a, bool wants_stacks)
 {
     const struct look_watch watch = {.ms = LOOK_WATCH_MS, .stacks = wants_stacks};
-    struct buf frame = {0};
+    _cleanup_(buf_finish) struct buf frame = {0};
 
     a->watched_until_ms = uv_now(a->server->loop) + LOOK_WATCH_MS;
     if (look_put_watch(&frame, &watch) == 0)
         agent_conn_send(a, &frame, 0);
-    buf_finish(&frame);
 }
 
 static void watch_agent(struct agent_conn *a)

@@ -26,7 +26,6 @@ enum etcd_kind {
     ETCD_AUTHENTICATE, /* key: the user, end: the password */
     ETCD_GRANT,        /* ttl_s */
     ETCD_KEEPALIVE,    /* lease */
-    ETCD_REVOKE,       /* lease */
     ETCD_RANGE,        /* key, end, limit */
     ETCD_TXN, /* key, revision: if the key was modified last in that one (0: does not exist), all ops are carried out.
                           Else the reply has the key */
@@ -63,7 +62,7 @@ enum etcd_outcome {
 
 struct etcd_pair {
     char key[ETCD_KEY_SIZE];
-    int64_t create_revision, mod_revision, lease;
+    int64_t mod_revision, lease;
     struct buf value;
 };
 

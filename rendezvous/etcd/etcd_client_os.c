@@ -188,15 +188,11 @@ static void ask_member(struct lane *l, uint64_t until_ns)
     }
 }
 
-static bool is_repeatable(const struct lane *l)
-{
-    return l->request.kind != ETCD_TXN;
-}
-
 /* Another member may do better, and nothing can happen twice by that. */
 static bool may_ask_next(const struct lane *l)
 {
-    return l->reply.outcome == ETCD_NOT_SENT || (l->reply.outcome == ETCD_UNKNOWN && is_repeatable(l));
+    return l->reply.outcome == ETCD_NOT_SENT ||
+           (l->reply.outcome == ETCD_UNKNOWN && l->request.kind != ETCD_TXN);
 }
 
 static void ask_members(struct lane *l)
@@ -331,7 +327,7 @@ int etcd_client_create(struct etcd_client **ret, const struct etcd_client_config
     (void)pthread_cond_init(&c->wanted, NULL);
     for (int i = 0; r == 0 && i < ETCD_LANE_COUNT; i++) {
         c->lanes[i].client = c;
-        etcd_members_init(&c->lanes[i].members, config->url.n_endpoints);
+        c->lanes[i].members.n = config->url.n_endpoints;
         r = lane_start(&c->lanes[i]);
     }
     if (r < 0) {

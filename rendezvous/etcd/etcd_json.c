@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "base/utf8.h"
 #include "base/base64.h"
 #include "rendezvous/etcd/etcd.h"
@@ -20,7 +21,6 @@ static const char *const paths[ETCD_KIND_COUNT] = {
     [ETCD_AUTHENTICATE] = "/v3/auth/authenticate",
     [ETCD_GRANT] = "/v3/lease/grant",
     [ETCD_KEEPALIVE] = "/v3/lease/keepalive",
-    [ETCD_REVOKE] = "/v3/lease/revoke",
     [ETCD_RANGE] = "/v3/kv/range",
     [ETCD_TXN] = "/v3/kv/txn",
 };
@@ -47,15 +47,12 @@ static bool add_number(cJSON *to, const char *name, int64_t value)
 
 static bool add_bytes(cJSON *to, const char *name, const void *data, size_t n)
 {
-    char *text = malloc(base64_size(n) + 1);
-    bool done;
+    _cleanup_free_ char *text = malloc(base64_size(n) + 1);
 
     if (!text)
         return false;
     base64_encode(data, n, text);
-    done = add_text(to, name, text);
-    free(text);
-    return done;
+    return add_text(to, name, text);
 }
 
 static bool add_key(cJSON *to, const char *name, const char *key)
@@ -101,7 +98,6 @@ static bool add_request(cJSON *json, const struct etcd_request *r)
     case ETCD_GRANT:
         return add_number(json, "TTL", r->ttl_s);
     case ETCD_KEEPALIVE:
-    case ETCD_REVOKE:
         return add_number(json, "ID", r->lease);
     case ETCD_RANGE:
         return add_key(json, "key", r->key) && add_key(json, "range_end", r->end) &&
@@ -154,7 +150,7 @@ static bool read_number(const cJSON *from, const char *name, int64_t *ret)
 static bool read_key(const cJSON *from, char ret[ETCD_KEY_SIZE])
 {
     const cJSON *item = item_of(from, "key");
-    struct buf bytes = {0};
+    _cleanup_(buf_finish) struct buf bytes = {0};
     bool ok = cJSON_IsString(item) && base64_decode(item->valuestring, &bytes) &&
               buf_size(&bytes) < ETCD_KEY_SIZE && buf_size(&bytes) > 0 &&
               !memchr(buf_bytes(&bytes), 0, buf_size(&bytes));
@@ -163,7 +159,6 @@ static bool read_key(const cJSON *from, char ret[ETCD_KEY_SIZE])
         memcpy(ret, buf_bytes(&bytes), buf_size(&bytes));
         ret[buf_size(&bytes)] = '\0';
     }
-    buf_finish(&bytes);
     return ok;
 }
 
@@ -171,8 +166,8 @@ static bool read_pair(const cJSON *from, struct etcd_pair *ret)
 {
     const cJSON *value = item_of(from, "value");
 
-    return read_key(from, ret->key) && read_number(from, "create_revision", &ret->create_revision) &&
-           read_number(from, "mod_revision", &ret->mod_revision) && read_number(from, "lease", &ret->lease) &&
+    return read_key(from, ret->key) && read_number(from, "mod_revision", &ret->mod_revision) &&
+           read_number(from, "lease", &ret->lease) &&
            (!value || (cJSON_IsString(value) && base64_decode(value->valuestring, &ret->value)));
 }
 

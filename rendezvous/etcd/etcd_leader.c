@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "base/siphash.h"
 
 #define MS UINT64_C(1000000)
@@ -408,12 +409,11 @@ typedef void (*take_job_fn)(void *data, uint64_t instance, const uint8_t *text, 
 static int load_job(const struct etcd_leader *l, size_t at, struct etcd_job *job, take_job_fn take,
                     void *data)
 {
-    struct buf text = {0};
+    _cleanup_(buf_finish) struct buf text = {0};
     int r = assemble_job(l, at, job, &text);
 
     if (r >= 0)
         take(data, job->instance, r > 0 ? buf_bytes(&text) : NULL, buf_size(&text));
-    buf_finish(&text);
     return r < 0 ? r : 0;
 }
 
@@ -549,7 +549,7 @@ static bool put_chunks(const struct etcd_leader *l, struct etcd_job *job, struct
 static bool put_job_head(const struct etcd_leader *l, struct etcd_job *job, struct etcd_request *r)
 {
     char key[ETCD_KEY_SIZE], from[ETCD_KEY_SIZE], to[ETCD_KEY_SIZE], line[100];
-    struct buf value = {0};
+    _cleanup_(buf_finish) struct buf value = {0};
     int n = snprintf(line, sizeof(line), "crun-job 1 %016" PRIx64 " %05zu %016" PRIx64 "\n",
                      job->version_writing, count_chunks(buf_size(&job->nodes_writing)),
                      checksum(buf_bytes(&job->head_writing), buf_size(&job->head_writing),
@@ -559,7 +559,6 @@ static bool put_job_head(const struct etcd_leader *l, struct etcd_job *job, stru
 
     job_key(l, job->instance, "/head", key);
     ok = ok && etcd_request_put(r, key, buf_bytes(&value), buf_size(&value), 0);
-    buf_finish(&value);
     if (!ok || job->version_writing == job->version)
         return ok;
     job_key(l, job->instance, "/nodes-", from);
@@ -773,11 +772,6 @@ bool etcd_leader_holds(const struct etcd_leader *l, uint64_t now_ns)
     return l->role == ETCD_LEADING && has_lease(l, now_ns);
 }
 
-static uint64_t later_of(uint64_t a_ns, uint64_t b_ns)
-{
-    return a_ns > b_ns ? a_ns : b_ns;
-}
-
 static void lower(uint64_t *deadline_ns, uint64_t other_ns)
 {
     if (other_ns < *deadline_ns)
@@ -789,7 +783,7 @@ uint64_t etcd_leader_deadline(const struct etcd_leader *l)
     uint64_t deadline_ns = l->lease != 0 ? l->lease_until_ns : UINT64_MAX;
 
     if (!l->lease_pending)
-        lower(&deadline_ns, later_of(l->lease_due_ns, l->retired_until_ns));
+        lower(&deadline_ns, l->lease_due_ns > l->retired_until_ns ? l->lease_due_ns : l->retired_until_ns);
     if (l->work == ETCD_WORK_NONE)
         lower(&deadline_ns, has_work(l, 0) ? 0 : l->work_due_ns);
     return deadline_ns;

@@ -174,11 +174,6 @@ void etcd_leader_retire(struct etcd_leader *l, const char *why, uint64_t now_ns)
 /* The mark for a message decided now; a check follows if nothing is saved. */
 uint64_t etcd_leader_want_mark(struct etcd_leader *l);
 
-static inline uint64_t etcd_leader_done(const struct etcd_leader *l)
-{
-    return l->done;
-}
-
 /* Begin of the batch under way, perhaps refused by etcd for a long time; 0: no batch. */
 static inline uint64_t etcd_leader_unsaved(const struct etcd_leader *l)
 {

@@ -2,11 +2,6 @@
 
 #define MS UINT64_C(1000000)
 
-void etcd_members_init(struct etcd_members *m, size_t n)
-{
-    *m = (struct etcd_members){.n = n};
-}
-
 void etcd_members_begin(struct etcd_members *m, bool is_brief, uint64_t now_ns)
 {
     m->until_ns = now_ns + ETCD_ALL_MS * MS;

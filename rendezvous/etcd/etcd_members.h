@@ -19,6 +19,7 @@ enum {
     ETCD_AVOIDED_MS = 5000 /* after a connection could not be made */
 };
 
+/* At the start: n > 0, and all other members are zero. */
 struct etcd_members {
     size_t n, at; /* at: the member to be asked */
     uint64_t avoided_until_ns[ETCD_ENDPOINTS_MAX];
@@ -27,9 +28,6 @@ struct etcd_members {
     size_t n_asked;
     bool is_brief;
 };
-
-/* n > 0. All the rest is zero. */
-void etcd_members_init(struct etcd_members *m, size_t n);
 
 /* A request. */
 void etcd_members_begin(struct etcd_members *m, bool is_brief, uint64_t now_ns);

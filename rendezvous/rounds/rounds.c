@@ -99,8 +99,9 @@ void rounds_reset(struct rounds *r)
 
 /* ---- refusals ---- */
 
-/* job: the refusal depends on the job's state, which has to be saved before the agent ends with the refusal; NULL: no job. */
-static void __attribute__((format(printf, 4, 5)))
+/* job: the refusal depends on the job's state, which has to be saved before the agent ends with the refusal; NULL: no job. Returns
+ * NULL. */
+static void *__attribute__((format(printf, 4, 5)))
 refuse_hello(struct rounds *r, struct rounds_conn *s, const struct rounds_job *job, const char *format, ...)
 {
     char text[sizeof(r->refusal) + 64];
@@ -113,6 +114,7 @@ refuse_hello(struct rounds *r, struct rounds_conn *s, const struct rounds_job *j
     r->refusing = job;
     list_unlink(&s->ending);
     list_append(&r->refused, &s->ending);
+    return NULL;
 }
 
 enum { PARAM_TEXT_SIZE = 48 };
@@ -175,7 +177,7 @@ static bool check_params_match(struct rounds *r, struct rounds_job *job, const s
 
             format_param(&param_names[i], param_value(&job->params, &param_names[i]), in_job);
             format_param(&param_names[i], param_value(&event->hello->params, &param_names[i]), here);
-            refuse_hello(
+            (void)refuse_hello(
                 r, event->session, job,
                 "job '%.200s' has begun with other parameters: %s is %s in the job and %s on this node; use the "
                 "same command line on all nodes, or another --rdzv-id for another job",
@@ -202,18 +204,19 @@ static void take_node_timeout(struct rounds_job *job, const struct session_param
     job_want_save(job);
 }
 
-static void refuse_closed(struct rounds *r, const struct rounds_job *job, const struct rounds_event *event)
+static void *refuse_closed(struct rounds *r, const struct rounds_job *job, const struct rounds_event *event)
 {
     char cause[200];
 
     session_cause_describe(&job->cause, cause, sizeof(cause));
-    refuse_hello(r, event->session, job,
-                 "job '%.100s' is over (%s%s%s); use another --rdzv-id, or try again in %llu s", job->id,
-                 session_verdict_names[job->verdict], job->verdict == SESSION_VERDICT_FAILURE ? ": " : "",
-                 job->verdict == SESSION_VERDICT_FAILURE ? cause : "",
-                 (unsigned long long)((job->forget_ns > event->now_ns ? job->forget_ns - event->now_ns : 0) /
-                                          1000000000 +
-                                      1));
+    return refuse_hello(
+        r, event->session, job,
+        "job '%.100s' is over (%s%s%s); use another --rdzv-id, or try again in %llu s", job->id,
+        session_verdict_names[job->verdict], job->verdict == SESSION_VERDICT_FAILURE ? ": " : "",
+        job->verdict == SESSION_VERDICT_FAILURE ? cause : "",
+        (unsigned long long)((job->forget_ns > event->now_ns ? job->forget_ns - event->now_ns : 0) /
+                                 1000000000 +
+                             1));
 }
 
 /* ---- reports ---- */
@@ -380,13 +383,12 @@ static bool check_node_timeout(struct rounds *r, const struct rounds_event *even
 {
     uint32_t ms = event->hello->params.node_timeout_ms, most_ms = r->config.max_node_timeout_ms;
 
-    if (event->owner == 0 || most_ms == 0 || ms <= most_ms)
-        return true;
-    refuse_hello(r, event->session, NULL,
-                 "node_timeout_ms is %u, and the rendezvous takes at most %u from a job without a secret "
-                 "(crund --max-node-timeout)",
-                 ms, most_ms);
-    return false;
+    return event->owner == 0 || most_ms == 0 || ms <= most_ms ||
+           refuse_hello(
+               r, event->session, NULL,
+               "node_timeout_ms is %u, and the rendezvous takes at most %u from a job without a secret "
+               "(crund --max-node-timeout)",
+               ms, most_ms);
 }
 
 /* False, and refused: an agent without a key or certificate asks for more than its quota. */
@@ -401,20 +403,18 @@ static bool check_quotas(struct rounds *r, const struct rounds_event *event)
     if (!check_node_timeout(r, event))
         return false;
     if (c->max_wait_ms > 0 && wait_ms > c->max_wait_ms)
-        refuse_hello(
+        return refuse_hello(
             r, event->session, NULL,
             "join_timeout or last_call_timeout is %u s, and the rendezvous takes at most %u s from a job "
             "without a secret (crund --max-wait)",
             wait_ms / 1000, c->max_wait_ms / 1000);
-    else if (c->max_jobs_each > 0 && count_jobs_of(r, event->owner) >= c->max_jobs_each)
-        refuse_hello(
+    if (c->max_jobs_each > 0 && count_jobs_of(r, event->owner) >= c->max_jobs_each)
+        return refuse_hello(
             r, event->session, NULL,
             "this address or user has %u jobs without a secret at the rendezvous already, which is its limit "
             "(crund --max-jobs-each)",
             c->max_jobs_each);
-    else
-        return true;
-    return false;
+    return true;
 }
 
 /* The job of a hello, perhaps a new job; NULL: refused. */
@@ -436,30 +436,23 @@ static struct rounds_job *find_job(struct rounds *r, const struct rounds_event *
             return NULL;
         if (hello->params.node_timeout_ms > job->params.node_timeout_ms && !check_node_timeout(r, event))
             return NULL;
-        if (job->state == ROUNDS_CLOSED && hello->report.generation < 0 && !is_known) {
-            refuse_closed(r, job, event);
-            return NULL;
-        }
+        if (job->state == ROUNDS_CLOSED && hello->report.generation < 0 && !is_known)
+            return refuse_closed(r, job, event);
         if (!is_known)
             take_node_timeout(job, &hello->params);
         return job;
     }
     if (!check_quotas(r, event))
         return NULL;
-    if (r->n_jobs >= r->config.max_jobs) {
-        refuse_hello(r, event->session, NULL, "the rendezvous has %zu jobs already, which is its limit",
-                     r->n_jobs);
-        return NULL;
-    }
+    if (r->n_jobs >= r->config.max_jobs)
+        return refuse_hello(r, event->session, NULL,
+                            "the rendezvous has %zu jobs already, which is its limit", r->n_jobs);
     job = job_create(r, hello->job, &hello->params);
     if (!job)
-        refuse_hello(r, event->session, NULL, "the rendezvous has no memory for another job");
-    else
-        job_begin(job, event->now_ns);
-    if (job) {
-        job_fence_until(job, fence_end_ns);
-        job->owner = event->owner;
-    }
+        return refuse_hello(r, event->session, NULL, "the rendezvous has no memory for another job");
+    job_begin(job, event->now_ns);
+    job_fence_until(job, fence_end_ns);
+    job->owner = event->owner;
     return job;
 }
 
@@ -469,21 +462,16 @@ static struct rounds_node *add_node(struct rounds *r, struct rounds_job *job,
     const struct session_hello *hello = event->hello;
     struct rounds_node *n;
 
-    if (rounds_job_n_nodes(job) >= r->config.max_nodes) {
-        refuse_hello(r, event->session, job, "job '%.200s' has %u nodes already, which is the limit", job->id,
-                     (unsigned)rounds_job_n_nodes(job));
-        return NULL;
-    }
-    if (r->n_nodes >= r->config.max_nodes_all) {
-        refuse_hello(r, event->session, NULL,
-                     "the rendezvous has %zu nodes in all jobs already, which is its limit", r->n_nodes);
-        return NULL;
-    }
+    if (rounds_job_n_nodes(job) >= r->config.max_nodes)
+        return refuse_hello(r, event->session, job, "job '%.200s' has %u nodes already, which is the limit",
+                            job->id, rounds_job_n_nodes(job));
+    if (r->n_nodes >= r->config.max_nodes_all)
+        return refuse_hello(r, event->session, NULL,
+                            "the rendezvous has %zu nodes in all jobs already, which is its limit",
+                            r->n_nodes);
     n = node_create(job, hello->nonce);
-    if (!n) {
-        refuse_hello(r, event->session, NULL, "the rendezvous has no memory for another node");
-        return NULL;
-    }
+    if (!n)
+        return refuse_hello(r, event->session, NULL, "the rendezvous has no memory for another node");
     text_copy(n->host, sizeof(n->host), hello->host);
     text_copy(n->role, sizeof(n->role), hello->role);
     n->n_workers = hello->n_workers;
@@ -533,7 +521,7 @@ static void step_hello(struct rounds *r, const struct rounds_event *event)
     struct rounds_node *n;
 
     if (fault) {
-        refuse_hello(r, event->session, NULL, "%s", fault);
+        (void)refuse_hello(r, event->session, NULL, "%s", fault);
         return;
     }
     if (event->hello->report.phase == SESSION_LEFT) {

@@ -115,12 +115,6 @@ static struct rounds_node *find_partner(struct rounds_job *job, struct rounds_no
     return NULL;
 }
 
-/* It is left out for its cut from that node alone. */
-static bool was_cut_from(const struct rounds_node *n, const struct rounds_node *other)
-{
-    return n->is_cut_off && n->cut_serial == other->serial;
-}
-
 /* Without the node: those that are left out for their cut from it return then. */
 static bool has_enough_others(const struct rounds_node *without)
 {
@@ -128,7 +122,8 @@ static bool has_enough_others(const struct rounds_node *without)
     uint32_t n = job->n_nodes[ROUNDS_NODE_READY] + job->n_nodes[ROUNDS_NODE_STOPPING] +
                  job->n_nodes[ROUNDS_NODE_RUNNING] + job->n_nodes[ROUNDS_NODE_DONE];
 
-    job_each_node(node, job) n += node->state == ROUNDS_NODE_UNFIT && was_cut_from(node, without);
+    job_each_node(node, job) n +=
+        node->state == ROUNDS_NODE_UNFIT && node->is_cut_off && node->cut_serial == without->serial;
     return n > job->params.min_nodes;
 }
 

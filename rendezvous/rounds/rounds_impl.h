@@ -23,8 +23,6 @@ static inline bool node_is_current(const struct rounds_node *n)
 
 /* NULL when memory is out. */
 struct rounds_job *job_create(struct rounds *r, const char *id, const struct session_params *params);
-/* The job that has this id now; not a tombstone. */
-struct rounds_job *job_find(struct rounds *r, const char *id);
 /* The job of this agent: the tombstone whose instance or node it names, or else the job that has the id now. */
 struct rounds_job *job_find_of_agent(struct rounds *r, const struct session_hello *hello);
 /* CLOSED: gives its id free, and forgets the oldest tombstone when there are too many. */

@@ -84,7 +84,8 @@ bool rounds_has_node(const struct rounds *r, const char *job_id, struct session_
 
 /* ---- jobs ---- */
 
-struct rounds_job *job_find(struct rounds *r, const char *id)
+/* The job that has this id now; not a tombstone. */
+static struct rounds_job *job_find(struct rounds *r, const char *id)
 {
     rounds_each_job(job, r)
     {
@@ -193,7 +194,6 @@ void job_destroy(struct rounds_job *job)
     if (!job)
         return;
     free(job->by_rank);
-    free(job->by_role);
     free(job);
 }
 
@@ -202,21 +202,16 @@ void job_destroy(struct rounds_job *job)
 static bool slots_grow(struct rounds_job *job)
 {
     size_t n_slots = job->n_slots ? job->n_slots * 2 : SLOTS_MIN;
-    struct rounds_node **by_rank, **by_role;
+    struct rounds_node **slots;
 
     if (rounds_job_n_nodes(job) < job->n_slots)
         return true;
-    by_rank = calloc(n_slots, sizeof(struct rounds_node *));
-    by_role = calloc(n_slots, sizeof(struct rounds_node *));
-    if (!by_rank || !by_role) {
-        free(by_rank);
-        free(by_role);
+    slots = calloc(n_slots, 2 * sizeof(struct rounds_node *));
+    if (!slots)
         return false;
-    }
     free(job->by_rank);
-    free(job->by_role);
-    job->by_rank = by_rank;
-    job->by_role = by_role;
+    job->by_rank = slots;
+    job->by_role = slots + n_slots;
     job->n_slots = n_slots;
     return true;
 }

@@ -159,25 +159,20 @@ static bool read_json_field(const cJSON *item, const struct field *f, void *to)
 
 static bool field_fault(const struct field *f, char error[FIELDS_ERROR_SIZE])
 {
-    switch (f->type) {
-    case FIELD_BOOL:
-        (void)snprintf(error, FIELDS_ERROR_SIZE, "'%s' is neither true nor false", f->name);
-        break;
-    case FIELD_HEX:
-        (void)snprintf(error, FIELDS_ERROR_SIZE, "'%s' is not 16 hexadecimal digits", f->name);
-        break;
-    case FIELD_TEXT:
+    static const char *const faults[FIELD_TYPE_COUNT] = {
+        [FIELD_BOOL] = "neither true nor false",
+        [FIELD_HEX] = "not 16 hexadecimal digits",
+        [FIELD_WORD] = "not one of the words for it",
+    };
+
+    if (faults[f->type])
+        (void)snprintf(error, FIELDS_ERROR_SIZE, "'%s' is %s", f->name, faults[f->type]);
+    else if (f->type == FIELD_TEXT)
         (void)snprintf(error, FIELDS_ERROR_SIZE, "'%s' is not a text below %zu bytes", f->name, f->size);
-        break;
-    case FIELD_WORD:
-        (void)snprintf(error, FIELDS_ERROR_SIZE, "'%s' is not one of the words for it", f->name);
-        break;
-    default:
+    else
         (void)snprintf(error, FIELDS_ERROR_SIZE,
                        "'%s' is not a whole number between %" PRId64 " and %" PRId64, f->name, f->min,
                        f->max);
-        break;
-    }
     return false;
 }
 

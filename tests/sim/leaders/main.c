@@ -305,7 +305,7 @@ static void tell_decisions(struct crund *c)
         return;
     }
     for (size_t i = 0; i < c->n_decisions; i++)
-        if (c->decisions[i].mark <= etcd_leader_done(&c->core))
+        if (c->decisions[i].mark <= c->core.done)
             tell(c, &c->decisions[i]);
         else
             c->decisions[kept++] = c->decisions[i];

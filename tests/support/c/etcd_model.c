@@ -80,7 +80,7 @@ static void put(struct etcd_model *m, const struct etcd_op *op)
     }
     if (!exists) {
         memmove(&m->keys[i + 1], &m->keys[i], (m->n_keys++ - i) * sizeof(*m->keys));
-        m->keys[i] = (struct etcd_pair){.create_revision = m->revision};
+        m->keys[i] = (struct etcd_pair){0};
         (void)snprintf(m->keys[i].key, sizeof(m->keys[i].key), "%s", op->key);
     }
     m->keys[i].mod_revision = m->revision;
@@ -220,8 +220,6 @@ static void run_txn(struct etcd_model *m, const struct etcd_request *r, struct e
 void etcd_model_apply(struct etcd_model *m, const struct etcd_request *request, uint64_t now_ns,
                       struct etcd_reply *ret)
 {
-    struct etcd_model_lease *l;
-
     *ret = (struct etcd_reply){0};
     switch (request->kind) {
     case ETCD_GRANT:
@@ -229,13 +227,6 @@ void etcd_model_apply(struct etcd_model *m, const struct etcd_request *request, 
         break;
     case ETCD_KEEPALIVE:
         keep_alive(m, request->lease, now_ns, ret);
-        break;
-    case ETCD_REVOKE:
-        l = find_lease(m, request->lease);
-        if (l)
-            remove_lease(m, l);
-        else
-            refuse(ret, ETCD_CODE_NOT_FOUND, "etcdserver: requested lease not found");
         break;
     case ETCD_RANGE:
         read_range(m, request, ret);

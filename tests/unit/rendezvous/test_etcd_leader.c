@@ -312,12 +312,12 @@ static void check_outcome(struct place *p, const struct outcome_row *row, bool i
     mark = etcd_leader_want_mark(&p->crunds[0]);
     assert_true(next_work(p, 0, &request));
     assert_int_equal(request.kind, is_save ? ETCD_TXN : ETCD_RANGE);
-    assert_true(etcd_leader_done(&p->crunds[0]) < mark);
+    assert_true(p->crunds[0].done < mark);
     if (row->replaced)
         replace_leader(p);
     answer_work(p, 0, &request, row->outcome, row->code);
     assert_int_equal(p->crunds[0].role, row->role);
-    assert_int_equal(etcd_leader_done(&p->crunds[0]) >= mark, row->outcome == ETCD_OK && !row->replaced);
+    assert_int_equal(p->crunds[0].done >= mark, row->outcome == ETCD_OK && !row->replaced);
     assert_int_equal(p->crunds[0].trouble[0] != '\0', row->outcome != ETCD_OK);
     if (row->why) {
         assert_deposed(p, 0, row->why);
@@ -329,7 +329,7 @@ static void check_outcome(struct place *p, const struct outcome_row *row, bool i
         p->now_ns += MS;
         assert_true(etcd_leader_deadline(&p->crunds[0]) <= p->now_ns);
         settle(p, 0);
-        assert_true(etcd_leader_done(&p->crunds[0]) >= mark);
+        assert_true(p->crunds[0].done >= mark);
     }
     assert_int_equal(etcd_model_find(&p->etcd, "/t/jobs/0000000000000007/head") != NULL, is_save);
 }
@@ -557,7 +557,7 @@ static void test_a_save_without_memory_ends_the_leadership(void **state)
     mark = etcd_leader_want_mark(l);
     assert_false(etcd_leader_holds(l, p->now_ns));
     assert_deposed(p, 0, "memory is out");
-    assert_true(etcd_leader_done(l) < mark);
+    assert_true(l->done < mark);
 }
 
 /* It cannot use a job; that may be gone after a minute. */
@@ -596,7 +596,7 @@ static void test_a_save_of_an_earlier_leadership(void **state)
     etcd_leader_tick(l, p->now_ns);
     assert_deposed(p, 0, "its lease in etcd has run out");
     answer_work(p, 0, &request, ETCD_OK, 0);
-    assert_true(etcd_leader_done(l) < mark);
+    assert_true(l->done < mark);
     elect(p, 0);
 }
 
@@ -630,10 +630,10 @@ static void test_a_mark_waits_for_a_request_that_was_begun_later(void **state)
     assert_true(next_work(p, 0, &request));
     late = etcd_leader_want_mark(l); /* decided while the look is under way */
     answer_work(p, 0, &request, ETCD_OK, 0);
-    assert_true(etcd_leader_done(l) >= early);
-    assert_true(etcd_leader_done(l) < late);
+    assert_true(l->done >= early);
+    assert_true(l->done < late);
     settle(p, 0);
-    assert_true(etcd_leader_done(l) >= late);
+    assert_true(l->done >= late);
 }
 
 static void test_saves_while_one_is_under_way_are_the_next_batch(void **state)
@@ -653,10 +653,10 @@ static void test_saves_while_one_is_under_way_are_the_next_batch(void **state)
     assert_true(late > early);
     assert_false(next_work(p, 0, &(struct etcd_request){0}));
     answer_work(p, 0, &request, ETCD_OK, 0);
-    assert_true(etcd_leader_done(l) >= early && etcd_leader_done(l) < late);
+    assert_true(l->done >= early && l->done < late);
     assert_null(etcd_model_find(&p->etcd, "/t/jobs/0000000000000002/head"));
     settle(p, 0);
-    assert_true(etcd_leader_done(l) >= late);
+    assert_true(l->done >= late);
     assert_non_null(etcd_model_find(&p->etcd, "/t/jobs/0000000000000002/head"));
     assert_int_equal(l->n_saves, 2); /* both jobs in one */
 }

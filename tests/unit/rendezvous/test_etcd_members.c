@@ -47,7 +47,7 @@ static void try_row(const struct row *row)
     char order[16] = "";
     size_t n = 0;
 
-    etcd_members_init(&m, row->n);
+    m = (struct etcd_members){.n = row->n};
     m.at = row->at;
     etcd_members_begin(&m, row->is_brief, now_ns);
     while (n + 1 < sizeof(order) && etcd_members_next(&m, now_ns, &until_ns)) {
@@ -77,7 +77,7 @@ static void test_a_member_is_avoided_for_a_while(void **state)
     struct etcd_members m;
     uint64_t now_ns = BEGIN_MS * MS, until_ns;
 
-    etcd_members_init(&m, 2);
+    m = (struct etcd_members){.n = 2};
     etcd_members_begin(&m, true, now_ns);
     assert_true(etcd_members_next(&m, now_ns, &until_ns));
     etcd_members_fail(&m, true, now_ns);
