@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <search.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,8 +18,8 @@ struct job_secret {
 };
 
 struct daemon_secrets {
-    struct job_secret *items; /* sorted by job */
-    size_t n, capacity;
+    void *items; /* of struct job_secret: a tree of tsearch() */
+    size_t n;
 };
 
 static int compare_jobs(const void *a, const void *b)
@@ -26,34 +27,34 @@ static int compare_jobs(const void *a, const void *b)
     return strcmp(((const struct job_secret *)a)->job, ((const struct job_secret *)b)->job);
 }
 
-/* The place of a job, without a secret yet; NULL: out of memory. */
-static struct job_secret *add_job(struct daemon_secrets *s, const char *job)
+static void free_job_secret(void *data)
 {
-    if (s->n == s->capacity) {
-        size_t capacity = s->capacity ? 2 * s->capacity : 16;
-        struct job_secret *items = realloc(s->items, capacity * sizeof(*items));
+    struct job_secret *item = data;
 
-        if (!items)
-            return NULL;
-        s->items = items;
-        s->capacity = capacity;
-    }
-    s->items[s->n] = (struct job_secret){0};
-    text_copy(s->items[s->n].job, SESSION_JOB_SIZE, job);
-    return &s->items[s->n];
+    secret_finish(&item->secret);
+    free(item);
 }
 
 static int read_job(struct daemon_secrets *s, const char *job, const char *path,
                     char error[SECRET_ERROR_SIZE])
 {
-    struct job_secret *place = s->n < JOBS_MAX ? add_job(s, job) : NULL;
+    struct job_secret *item = s->n < JOBS_MAX ? calloc(1, sizeof(*item)) : NULL;
+    int r;
 
-    if (!place) {
+    if (item)
+        text_copy(item->job, SESSION_JOB_SIZE, job);
+    struct job_secret **at = item ? tsearch(item, &s->items, compare_jobs) : NULL;
+    if (!at) {
+        free(item);
         (void)snprintf(error, SECRET_ERROR_SIZE,
                        "no memory for the secret in %.300s, or more than %d of them", path, JOBS_MAX);
         return -ENOMEM;
     }
-    int r = secret_read_file(&place->secret, path, SECRET_FILE_PRIVATE, error);
+    if (*at != item) {
+        free(item); /* the folder changed while it was read: the name came twice */
+        return 0;
+    }
+    r = secret_read_file(&item->secret, path, SECRET_FILE_PRIVATE, error);
     s->n += r == 0;
     return r;
 }
@@ -102,20 +103,17 @@ int daemon_secrets_read(struct daemon_secrets **ret, const char *file, const cha
         daemon_secrets_free(s);
         return r;
     }
-    if (s->n > 0) /* an empty folder: there is no array */
-        qsort(s->items, s->n, sizeof(*s->items), compare_jobs);
     *ret = s;
     return 0;
 }
 
 static const struct job_secret *find_job_secret(const struct daemon_secrets *s, const char *job)
 {
-    struct job_secret wanted = {0};
-    const struct job_secret *found;
+    struct job_secret wanted = {0}, **found;
 
     text_copy(wanted.job, sizeof(wanted.job), job);
-    found = s->n > 0 ? bsearch(&wanted, s->items, s->n, sizeof(*s->items), compare_jobs) : NULL;
-    return !found && s->n > 0 && s->items[0].job[0] == '\0' ? &s->items[0] : found;
+    found = tfind(&wanted, &s->items, compare_jobs);
+    return found ? *found : NULL;
 }
 
 int daemon_secrets_find(void *data, enum key_purpose purpose, const char *job, struct secret_key *ret)
@@ -124,6 +122,8 @@ int daemon_secrets_find(void *data, enum key_purpose purpose, const char *job, s
     const struct job_secret *found = find_job_secret(*s, job);
     const char *why;
 
+    if (!found)
+        found = find_job_secret(*s, "");
     int r = found ? key_derive(ret, found->secret.bytes, found->secret.size, purpose, job, &why) : 0;
 
     return r < 0 ? r : found != NULL;
@@ -138,8 +138,6 @@ void daemon_secrets_free(struct daemon_secrets *s)
 {
     if (!s)
         return;
-    for (size_t i = 0; i < s->n; i++)
-        secret_finish(&s->items[i].secret);
-    free(s->items);
+    tdestroy(s->items, free_job_secret);
     free(s);
 }

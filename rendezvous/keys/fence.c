@@ -2,8 +2,11 @@
 
 #include <errno.h>
 #include <netinet/in.h>
+#include <search.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/cleanup.h"
 
 /* In the form of IPv6, which holds both. */
 static bool normalize(const struct sockaddr *address, uint8_t ret[FENCE_ADDRESS_SIZE])
@@ -21,60 +24,26 @@ static bool normalize(const struct sockaddr *address, uint8_t ret[FENCE_ADDRESS_
     return address->sa_family == AF_INET;
 }
 
-/* The place of the first item that is not below it. */
-static size_t find_place(const struct fence *f, const uint8_t address[FENCE_ADDRESS_SIZE])
+static int compare_addresses(const void *a, const void *b)
 {
-    size_t low = 0, high = f->n;
-
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-
-        if (memcmp(f->items[middle], address, FENCE_ADDRESS_SIZE) < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-static bool is_at(const struct fence *f, size_t place, const uint8_t address[FENCE_ADDRESS_SIZE])
-{
-    return place < f->n && memcmp(f->items[place], address, FENCE_ADDRESS_SIZE) == 0;
-}
-
-static int grow(struct fence *f)
-{
-    size_t capacity = f->capacity ? 2 * f->capacity : 16;
-    void *items;
-
-    if (f->n < f->capacity)
-        return 0;
-    if (f->n == FENCE_ADDRESSES_MAX)
-        return -ENOSPC;
-    items = realloc(f->items, capacity * sizeof(*f->items));
-    if (!items)
-        return -ENOMEM;
-    f->items = items;
-    f->capacity = capacity;
-    return 0;
+    return memcmp(a, b, FENCE_ADDRESS_SIZE);
 }
 
 int fence_allow(struct fence *f, const struct sockaddr *address)
 {
-    uint8_t wanted[FENCE_ADDRESS_SIZE];
-    size_t place;
-    int r;
+    _cleanup_free_ uint8_t *wanted = malloc(FENCE_ADDRESS_SIZE);
 
+    if (!wanted)
+        return -ENOMEM;
     if (!normalize(address, wanted))
         return -EAFNOSUPPORT;
-    place = find_place(f, wanted);
-    if (is_at(f, place, wanted))
+    if (tfind(wanted, &f->items, compare_addresses))
         return 0;
-    r = grow(f);
-    if (r < 0)
-        return r;
-    memmove(f->items + place + 1, f->items + place, (f->n - place) * sizeof(*f->items));
-    memcpy(f->items[place], wanted, FENCE_ADDRESS_SIZE);
+    if (f->n == FENCE_ADDRESSES_MAX)
+        return -ENOSPC;
+    if (!tsearch(wanted, &f->items, compare_addresses))
+        return -ENOMEM;
+    (void)steal_ptr(wanted);
     f->n++;
     return 0;
 }
@@ -85,11 +54,11 @@ bool fence_allows(const struct fence *f, const struct sockaddr *address)
 
     if (address->sa_family == AF_UNIX)
         return true;
-    return normalize(address, wanted) && is_at(f, find_place(f, wanted), wanted);
+    return normalize(address, wanted) && tfind(wanted, &f->items, compare_addresses);
 }
 
 void fence_finish(struct fence *f)
 {
-    free(f->items);
+    tdestroy(f->items, free);
     *f = (struct fence){0};
 }

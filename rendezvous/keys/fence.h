@@ -12,8 +12,8 @@
 enum { FENCE_ADDRESSES_MAX = 65536, FENCE_ADDRESS_SIZE = 16 };
 
 struct fence {
-    uint8_t (*items)[FENCE_ADDRESS_SIZE]; /* sorted */
-    size_t n, capacity;
+    void *items; /* a tree of tsearch() */
+    size_t n;
 };
 
 struct sockaddr;
