@@ -108,14 +108,22 @@ static void open_diag(struct server *s)
                    s->security.require ? "all are refused" : "other users of this machine are not refused");
 }
 
+/* Zeros where the kernel does not name it. */
+static union address_endpoint own_address(int fd)
+{
+    union address_endpoint own = {0};
+    socklen_t size = sizeof(own);
+
+    (void)getsockname(fd, &own.any, &size);
+    return own;
+}
+
 /* A process of the same machine has a loopback address, or in general the address of the listener. */
 static bool may_be_local(int fd, const struct sockaddr *peer)
 {
-    union address_endpoint here = {0};
-    socklen_t size = sizeof(here);
+    union address_endpoint here = own_address(fd);
 
-    return conn_owner_is_local(address_network(peer)) ||
-           (getsockname(fd, &here.any, &size) == 0 && address_is_same_host(&here.any, peer));
+    return conn_owner_is_local(address_network(peer)) || address_is_same_host(&here.any, peer);
 }
 
 /* 0, or -errno: the kernel names none. */
@@ -272,25 +280,22 @@ static void on_listener_closed(uv_handle_t *handle)
     server_handle_closed(s);
 }
 
-/* Owns fd and unix_path (may be NULL) only on success. */
-static int listener_create(struct server *s, int fd, const union address_endpoint *own, char *unix_path)
+/* Takes *fd and unix_path (may be NULL) only on success. */
+static int listener_create(struct server *s, int *fd, char *unix_path)
 {
     struct listener *l = calloc(1, sizeof(*l));
-    int r;
+    int r = l ? uv_poll_init(s->loop, &l->poll, *fd) : -ENOMEM;
 
-    if (!l)
-        return -ENOMEM;
-    r = uv_poll_init(s->loop, &l->poll, fd);
     if (r < 0) {
         free(l);
         return r;
     }
+    union address_endpoint own = own_address(*fd);
+    (void)address_format(&own.any, l->host, sizeof(l->host)); /* "" for a unix socket */
     l->poll.data = l;
     l->server = s;
-    l->fd = fd;
+    l->fd = steal_fd(fd);
     l->unix_path = unix_path;
-    if (own)
-        (void)address_format(&own->any, l->host, sizeof(l->host)); /* "" for a unix socket */
     server_handle_opened(s);
     list_append(&s->listeners, &l->link);
     if (!s->accept_paused)
@@ -312,15 +317,6 @@ void listeners_close(struct server *s)
     }
 }
 
-/* 0 or -errno. */
-static int read_own_address(int fd, union address_endpoint *ret)
-{
-    socklen_t size = sizeof(*ret);
-
-    *ret = (union address_endpoint){0};
-    return getsockname(fd, &ret->any, &size) < 0 ? -errno : 0;
-}
-
 static int parse_address(const char *host, uint16_t port, struct sockaddr_storage *ret, socklen_t *ret_size)
 {
     *ret_size = sizeof(struct sockaddr_in6);
@@ -338,17 +334,15 @@ static int open_dual_stack(int fd)
     return setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off)) < 0 ? -errno : 0;
 }
 
-static int listen_on_address(struct server *s, const char *host, uint16_t port, uint16_t *ret_port)
+static int open_tcp(const char *host, uint16_t port, int *ret_fd)
 {
-    _cleanup_close_ int fd = -1;
     struct sockaddr_storage address;
     socklen_t size;
-    union address_endpoint own;
     int r = parse_address(host, port, &address, &size);
 
     if (r < 0)
         return r;
-    fd = socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    _cleanup_close_ int fd = socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return -errno;
     r = set_listener_options(fd);
@@ -357,25 +351,30 @@ static int listen_on_address(struct server *s, const char *host, uint16_t port, 
     if (r == 0)
         r = bind_and_listen(fd, (struct sockaddr *)&address, size);
     if (r == 0)
-        r = read_own_address(fd, &own);
-    if (r == 0)
-        r = listener_create(s, fd, &own, NULL);
+        *ret_fd = steal_fd(&fd);
+    return r;
+}
+
+int server_open_tcp(const char *host, uint16_t port, int *ret_fd, uint16_t *ret_port)
+{
+    int r = open_tcp(host, port, ret_fd);
+
+    /* IPv6 is not built into the kernel, or switched off. */
+    if ((r == -EAFNOSUPPORT || r == -EADDRNOTAVAIL) && strcmp(host, "::") == 0)
+        r = open_tcp("0.0.0.0", port, ret_fd);
     if (r < 0)
         return r;
-    (void)steal_fd(&fd);
-    if (ret_port)
-        *ret_port = address_port(&own.any);
+    union address_endpoint own = own_address(*ret_fd);
+    *ret_port = address_port(&own.any);
     return 0;
 }
 
 int server_listen_tcp(struct server *s, const char *host, uint16_t port, uint16_t *ret_port)
 {
-    int r = listen_on_address(s, host, port, ret_port);
+    _cleanup_close_ int fd = -1;
+    int r = server_open_tcp(host, port, &fd, ret_port);
 
-    /* IPv6 is not built into the kernel, or switched off. */
-    if ((r == -EAFNOSUPPORT || r == -EADDRNOTAVAIL) && strcmp(host, "::") == 0)
-        r = listen_on_address(s, "0.0.0.0", port, ret_port);
-    return r;
+    return r < 0 ? r : listener_create(s, &fd, NULL);
 }
 
 static bool takes_connections_to(const struct listener *l, const char *host)
@@ -397,7 +396,6 @@ int server_listen_fd(struct server *s, int fd, uint16_t *ret_port)
 {
     int flags = fcntl(fd, F_GETFL), r, is_listening = 0;
     socklen_t size = sizeof(is_listening);
-    union address_endpoint own;
 
     *ret_port = 0;
     if (flags < 0 || getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &is_listening, &size) < 0)
@@ -406,15 +404,13 @@ int server_listen_fd(struct server *s, int fd, uint16_t *ret_port)
         return -EINVAL;
     if (fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) < 0)
         return -errno;
-    r = read_own_address(fd, &own);
-    if (r < 0)
-        return r;
+    union address_endpoint own = own_address(fd);
     r = own.any.sa_family == AF_UNIX ? 0
                                      : set_listener_options(fd); /* else the options of the service manager */
     if (r < 0)
         return r;
     *ret_port = address_port(&own.any); /* 0 of a unix socket */
-    return listener_create(s, fd, &own, NULL);
+    return listener_create(s, &fd, NULL);
 }
 
 /* Removes a socket file without a listener behind it; other files are left alone. */
@@ -455,10 +451,8 @@ int server_listen_unix(struct server *s, const char *path)
         return -errno;
     r = bind_and_listen(fd, (struct sockaddr *)&address, sizeof(address));
     if (r == 0)
-        r = listener_create(s, fd, NULL, copy);
-    if (r < 0)
-        return r;
-    (void)steal_fd(&fd);
-    (void)steal_ptr(copy);
-    return 0;
+        r = listener_create(s, &fd, copy);
+    if (r == 0)
+        (void)steal_ptr(copy);
+    return r;
 }

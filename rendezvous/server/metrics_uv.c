@@ -1,6 +1,5 @@
 #include "rendezvous/server/metrics_uv.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -8,17 +7,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "proto/address.h"
-#include "base/cleanup.h"
 #include "base/cond_os.h"
 #include "base/time.h"
 #include "rendezvous/store/metrics_text.h"
 #include "rendezvous/server/microhttpd_os.h"
+#include "rendezvous/server/server_uv.h"
 
-enum { HTTP_OK = 200, HTTP_NOT_FOUND = 404, HTTP_NOT_ALLOWED = 405, HTTP_UNAVAILABLE = 503, BACKLOG = 16 };
+enum { HTTP_OK = 200, HTTP_NOT_FOUND = 404, HTTP_NOT_ALLOWED = 405, HTTP_UNAVAILABLE = 503 };
 
 enum { CONNECTION_MEMORY = 16 << 10 };
 
@@ -128,31 +126,6 @@ static int on_request(void *data, struct MHD_Connection *connection, const char 
 
 /* ---- life ---- */
 
-static int listen_at(const char *host, uint16_t port, int *ret_fd, uint16_t *ret_port)
-{
-    union {
-        struct sockaddr any;
-        struct sockaddr_in v4;
-        struct sockaddr_in6 v6;
-    } at = {0};
-    socklen_t size = sizeof(at);
-    int on = 1;
-
-    if (inet_pton(AF_INET, host, &at.v4.sin_addr) == 1)
-        at.any.sa_family = AF_INET;
-    else if (inet_pton(AF_INET6, host, &at.v6.sin6_addr) == 1)
-        at.any.sa_family = AF_INET6;
-    at.v4.sin_port = htons(port); /* at the same offset in both structures */
-    _cleanup_close_ int fd = socket(at.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0 ||
-        bind(fd, &at.any, at.any.sa_family == AF_INET ? sizeof(at.v4) : sizeof(at.v6)) < 0 ||
-        listen(fd, BACKLOG) < 0 || getsockname(fd, &at.any, &size) < 0)
-        return -errno;
-    *ret_port = ntohs(at.v4.sin_port);
-    *ret_fd = steal_fd(&fd);
-    return 0;
-}
-
 /* Its thread takes no signals: they are for the loop's. */
 static struct MHD_Daemon *start_thread(struct metrics *m, int fd)
 {
@@ -182,7 +155,8 @@ static int begin_to_serve(struct metrics *m, const char *address, uint16_t *ret_
         (void)snprintf(why, METRICS_ERROR_SIZE, "%s", reason);
         return -ENOSYS;
     }
-    int r = address_parse_listener(address, host, &port) ? listen_at(host, port, &fd, ret_port) : -EINVAL;
+    int r =
+        address_parse_listener(address, host, &port) ? server_open_tcp(host, port, &fd, ret_port) : -EINVAL;
     if (r) {
         (void)snprintf(why, METRICS_ERROR_SIZE, "cannot serve metrics at %.100s: %s", address, strerror(-r));
         return r;

@@ -48,6 +48,9 @@ struct server_config {
  */
 int server_listen_tcp(struct server *s, const char *host, uint16_t port, uint16_t *ret_port);
 
+/* A socket that listens as those of server_listen_tcp(), for the caller. 0 or -errno. */
+int server_open_tcp(const char *host, uint16_t port, int *ret_fd, uint16_t *ret_port);
+
 /* Whether TCP connections to that numeric address, at the port of the listeners, arrive here. */
 bool server_listens_at(const struct server *s, const char *host);
 
