@@ -218,12 +218,6 @@ static void end_request(struct relay_node *n)
         free_wait(w);
 }
 
-static bool may_change(const struct wire_request *request)
-{
-    return !store_only_reads(request->op) && request->op != WIRE_OP_WAIT &&
-           request->op != WIRE_OP_QUEUE_POP && !(request->op == WIRE_OP_ADD && request->amount == 0);
-}
-
 /* One turn of the request. */
 static int execute(struct relay_node *n, struct store_budget *budget)
 {
@@ -233,7 +227,7 @@ static int execute(struct relay_node *n, struct store_budget *budget)
 
     budget->output_max = RELAY_WINDOW / 4;
     r = store_apply(n->store, c, &n->request, &n->out, budget);
-    n->n_changes += !begun && may_change(&n->request);
+    n->n_changes += !begun && store_may_change_a_key(&n->request);
     if (r == STORE_MORE) {
         if (outbox_size(&n->out) < budget->output_max)
             budget->units = 0; /* it goes on in the next turn */

@@ -243,22 +243,6 @@ static void spend_on_bytes(struct store_budget *budget, size_t size)
     budget->units -= cost < budget->units ? cost : budget->units;
 }
 
-/* False for reads, and for requests that waiting clients repeat again and again. */
-static bool may_change_a_key(const struct wire_request *request)
-{
-    switch (request->op) {
-    case WIRE_OP_VALIDATE:
-    case WIRE_OP_WAIT:
-    case WIRE_OP_CANCEL_WAIT:
-    case WIRE_OP_QUEUE_POP:
-        return false;
-    case WIRE_OP_ADD:
-        return request->amount != 0;
-    default:
-        return !store_only_reads(request->op);
-    }
-}
-
 /* p is a client of the store; false: the place of p is for an agent. */
 static bool use_store(struct peer *p)
 {
@@ -291,7 +275,7 @@ static enum run_result run_request(struct peer *p, const uint8_t *raw, struct ou
     spend_on_bytes(budget, p->request_size);
     if (r == RELAY_LATER)
         return RUN_STARVED;
-    if (!begun && may_change_a_key(&p->request))
+    if (!begun && store_may_change_a_key(&p->request))
         s->server->n_changes++;
     if (r == STORE_MORE)
         return outbox_size(out) >= budget->output_max ? RUN_FULL : RUN_TURN;

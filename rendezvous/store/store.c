@@ -9,11 +9,12 @@
 #include "rendezvous/store/store_impl.h"
 
 #include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "rendezvous/store/counter.h"
 
 /* Room for every reply of fixed size, with the release of the caller's own wait ahead of it. */
 enum { FIXED_REPLY_MAX = 32 };
@@ -27,33 +28,23 @@ static int reply_value(struct call *call, struct store_entry *name)
 
 /* ---- keys ---- */
 
-/* How a value is written. */
-struct write_mode {
-    int (*write)(struct store *, struct store_entry *, struct wire_span);
-    int (*install)(struct store *, struct store_entry *,
-                   struct blob *); /* one that store_prepare() has made */
-};
-
-static const struct write_mode replacing = {store_write_value, store_install};
-static const struct write_mode extending = {store_append_value, store_install_behind};
-
-static int write_in_steps(struct call *call, struct store_entry *name, struct wire_span value,
-                          const struct write_mode *mode)
+/* Replaces the value, or extends it. */
+static int write_in_steps(struct call *call, struct store_entry *name, struct wire_span value)
 {
     struct store_task *t = &call->client->task;
+    bool extends = call->request->op == WIRE_OP_APPEND;
     int r;
 
     if (value.size <= STEP_VALUE_MAX)
-        return mode->write(call->store, name, value);
-    r = mode->install(call->store, name, t->fresh);
+        return (extends ? store_append_value : store_write_value)(call->store, name, value);
+    r = (extends ? store_install_behind : store_install)(call->store, name, t->fresh);
     if (r == 0)
         t->fresh = NULL; /* it is the name's */
     return r;
 }
 
 /* Writes the value and releases waiting clients. The name may be freed then. */
-static int write_key(struct call *call, struct wire_span key, struct wire_span value,
-                     const struct write_mode *mode)
+static int write_key(struct call *call, struct wire_span key, struct wire_span value)
 {
     struct store_entry *name;
     int r = 0;
@@ -64,29 +55,19 @@ static int write_key(struct call *call, struct wire_span key, struct wire_span v
         r = store_obtain(call->store, key, &name);
     if (r != 0)
         return r;
-    r = write_in_steps(call, name, value, mode);
+    r = write_in_steps(call, name, value);
     if (r == 0)
         return store_wake_all(call, name);
     store_tidy(call->store, name);
     return r;
 }
 
-/* The write of a request that consists of one; a second call goes on with the release of waiting clients. */
-static int write_request(struct call *call, const struct write_mode *mode)
+/* SET and APPEND; a second call goes on with the release of waiting clients. */
+static int do_write(struct call *call)
 {
     if (call->client->task.waking)
         return store_wake_on(call);
-    return write_key(call, call->request->key, call->request->value, mode);
-}
-
-static int do_set(struct call *call)
-{
-    return write_request(call, &replacing);
-}
-
-static int do_append(struct call *call)
-{
-    return write_request(call, &extending);
+    return write_key(call, call->request->key, call->request->value);
 }
 
 /* The next pair; the task holds the place of the one after it before waiting clients are released. */
@@ -97,7 +78,7 @@ static int write_pair(struct call *call, struct wire_span *list)
     int r;
 
     (void)wire_next_pair(&rest, &key, &value); /* there is one: the request was decoded */
-    r = write_key(call, key, value, &replacing);
+    r = write_key(call, key, value);
     if (r != 0 && !(r == STORE_MORE && t->waking))
         return r;
     t->offset += list->size - rest.size;
@@ -225,7 +206,7 @@ static int do_compare_set(struct call *call)
 static int add_to_key(struct store *s, struct wire_span key, int64_t amount, struct store_entry **ret_name,
                       int64_t *ret_sum)
 {
-    char text[COUNTER_TEXT_MAX];
+    char text[sizeof("-9223372036854775808")];
     struct store_entry *name;
     int64_t old = 0, sum;
     int r = store_obtain(s, key, &name);
@@ -236,7 +217,7 @@ static int add_to_key(struct store *s, struct wire_span key, int64_t amount, str
         return STORE_E_NUMBER;
     /* Past the end it wraps, as it does in PyTorch's build; in unsigned numbers that is defined. */
     sum = (int64_t)((uint64_t)old + (uint64_t)amount);
-    r = store_write_value(s, name, wire_span(text, counter_format(text, sum)));
+    r = store_write_value(s, name, wire_span(text, (size_t)snprintf(text, sizeof(text), "%" PRId64, sum)));
     if (r != 0) {
         store_tidy(s, name);
         return r;
@@ -463,7 +444,7 @@ static int do_queue_pop(struct call *call)
     if (name->queue_head)
         shift_queue(name);
     if (call->client->promised == name)
-        store_end_promise(call->client);
+        (void)store_end_promise(call->client); /* tidied below */
     store_tidy(call->store, name);
     return 0;
 }
@@ -492,7 +473,8 @@ static int do_validate(struct call *call)
 /* Whether the request may be left out when its reply cannot be sent. 0 is no value: each operation decides. */
 enum effect {
     EFFECT_READS = 1, /* changes nothing, so it may */
-    EFFECT_WRITES,    /* changes keys, queues, waits or the connection, so it may not */
+    EFFECT_WAITS,     /* changes waits or the connection, or is repeated by waiting clients, so it may not */
+    EFFECT_WRITES,    /* changes keys or queues, so it may not */
 };
 
 struct operation {
@@ -502,22 +484,22 @@ struct operation {
 
 /* Positional, so that the compiler refuses a row that leaves a column out. */
 static const struct operation operations[] = {
-    [WIRE_OP_VALIDATE] = {do_validate, EFFECT_WRITES},
-    [WIRE_OP_SET] = {do_set, EFFECT_WRITES},
+    [WIRE_OP_VALIDATE] = {do_validate, EFFECT_WAITS},
+    [WIRE_OP_SET] = {do_write, EFFECT_WRITES},
     [WIRE_OP_COMPARE_SET] = {do_compare_set, EFFECT_WRITES},
     [WIRE_OP_GET] = {do_get, EFFECT_READS},
     [WIRE_OP_ADD] = {do_add, EFFECT_WRITES},
     [WIRE_OP_CHECK] = {do_check, EFFECT_READS},
-    [WIRE_OP_WAIT] = {do_wait, EFFECT_WRITES},
+    [WIRE_OP_WAIT] = {do_wait, EFFECT_WAITS},
     [WIRE_OP_GETNUMKEYS] = {do_getnumkeys, EFFECT_READS},
     [WIRE_OP_DELETE_KEY] = {do_delete_key, EFFECT_WRITES},
-    [WIRE_OP_APPEND] = {do_append, EFFECT_WRITES},
+    [WIRE_OP_APPEND] = {do_write, EFFECT_WRITES},
     [WIRE_OP_MULTI_GET] = {do_multi_get, EFFECT_READS},
     [WIRE_OP_MULTI_SET] = {do_multi_set, EFFECT_WRITES},
-    [WIRE_OP_CANCEL_WAIT] = {do_cancel_wait, EFFECT_WRITES},
+    [WIRE_OP_CANCEL_WAIT] = {do_cancel_wait, EFFECT_WAITS},
     [WIRE_OP_PING] = {do_ping, EFFECT_READS},
     [WIRE_OP_QUEUE_PUSH] = {do_queue_push, EFFECT_WRITES},
-    [WIRE_OP_QUEUE_POP] = {do_queue_pop, EFFECT_WRITES},
+    [WIRE_OP_QUEUE_POP] = {do_queue_pop, EFFECT_WAITS},
     [WIRE_OP_QUEUE_LEN] = {do_queue_len, EFFECT_READS},
     [WIRE_OP_LIST_KEYS] = {do_list_keys, EFFECT_READS},
     [WIRE_OP_BARRIER] = {do_barrier, EFFECT_WRITES},
@@ -528,6 +510,12 @@ bool store_only_reads(enum wire_op op)
 {
     assert((unsigned)op < WIRE_OP_COUNT);
     return operations[op].effect == EFFECT_READS;
+}
+
+bool store_may_change_a_key(const struct wire_request *request)
+{
+    return operations[request->op].effect == EFFECT_WRITES &&
+           (request->op != WIRE_OP_ADD || request->amount != 0);
 }
 
 int store_apply(struct store *s, struct store_client *c, const struct wire_request *request,
@@ -544,13 +532,8 @@ int store_apply(struct store *s, struct store_client *c, const struct wire_reque
     if (r == STORE_MORE)
         c->task.active = true;
     else if (c->task.active)
-        store_task_finish(s, c);
+        store_client_give_up(s, c);
     return r;
-}
-
-void store_client_give_up(struct store *s, struct store_client *c)
-{
-    store_task_finish(s, c);
 }
 
 /* Giving memory back is cheaper than copying to it. */
@@ -631,5 +614,5 @@ void store_client_finish(struct store *s, struct store_client *c)
     if (c->wait)
         store_drop_wait(s, c->wait);
     store_pass_on(s, c);
-    store_task_finish(s, c);
+    store_client_give_up(s, c);
 }

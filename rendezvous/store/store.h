@@ -153,7 +153,7 @@ int store_apply(struct store *s, struct store_client *c, const struct wire_reque
  * 0, -ENOMEM or STORE_E_... */
 int store_wait_again(struct store *s, struct store_client *c, const struct store_client *promised);
 
-/* The request that was begun is not continued: its reply cannot be sent. */
+/* The request that was begun is over, or is not continued. What was written is released to waiters in any case. */
 void store_client_give_up(struct store *s, struct store_client *c);
 
 /* Drops what no client can reach any more, for about that many units. False when nothing is left to drop. */
@@ -161,6 +161,9 @@ bool store_clean(struct store *s, uint64_t units);
 
 /* The operation changes nothing: it need not be executed when its reply cannot be sent. */
 bool store_only_reads(enum wire_op op);
+
+/* False for reads, and for requests that waiting clients repeat again and again. */
+bool store_may_change_a_key(const struct wire_request *request);
 
 /* A sentence part for the log. result: what store_apply() returned, not 0. */
 const char *store_error(int result);

@@ -97,8 +97,9 @@ static inline void blob_fill(struct blob *b, struct wire_span value)
 int store_install(struct store *s, struct store_entry *name, struct blob *b);
 int store_install_behind(struct store *s, struct store_entry *name, struct blob *b);
 
-/* The number that the value begins with, as text. One that has this many bytes of white space and digits or more, and
- * then goes on, is none. */
+/* The number that the value begins with: as in PyTorch, counters are decimal text, so whatever a client SETs can be counted on,
+ * and GET reads a counter. False where std::stoll() throws: no digits, or out of range. A number with this many bytes or more of
+ * white space and digits, which then goes on, is none. */
 enum { NUMBER_SIZE_MAX = 4096 };
 bool store_value_number(const struct blob *value, int64_t *ret);
 
@@ -117,9 +118,6 @@ int store_compare(struct call *call, struct wire_span expected, struct blob **re
 /* The values of MULTI_GET's keys, at the moment when they are looked up, in steps; then their bytes, in steps. */
 int store_collect_values(struct call *call);
 int store_reply_values(struct call *call);
-
-/* The task is over, or given up. What was written is released to waiters in any case. */
-void store_task_finish(struct store *s, struct store_client *client);
 
 /* ---- store_wait.c ---- */
 
@@ -163,8 +161,8 @@ bool store_clean_waits(struct store *s, uint64_t *units);
 /* The wait w is given up; a large one is taken apart later. */
 void store_drop_wait(struct store *s, struct store_wait *w);
 
-/* The client popped the item that it was released for. The caller tidies the name. */
-void store_end_promise(struct store_client *client);
+/* The client pops the item that it was released for, or never will. The name of the queue, which the caller tidies, or NULL. */
+struct store_entry *store_end_promise(struct store_client *client);
 
 /* The client will not pop the item that it was released for: the next one may. */
 void store_pass_on(struct store *s, struct store_client *client);

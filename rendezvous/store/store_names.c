@@ -8,8 +8,6 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "rendezvous/store/counter.h"
-
 /* What is charged for a name on top of its bytes: the allocation and its share of the table. */
 #define NAME_CHARGE (sizeof(struct store_entry) + 2 * sizeof(struct store_slot))
 
@@ -285,12 +283,13 @@ int store_install_behind(struct store *s, struct store_entry *name, struct blob 
 
 bool store_value_number(const struct blob *value, int64_t *ret)
 {
-    uint8_t text[NUMBER_SIZE_MAX];
-    size_t n = value->total < sizeof(text) ? value->total : sizeof(text);
+    char text[NUMBER_SIZE_MAX + 1], *end;
+    size_t n = value->total < NUMBER_SIZE_MAX ? value->total : NUMBER_SIZE_MAX;
 
-    blob_copy(value, text, n);
+    blob_copy(value, (uint8_t *)text, n);
+    text[n] = '\0';
+    errno = 0;
+    *ret = strtoll(text, &end, 10);
     /* If the number may go on behind these bytes, nothing is known about it. */
-    if (value->total > n && counter_span(text, n) == n)
-        return false;
-    return counter_parse(text, n, ret);
+    return end != text && errno == 0 && (value->total == n || end < text + n);
 }

@@ -201,7 +201,7 @@ static void values_free(struct store_values *v)
 
 /* ---- the end of a task ---- */
 
-void store_task_finish(struct store *s, struct store_client *client)
+void store_client_give_up(struct store *s, struct store_client *client)
 {
     struct store_task *t = &client->task;
     struct call call = {.store = s, .client = client, .budget = &STORE_BUDGET_NONE};

@@ -175,7 +175,7 @@ int store_wake_first(struct call *call, struct store_entry *name)
 }
 
 /* The queue that the client was promised an item of, and is not any more. */
-static struct store_entry *take_promise(struct store_client *client)
+struct store_entry *store_end_promise(struct store_client *client)
 {
     struct store_entry *name = steal_ptr(client->promised);
 
@@ -184,16 +184,11 @@ static struct store_entry *take_promise(struct store_client *client)
     return name;
 }
 
-void store_end_promise(struct store_client *client)
-{
-    (void)take_promise(client); /* the caller has the name, and tidies it */
-}
-
 /* The client was released for an item that it did not pop: the next one may. At once: the waiters that are passed were
  * each made by a request, and leave the list. */
 void store_pass_on(struct store *s, struct store_client *client)
 {
-    struct store_entry *name = take_promise(client);
+    struct store_entry *name = store_end_promise(client);
     struct store_client no_client = {0};
     struct call call = {.store = s, .client = &no_client, .budget = &STORE_BUDGET_NONE};
 

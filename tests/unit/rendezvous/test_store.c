@@ -28,7 +28,7 @@ struct line {
 enum { WORDS_MAX = 16 };
 
 struct words {
-    char text[256];
+    char text[4096 + 256];
     struct wire_span at[WORDS_MAX];
     size_t n;
 };
@@ -204,7 +204,19 @@ static void test_add(void **state)
 {
     PLAY({1, "ADD n 5", "i:5"}, {1, "ADD n -7", "i:-2"}, {1, "GET n", "v:-2"}, {1, "ADD n 0", "i:-2"},
          {1, "SET n 41", ""}, {1, "ADD n 1", "i:42"}, {1, "SET n 0x10", ""}, {1, "ADD n 1", "i:1"},
-         {1, "SET n +12abc", ""}, {1, "ADD n 1", "i:13"}, {1, "GET n", "v:13"});
+         {1, "SET n +12abc", ""}, {1, "ADD n 1", "i:13"}, {1, "GET n", "v:13"}, {1, "SET n 1e3", ""},
+         {1, "ADD n 1", "i:2"}, {1, "SET n -9223372036854775808", ""},
+         {1, "ADD n 1", "i:-9223372036854775807"});
+}
+
+/* Digits that go on behind the bytes that are read are no number. */
+static void test_add_to_many_digits(void **state)
+{
+    static char set[4096 + 8] = "SET n ";
+
+    memset(set + strlen(set), '0', 4096);
+    PLAY({1, set, ""}, {1, "ADD n 7", "i:7"}, {1, set, ""}, {1, "APPEND n 1", ""}, {1, "ADD n 1", "closed"},
+         {2, set, ""}, {2, "APPEND n x", ""}, {2, "ADD n 1", "closed"});
 }
 
 static void test_add_wraps(void **state)
@@ -218,7 +230,8 @@ static void test_add_refused(void **state)
     PLAY({1, "SET n hello", ""}, {1, "ADD n 1", "closed"}, {2, "GET n", "v:hello"}, {2, "SET n -", ""},
          {2, "ADD n 1", "closed"}, {3, "SET n 9223372036854775808", ""}, {3, "ADD n 1", "closed"},
          {4, "GET n", "v:9223372036854775808"}, {4, "SET n x", ""}, {4, "BARRIER n 2", "closed"},
-         {5, "GET n", "v:x"});
+         {5, "GET n", "v:x"}, {5, "SET n -9223372036854775809", ""}, {5, "ADD n 1", "closed"},
+         {6, "SET n --1", ""}, {6, "ADD n 1", "closed"});
 }
 
 static void test_compare_set(void **state)
@@ -696,6 +709,7 @@ int main(void)
         cmocka_unit_test(test_append),
         cmocka_unit_test(test_add),
         cmocka_unit_test(test_add_wraps),
+        cmocka_unit_test(test_add_to_many_digits),
         cmocka_unit_test(test_add_refused),
         cmocka_unit_test(test_compare_set),
         cmocka_unit_test(test_multi),
