@@ -13,6 +13,7 @@
 #include "rendezvous/relay/relay.h"
 
 #include <assert.h>
+#include <endian.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -154,38 +155,32 @@ static int join_call(struct relay_call *call, struct relay_client *c, uint64_t a
 
 /* ---- sending ---- */
 
-static void put_id(uint8_t *to, uint64_t id)
+/* 0 or -ENOMEM: the relay has failed, since calls wait for replies that cannot come. */
+static int put_frame(struct store_relay *r, enum relay_kind kind, const uint64_t *ids, size_t n_ids,
+                     struct wire_span bytes)
 {
-    for (int i = 0; i < 8; i++)
-        to[i] = (uint8_t)(id >> (8 * i));
+    int result = relay_link_put(&r->link, kind, ids, n_ids, bytes);
+
+    if (result < 0)
+        relay_fail(r);
+    return result;
 }
 
-/* Forwards the call with the last bytes of its request. promise: see RELAY_REQUEST. 0 or -ENOMEM: the relay has failed. */
+/* Forwards the call with the last bytes of its request. promise: see RELAY_REQUEST. */
 static int send_call(struct store_relay *r, struct relay_call *call, uint64_t promise,
                      struct wire_span request)
 {
-    uint8_t head[16];
-
     assert(request.size <= RELAY_PIECE_MAX);
     call->id = ++r->last_id;
     list_unlink(&call->by_id);
     list_append(bucket_of_id(r, call->id), &call->by_id);
-    put_id(head, call->id);
-    put_id(head + 8, promise);
     r->n_sent++;
-    if (relay_link_put(&r->link, RELAY_REQUEST, wire_span(head, sizeof(head)), request) == 0)
-        return 0;
-    relay_fail(r); /* the call waits for a reply that cannot come */
-    return -ENOMEM;
+    return put_frame(r, RELAY_REQUEST, (uint64_t[]){call->id, promise}, 2, request);
 }
 
 static void forget_wait(struct store_relay *r, uint64_t id)
 {
-    uint8_t head[8];
-
-    put_id(head, id);
-    if (relay_link_put(&r->link, RELAY_FORGET, wire_span(head, sizeof(head)), wire_span(NULL, 0)) < 0)
-        relay_fail(r);
+    (void)put_frame(r, RELAY_FORGET, &id, 1, wire_span(NULL, 0)); /* the relay has failed otherwise */
 }
 
 static int send_add(struct store_relay *r, struct relay_call *call)
@@ -355,11 +350,8 @@ static bool stream_pieces(struct store_relay *r, struct relay_client *c, const u
     while (n - c->offset > RELAY_PIECE_MAX) {
         if (!relay_link_has_room(&r->link))
             return false;
-        if (relay_link_put(&r->link, RELAY_REQUEST_PIECE, wire_span(NULL, 0),
-                           wire_span(raw + c->offset, RELAY_PIECE_MAX)) < 0) {
-            relay_fail(r);
+        if (put_frame(r, RELAY_REQUEST_PIECE, NULL, 0, wire_span(raw + c->offset, RELAY_PIECE_MAX)) < 0)
             return false;
-        }
         c->offset += RELAY_PIECE_MAX;
     }
     return true;
@@ -398,7 +390,6 @@ static int forward(struct store_relay *r, struct relay_client *c, const struct w
 
 static int wait_for_room(struct store_relay *r, struct relay_client *c)
 {
-    c->later = true;
     if (!c->asked && c->n_silent == 0 && list_is_empty(&c->ready))
         list_append(&r->starved, &c->ready);
     return RELAY_LATER;
@@ -415,7 +406,6 @@ int relay_apply(struct store_relay *r, struct relay_client *c, const struct wire
     if (buf_size(&c->reply) > 0 && buf_append(&out->bytes, buf_bytes(&c->reply), buf_size(&c->reply)) < 0)
         return -ENOMEM;
     buf_clear(&c->reply, RELAY_KEEP_MAX);
-    c->later = false;
     if (must_wait(r, c, here))
         return wait_for_room(r, c);
     if (here)
@@ -437,14 +427,6 @@ struct relay_client *relay_next_ready(struct store_relay *r)
     c = list_entry(r->ready.next, struct relay_client, ready);
     list_unlink(&c->ready);
     return c;
-}
-
-bool relay_client_again(struct relay_client *c)
-{
-    bool again = c->later;
-
-    c->later = false;
-    return again;
 }
 
 /* ---- replies ---- */
@@ -481,12 +463,11 @@ static void take_sum(struct store_relay *r, struct relay_call *call, uint64_t su
     list_for_each(i, &call->members)
     {
         struct relay_member *m = list_entry(i, struct relay_member, of_call);
-        uint8_t reply[8];
 
         sum += m->amount;
-        put_id(reply, sum);
+        uint64_t reply = htole64(sum);
         if (m->client)
-            reply_client(r, m->client, reply, sizeof(reply));
+            reply_client(r, m->client, &reply, sizeof(reply));
     }
     end_add(r, call);
 }
@@ -655,8 +636,7 @@ void relay_client_init(struct relay_client *c)
 void relay_client_finish(struct store_relay *r, struct relay_client *c)
 {
     if (r->streaming == c) {
-        if (relay_link_put(&r->link, RELAY_GIVEN_UP, wire_span(NULL, 0), wire_span(NULL, 0)) < 0)
-            relay_fail(r);
+        (void)put_frame(r, RELAY_GIVEN_UP, NULL, 0, wire_span(NULL, 0)); /* the relay has failed otherwise */
         end_streaming(r, c);
     }
     end_wait(r, c);

@@ -71,7 +71,6 @@ struct relay_client {
     int failure;                /* not 0: it is to be closed; as of store_apply() */
     enum wire_op failed_op;     /* of which request */
     size_t offset;              /* bytes of a long request that were forwarded */
-    bool later;                 /* a request of it has to be given again */
 };
 
 void relay_init(struct store_relay *r, const uint8_t seed[SIPHASH_SEED_SIZE]);
@@ -97,12 +96,9 @@ static inline bool relay_client_is_owed(const struct relay_client *c)
 int relay_apply(struct store_relay *r, struct relay_client *c, const struct wire_request *request,
                 const uint8_t *raw, size_t n, struct outbox *out);
 
-/* A client for which something has come, taken off the list: c->reply, c->failure, or a request that has to be given again
- * (relay_client_again()). NULL: there is none. */
+/* A client for which something has come, taken off the list: c->reply, c->failure, or its request that had to wait may be given
+ * again. NULL: there is none. */
 struct relay_client *relay_next_ready(struct store_relay *r);
-
-/* Whether its request that had to wait may be given again. */
-bool relay_client_again(struct relay_client *c);
 
 /* The server's hello came: see relay_link_resume(). -EPROTO: the relay has failed. */
 int relay_resume(struct store_relay *r, uint64_t arrived);

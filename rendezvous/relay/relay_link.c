@@ -129,33 +129,32 @@ int relay_link_resume(struct relay_link *l, uint64_t arrived)
     return 0;
 }
 
-int relay_link_put(struct relay_link *l, enum relay_kind kind, struct wire_span head, struct wire_span bytes)
+static int put_frame(struct buf *to, enum relay_kind kind, const uint64_t *ids, size_t n_ids,
+                     struct wire_span bytes)
 {
-    size_t size = head.size + bytes.size;
+    size_t size = n_ids * sizeof(*ids) + bytes.size;
 
-    if (!buf_reserve(&l->unacked, HEADER_SIZE + size))
+    if (!buf_reserve(to, HEADER_SIZE + size))
         return -ENOMEM;
-    (void)buf_append_u32(&l->unacked, (uint32_t)size); /* the room is there */
-    (void)buf_append_u8(&l->unacked, (uint8_t)kind);
-    if (head.size > 0)
-        (void)buf_append(&l->unacked, head.data, head.size);
+    (void)buf_append_u32(to, (uint32_t)size); /* the room is there */
+    (void)buf_append_u8(to, (uint8_t)kind);
+    for (size_t i = 0; i < n_ids; i++)
+        (void)buf_append_u64(to, ids[i]);
     if (bytes.size > 0)
-        (void)buf_append(&l->unacked, bytes.data, bytes.size);
-    l->next++;
+        (void)buf_append(to, bytes.data, bytes.size);
     return 0;
 }
 
-/* ---- receiving ---- */
-
-static int take_ack(struct relay_link *l, const uint8_t *body, size_t size)
+int relay_link_put(struct relay_link *l, enum relay_kind kind, const uint64_t *ids, size_t n_ids,
+                   struct wire_span bytes)
 {
-    uint64_t end;
+    int r = put_frame(&l->unacked, kind, ids, n_ids, bytes);
 
-    if (size != 8)
-        return -EPROTO;
-    end = wire_load_u64(body);
-    return drop_frames(l, end);
+    l->next += r == 0;
+    return r;
 }
+
+/* ---- receiving ---- */
 
 /* A whole frame at data. */
 static int receive_frame(struct relay_link *l, const uint8_t *data, size_t size)
@@ -165,7 +164,7 @@ static int receive_frame(struct relay_link *l, const uint8_t *data, size_t size)
     if (kind >= RELAY_KIND_COUNT)
         return -EPROTO;
     if (kind == RELAY_ACK)
-        return take_ack(l, data + HEADER_SIZE, size - HEADER_SIZE);
+        return size == ACK_SIZE ? drop_frames(l, wire_load_u64(data + HEADER_SIZE)) : -EPROTO;
     if (buf_size(&l->queue) > RELAY_WINDOW + RELAY_BODY_MAX)
         return -EPROTO; /* it sends more than was acknowledged */
     if (buf_append(&l->queue, data, size) < 0)
@@ -233,11 +232,8 @@ bool relay_link_take(struct relay_link *l, struct relay_frame *ret)
 
 static int put_ack(struct relay_link *l, struct buf *out)
 {
-    if (!buf_reserve(out, ACK_SIZE))
+    if (put_frame(out, RELAY_ACK, &l->taken, 1, wire_span(NULL, 0)) < 0)
         return -ENOMEM;
-    (void)buf_append_u32(out, 8); /* the room is there */
-    (void)buf_append_u8(out, RELAY_ACK);
-    (void)buf_append_u64(out, l->taken);
     l->acked = l->taken;
     l->taken_bytes = 0;
     return 0;

@@ -118,8 +118,9 @@ static inline bool relay_link_has_room(const struct relay_link *l)
     return buf_size(&l->unacked) < RELAY_WINDOW;
 }
 
-/* Queues a frame: the head (at most 64 bytes), and bytes behind it (at most RELAY_PIECE_MAX). 0 or -ENOMEM. */
-int relay_link_put(struct relay_link *l, enum relay_kind kind, struct wire_span head, struct wire_span bytes);
+/* Queues a frame: up to two ids, and bytes behind them (at most RELAY_PIECE_MAX). 0 or -ENOMEM. */
+int relay_link_put(struct relay_link *l, enum relay_kind kind, const uint64_t *ids, size_t n_ids,
+                   struct wire_span bytes);
 
 /* Takes bytes that arrived. 0, -EPROTO or -ENOMEM. */
 int relay_link_receive(struct relay_link *l, const uint8_t *data, size_t n);

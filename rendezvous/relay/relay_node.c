@@ -6,6 +6,7 @@
 #include "rendezvous/relay/relay_node.h"
 
 #include <assert.h>
+#include <endian.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,27 +29,11 @@ enum { IOV_BATCH = 16 };
 
 /* ---- frames to the node ---- */
 
-static void put_u64(uint8_t *to, uint64_t v)
-{
-    for (int i = 0; i < 8; i++)
-        to[i] = (uint8_t)(v >> (8 * i));
-}
-
-static int put_frame(struct relay_node *n, enum relay_kind kind, uint64_t id, struct wire_span bytes)
-{
-    uint8_t head[8];
-
-    put_u64(head, id);
-    return relay_link_put(&n->link, kind, wire_span(head, sizeof(head)), bytes);
-}
-
 static int put_failure(struct relay_node *n, uint64_t id, int result)
 {
-    uint8_t code[4];
+    uint32_t code = htole32((uint32_t)result);
 
-    for (int i = 0; i < 4; i++)
-        code[i] = (uint8_t)((uint32_t)result >> (8 * i));
-    return put_frame(n, RELAY_FAILED, id, wire_span(code, sizeof(code)));
+    return relay_link_put(&n->link, RELAY_FAILED, &id, 1, wire_span(&code, sizeof(code)));
 }
 
 /* ---- waits ---- */
@@ -94,14 +79,12 @@ struct relay_node *relay_node_release(struct store_client *c)
     static const uint8_t stop = WIRE_WAIT_STOP;
     struct relay_wait *w = list_entry(c, struct relay_wait, client);
     struct relay_node *n = w->node;
-    uint8_t promise[8];
     int r;
 
-    put_u64(promise, w->id);
     if (!c->promised)
-        r = put_frame(n, RELAY_REPLY, w->id, wire_span(&stop, 1));
+        r = relay_link_put(&n->link, RELAY_REPLY, &w->id, 1, wire_span(&stop, 1));
     else
-        r = put_frame(n, RELAY_PROMISED, w->wait_id, wire_span(promise, sizeof(promise)));
+        r = relay_link_put(&n->link, RELAY_PROMISED, (uint64_t[]){w->wait_id, w->id}, 2, wire_span(NULL, 0));
     if (r == 0 && c->promised && w->failure != 0)
         r = put_failure(n, w->wait_id, w->failure);
     if (r < 0)
@@ -258,7 +241,7 @@ static int put_piece(struct relay_node *n, bool last)
         size += part;
     }
     last = last && size == outbox_size(&n->out);
-    r = put_frame(n, last ? RELAY_REPLY : RELAY_REPLY_PIECE, n->id, wire_span(bytes, size));
+    r = relay_link_put(&n->link, last ? RELAY_REPLY : RELAY_REPLY_PIECE, &n->id, 1, wire_span(bytes, size));
     if (r == 0)
         outbox_consume(&n->out, size);
     if (r == 0 && last)

@@ -377,13 +377,12 @@ static size_t serve_untimed(struct peer *p, const uint8_t *data, size_t n, uint6
 static size_t serve(struct peer *p, const uint8_t *data, size_t n, uint64_t units)
 {
     struct store_shell *s = p->shell;
+    uint64_t began_ns = s->server->stats ? uv_hrtime() : 0;
 
-    if (!s->server->stats)
-        return serve_untimed(p, data, n, units);
-    uint64_t began_ns = uv_hrtime();
     s->n_timed = 0;
     size_t used = serve_untimed(p, data, n, units);
-    store_stats_time(s->server->stats, s->n_timed, uv_hrtime() - began_ns);
+    if (s->server->stats)
+        store_stats_time(s->server->stats, s->n_timed, uv_hrtime() - began_ns);
     return used;
 }
 
@@ -618,29 +617,31 @@ void peers_run_turn(struct store_shell *s)
 
 /* ---- releases ---- */
 
+/* Sends bytes that come later than their request. False: out of memory. */
+static bool send_late(struct peer *p, const void *bytes, size_t n)
+{
+    bool shared = outbox_size(&p->out) == 0;
+    struct outbox *out = shared ? &p->shell->out : &p->out;
+
+    if (!p->write_failed && buf_append(&out->bytes, bytes, n) < 0)
+        return false;
+    if (shared)
+        (void)flush_shared(p); /* how much there was is known */
+    else
+        flush_peer(p);
+    return true;
+}
+
 void peer_send_wait_stop(struct peer *p)
 {
     static const uint8_t stop = WIRE_WAIT_STOP;
-    ssize_t n = -1;
 
-    if (p->write_failed)
-        return;
-    if (outbox_size(&p->out) == 0) {
-        n = write(p->fd, &stop, 1);
-        if (n == 1)
-            return;
-        if (errno != EAGAIN && errno != EINTR) {
-            peer_drop_output(p);
-            return;
-        }
-    }
-    if (buf_append_u8(&p->out.bytes, stop) < 0) {
-        server_log(p->shell->server, p->fd, "closed: out of memory for its reply");
-        peer_close(p);
+    if (send_late(p, &stop, 1)) {
+        update_peer_polling(p);
         return;
     }
-    charge_buffers(p);
-    update_peer_polling(p);
+    server_log(p->shell->server, p->fd, "closed: out of memory for its reply");
+    peer_close(p);
 }
 
 /* ---- events ---- */
@@ -688,29 +689,20 @@ void peer_take_reply(struct peer *p)
 {
     struct relay_client *c = &p->client.relayed;
     struct store_shell *s = p->shell;
-    struct buf *reply = &c->reply;
     int failure = c->failure;
-    bool shared = outbox_size(&p->out) == 0;
-    struct outbox *out = shared ? &s->out : &p->out;
 
-    if (relay_client_again(c))
-        p->starved = false;
-    if (failure == 0 && s->output_bytes + buf_size(reply) > s->server->limits.output_all_max)
+    p->starved = false; /* a request that had to wait may be given again */
+    if (failure == 0 && s->output_bytes + buf_size(&c->reply) > s->server->limits.output_all_max)
         failure = -ENOBUFS;
-    if (failure == 0 && !p->write_failed && buf_append(&out->bytes, buf_bytes(reply), buf_size(reply)) < 0)
+    if (failure == 0 && buf_size(&c->reply) > 0 && !send_late(p, buf_bytes(&c->reply), buf_size(&c->reply)))
         failure = -ENOMEM;
-    buf_clear(reply, RELAY_KEEP_MAX);
-    if (shared)
-        (void)flush_shared(p); /* how much there was is known */
-    else
-        flush_peer(p);
-    if (failure != 0) {
-        server_log(s->server, p->fd, "%s in %s: closed", store_error(failure), wire_op_name(c->failed_op));
-        peer_close(p);
+    buf_clear(&c->reply, RELAY_KEEP_MAX);
+    if (failure == 0) {
+        peer_continue(p);
         return;
     }
-    charge_buffers(p);
-    peer_continue(p);
+    server_log(s->server, p->fd, "%s in %s: closed", store_error(failure), wire_op_name(c->failed_op));
+    peer_close(p);
 }
 
 /* ---- life ---- */
