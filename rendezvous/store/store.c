@@ -19,13 +19,6 @@
 /* Room for every reply of fixed size, with the release of the caller's own wait ahead of it. */
 enum { FIXED_REPLY_MAX = 32 };
 
-static int reply_value(struct call *call, struct store_entry *name)
-{
-    if (name && name->value)
-        return outbox_put_blob(call->out, name->value);
-    return buf_append_u64(&call->out->bytes, 0);
-}
-
 /* ---- keys ---- */
 
 /* Replaces the value, or extends it. */
@@ -104,24 +97,18 @@ static int do_multi_set(struct call *call)
 
 static int do_get(struct call *call)
 {
-    return reply_value(call, store_find(call->store, call->request->key));
-}
+    struct store_entry *name = store_find(call->store, call->request->key);
 
-/* Few keys are answered at once: their values are small, or references. */
-enum { GET_AT_ONCE_MAX = 8 };
+    if (name && name->value)
+        return outbox_put_blob(call->out, name->value);
+    return buf_append_u64(&call->out->bytes, 0);
+}
 
 static int do_multi_get(struct call *call)
 {
-    struct wire_span list = call->request->items, key;
-    int r = 0;
+    int r = store_collect_values(call);
 
-    if (call->request->n_items > GET_AT_ONCE_MAX) {
-        r = store_collect_values(call);
-        return r != 0 ? r : store_reply_values(call);
-    }
-    while (r == 0 && wire_next_key(&list, &key))
-        r = reply_value(call, store_find(call->store, key));
-    return r;
+    return r != 0 ? r : store_reply_values(call);
 }
 
 /* Stores the desired value; the task keeps a large one for the reply. */

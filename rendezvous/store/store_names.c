@@ -168,20 +168,16 @@ static int check_new_key(struct store *s, const struct store_entry *name)
     return may_charge_to(s, name, a->owner) ? 0 : STORE_E_BYTES;
 }
 
-static void add_key(struct store *s, struct store_entry *name)
-{
-    charge_to(s, name, s->account.owner);
-    store_keys_add(s, name);
-}
-
 int store_install(struct store *s, struct store_entry *name, struct blob *b)
 {
     int r = name->value ? 0 : check_new_key(s, name);
 
     if (r != 0)
         return r;
-    if (!name->value)
-        add_key(s, name);
+    if (!name->value) {
+        charge_to(s, name, s->account.owner);
+        store_keys_add(s, name);
+    }
     blob_unref(name->value);
     name->value = b;
     return 0;
