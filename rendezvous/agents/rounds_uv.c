@@ -38,13 +38,14 @@ enum { LOG_LINES_PER_S = 50, LOG_BURST = 200, NS_PER_MS = 1000000, OVERDUE_MAX =
 /* A job has few lines, but a client may open any number of jobs. */
 static void rounds_log_line(struct rounds_shell *r, const char *line)
 {
+    unsigned long long n_left_out;
     char left_out[64];
 
-    if (!r->config.log || !log_tokens_take(&r->log_tokens, boot_ns(), LOG_LINES_PER_S, LOG_BURST))
+    if (!r->config.log ||
+        !log_tokens_take(&r->log_tokens, boot_ns(), LOG_LINES_PER_S, LOG_BURST, &n_left_out))
         return;
-    if (r->log_tokens.suppressed > 0) {
-        (void)snprintf(left_out, sizeof(left_out), "%llu lines about jobs were left out",
-                       (unsigned long long)log_tokens_take_suppressed(&r->log_tokens));
+    if (n_left_out > 0) {
+        (void)snprintf(left_out, sizeof(left_out), "%llu lines about jobs were left out", n_left_out);
         r->config.log(r->config.data, left_out);
     }
     r->config.log(r->config.data, line);

@@ -7,11 +7,6 @@
 #include "rendezvous/server/server_impl_uv.h"
 #include "rendezvous/server/store_shell_uv.h"
 
-static int add_fence(struct server *s, const struct server_config *config)
-{
-    return s->security.fence ? fence_shell_add(s) : 0;
-}
-
 static int add_rounds(struct server *s, const struct server_config *config)
 {
     return config->rounds ? rounds_shell_add(s, config->rounds) : 0;
@@ -35,28 +30,23 @@ static int add_keys(struct server *s, const struct server_config *config)
     return r;
 }
 
-static int add_exchange(struct server *s, const struct server_config *config)
-{
-    return config->rounds && s->security.exchange ? exchange_shell_add(s) : 0;
-}
-
 /* The first service that admits a socket gets it: the fence stands in front of the store. The keys are given to the rounds, which have
  * to be there. Any other order is as good. */
 const struct server_part server_parts[SERVER_PARTS] = {
-    {"fence", add_fence}, {"store", store_shell_add}, {"rounds", add_rounds},
-    {"keys", add_keys},   {"exchange", add_exchange},
+    {"fence", fence_shell_add}, {"store", store_shell_add},       {"rounds", add_rounds},
+    {"keys", add_keys},         {"exchange", exchange_shell_add},
 };
 
 int server_compose(struct server **ret, uv_loop_t *loop, const struct server_config *config,
-                   const struct server_part *const *parts, size_t n)
+                   const struct server_part parts[SERVER_PARTS])
 {
     struct server *s;
     int r = server_open(&s, loop, config);
 
     if (r < 0)
         return r;
-    for (size_t i = 0; r == 0 && i < n; i++)
-        r = parts[i]->add(s, config);
+    for (size_t i = 0; r == 0 && i < SERVER_PARTS; i++)
+        r = parts[i].add(s, config);
     if (r < 0) {
         server_discard(s);
         return r;
@@ -68,9 +58,5 @@ int server_compose(struct server **ret, uv_loop_t *loop, const struct server_con
 
 int server_create(struct server **ret, uv_loop_t *loop, const struct server_config *config)
 {
-    const struct server_part *parts[SERVER_PARTS];
-
-    for (size_t i = 0; i < SERVER_PARTS; i++)
-        parts[i] = &server_parts[i];
-    return server_compose(ret, loop, config, parts, SERVER_PARTS);
+    return server_compose(ret, loop, config, server_parts);
 }

@@ -5,8 +5,6 @@
  * the rounds, the keys of jobs, and an exchange of keys.
  */
 
-#include <stddef.h>
-
 #include "rendezvous/agents/server_rounds.h"
 #include "rendezvous/server/server_uv.h"
 
@@ -24,6 +22,6 @@ extern const struct server_part server_parts[SERVER_PARTS];
 /* The server lives on the loop, and keeps the loop alive while listening. Returns 0 or -errno. */
 int server_create(struct server **ret, uv_loop_t *loop, const struct server_config *config);
 
-/* Creates a server with n parts in the order of `parts`. */
+/* The same with another order. */
 int server_compose(struct server **ret, uv_loop_t *loop, const struct server_config *config,
-                   const struct server_part *const *parts, size_t n);
+                   const struct server_part parts[SERVER_PARTS]);

@@ -234,37 +234,24 @@ static bool shows_password(const struct daemon_options *options)
            !etcd_url_is_local(&url);
 }
 
-static int check_etcd(const struct daemon_options *options, char *error, size_t error_size)
+static const char *etcd_fault(const struct daemon_options *options)
 {
-    bool is_etcd = options->state && etcd_url_is(options->state);
-    struct etcd_url url;
-    const char *fault = is_etcd ? etcd_url_parse(options->state, &url) : NULL;
     const struct daemon_address *first = &options->addresses[0];
     const struct etcd_access *a = &options->etcd;
+    bool is_etcd = options->state && etcd_url_is(options->state);
 
-    if (fault)
-        (void)snprintf(error, error_size, "--state %s: %s; it is etcd://HOST:PORT,.../PREFIX", options->state,
-                       fault);
-    else if (!is_etcd &&
-             (options->advertise || options->etcd_login || a->ca_file || a->cert_file || a->key_file))
-        (void)snprintf(error, error_size, "--advertise and --etcd-... are for --state etcd://...");
-    else if (!a->cert_file != !a->key_file || (a->cert_file && !a->ca_file))
-        (void)snprintf(error, error_size,
-                       "--etcd-cert and --etcd-key are given together, and with --etcd-ca");
-    else if (shows_password(options))
-        (void)snprintf(
-            error, error_size,
-            "--etcd-login would send the password in the clear to another host: it needs --etcd-ca FILE, "
-            "which makes the connections TLS");
-    else if (is_etcd && !options->advertise &&
-             (options->n_addresses == 0 || first->unix_path || is_any_address(first->host)))
-        (void)snprintf(
-            error, error_size,
-            "--state etcd://... needs --advertise HOST:PORT, or a first --listen with the address at "
-            "which the nodes and the other crunds reach this one");
-    else
-        return 0;
-    return OPTIONS_E_USAGE;
+    if (!is_etcd && (options->advertise || options->etcd_login || a->ca_file || a->cert_file || a->key_file))
+        return "--advertise and --etcd-... are for --state etcd://...";
+    if (!a->cert_file != !a->key_file || (a->cert_file && !a->ca_file))
+        return "--etcd-cert and --etcd-key are given together, and with --etcd-ca";
+    if (shows_password(options))
+        return "--etcd-login would send the password in the clear to another host: it needs --etcd-ca FILE, which "
+               "makes the connections TLS";
+    if (is_etcd && !options->advertise &&
+        (options->n_addresses == 0 || first->unix_path || is_any_address(first->host)))
+        return "--state etcd://... needs --advertise HOST:PORT, or a first --listen with the address at which the "
+               "nodes and the other crunds reach this one";
+    return NULL;
 }
 
 static const char *security_fault(const struct daemon_options *options)
@@ -288,10 +275,10 @@ static const char *security_fault(const struct daemon_options *options)
 
 int daemon_options_parse(struct daemon_options *ret, char *const argv[], char *error, size_t error_size)
 {
+    struct etcd_url url;
+
     *ret = (struct daemon_options){.announce_fd = -1};
     int r = option_table_parse(&daemon_option_table, argv, ret, error, error_size);
-    const char *fault = r == 0 ? security_fault(ret) : NULL;
-
     if (r)
         return r;
     ret->limits.job_store.keys_max = ret->limits.store.keys_max;
@@ -299,8 +286,14 @@ int daemon_options_parse(struct daemon_options *ret, char *const argv[], char *e
     ret->is_default_address = ret->n_addresses == 0;
     if (ret->is_default_address)
         (void)take_listen(ret, DEFAULT_HOST); /* DEFAULT_HOST is an address */
-    if (!fault)
-        return check_etcd(ret, error, error_size);
-    (void)snprintf(error, error_size, "%s", fault);
-    return OPTIONS_E_USAGE;
+    const char *fault = security_fault(ret);
+    const char *url_fault = ret->state && etcd_url_is(ret->state) ? etcd_url_parse(ret->state, &url) : NULL;
+    if (!fault && url_fault)
+        (void)snprintf(error, error_size, "--state %s: %s; it is etcd://HOST:PORT,.../PREFIX", ret->state,
+                       url_fault);
+    else if (!fault)
+        fault = etcd_fault(ret);
+    if (fault)
+        (void)snprintf(error, error_size, "%s", fault);
+    return fault || url_fault ? OPTIONS_E_USAGE : 0;
 }

@@ -162,38 +162,29 @@ static int limit_daemon_files(const struct daemon_options *options)
 
 /* ---- calls ---- */
 
-static int refuse_daemon_rings(const struct daemon_options *options)
+static bool limits_calls(const struct daemon_options *o)
 {
-    char why[SANDBOX_ERROR_SIZE];
-
-    if (options->sandbox == DAEMON_SANDBOX_OFF || !sandbox_is_possible())
-        return 0;
-    int r = sandbox_refuse_rings(why);
-    return r < 0 ? report_gap(options, r, why) : 0;
-}
-
-static int limit_daemon_calls(const struct daemon_options *options)
-{
-    const struct sandbox_calls calls = {
-        .pid = getpid(), .dials = dials(options), .has_metrics = options->metrics_addr != NULL};
-    char why[SANDBOX_ERROR_SIZE];
-
-    if (options->sandbox == DAEMON_SANDBOX_OFF || !sandbox_is_possible())
-        return 0;
-    int r = sandbox_limit_calls(&calls, why);
-    return r < 0 ? report_gap(options, r, why) : 0;
+    return o->sandbox != DAEMON_SANDBOX_OFF && sandbox_is_possible();
 }
 
 int daemon_sandbox_around(const struct daemon_options *options, int (*open)(void *data),
                           int (*start)(void *data), void *data)
 {
-    int r = refuse_daemon_rings(options);
+    const struct sandbox_calls calls = {
+        .pid = getpid(), .dials = dials(options), .has_metrics = options->metrics_addr != NULL};
+    char why[SANDBOX_ERROR_SIZE];
+    int r = limits_calls(options) ? sandbox_refuse_rings(why) : 0;
 
+    if (r < 0)
+        r = report_gap(options, r, why);
     if (r == 0)
         r = open(data);
     if (r == 0)
         r = limit_daemon_files(options);
     if (r == 0)
         r = start(data);
-    return r == 0 ? limit_daemon_calls(options) : r;
+    if (r < 0 || !limits_calls(options))
+        return r;
+    r = sandbox_limit_calls(&calls, why);
+    return r < 0 ? report_gap(options, r, why) : 0;
 }

@@ -216,12 +216,13 @@ static int start_state_thread(struct daemon *d)
     return uv_queue_work(&d->loop, &work, do_no_work, after_no_work);
 }
 
-/* One line, "HOST:PORT" or a path; its owner reads it from a pipe or a socket that is empty. */
-static int announce(struct daemon *d, const char *line)
+/* One line; its owner reads it from a pipe or a socket that is empty. */
+static int announce(struct daemon *d, const char *address)
 {
-    size_t n = strlen(line);
+    char line[sizeof(d->address) + 1];
+    int n = snprintf(line, sizeof(line), "%s\n", address); /* fits */
 
-    if (d->options.announce_fd < 0 || write(d->options.announce_fd, line, n) == (ssize_t)n)
+    if (d->options.announce_fd < 0 || write(d->options.announce_fd, line, (size_t)n) == n)
         return 0;
     log_failure("cannot write to", "--announce-fd", -errno);
     return -EIO;
@@ -241,21 +242,19 @@ static int watch_owner(struct daemon *d)
 
 static int listen_tcp(struct daemon *d, const struct daemon_address *a)
 {
-    bool v6 = strchr(a->host, ':');
-    char line[sizeof(a->host) + 16];
-    uint16_t port;
+    char address[sizeof(d->address)];
+    uint16_t port = a->port;
     int r = server_listen_tcp(d->server, a->host, a->port, &port);
 
-    if (r < 0)
-        (void)fprintf(stderr, "crund: cannot listen on %s%s%s:%u: %s\n", v6 ? "[" : "", a->host,
-                      v6 ? "]" : "", a->port, strerror(-r));
-    if (r < 0)
+    (void)snprintf(address, sizeof(address), strchr(a->host, ':') ? "[%s]:%u" : "%s:%u", a->host, port);
+    if (r < 0) {
+        log_failure("cannot listen on", address, r);
         return r;
-    (void)snprintf(line, sizeof(line), "%s%s%s:%u\n", v6 ? "[" : "", a->host, v6 ? "]" : "", port); /* fits */
-    (void)printf("crund: listening on %s", line);
+    }
+    (void)printf("crund: listening on %s\n", address);
     if (d->address[0] == '\0')
-        (void)snprintf(d->address, sizeof(d->address), "%.*s", (int)strcspn(line, "\n"), line);
-    return announce(d, line);
+        memcpy(d->address, address, sizeof(address));
+    return announce(d, address);
 }
 
 static int listen_unix(struct daemon *d, const struct daemon_address *a)
@@ -402,17 +401,13 @@ static int create_daemon_server(struct daemon *d)
 
 static int start_daemon(void *data)
 {
+    static int (*const steps[])(struct daemon *) = {watch_signals, start_state_thread, watch_owner,
+                                                    read_etcd_access, create_daemon_server};
     struct daemon *d = data;
-    int r = watch_signals(d);
+    int r = 0;
 
-    if (r == 0)
-        r = start_state_thread(d);
-    if (r == 0)
-        r = watch_owner(d);
-    if (r == 0)
-        r = read_etcd_access(d);
-    if (r == 0)
-        r = create_daemon_server(d);
+    for (size_t i = 0; r == 0 && i < ARRAY_SIZE(steps); i++)
+        r = steps[i](d);
     if (r < 0) {
         log_failure("cannot", "start", r);
         return r;

@@ -162,25 +162,25 @@ static void exchange_shell_destroy(void *self)
     free(e);
 }
 
-int exchange_shell_add(struct server *s)
+int exchange_shell_add(struct server *s, const struct server_config *config)
 {
-    struct exchange_shell *e = calloc(1, sizeof(*e));
-    const struct server_service service = {
-        .self = e,
-        .openings = {[OPENING_FIRST] = KEY_EXCHANGE_FIRST_BYTE},
-        .deadlines = {&e->conns},
-        .adopt = exchange_conn_adopt,
-        .drain = exchange_close_conns,
-        .stop = exchange_close_conns,
-        .destroy = exchange_shell_destroy,
-    };
+    bool is_wanted = config->rounds && s->security.exchange;
+    struct exchange_shell *e = is_wanted ? calloc(1, sizeof(*e)) : NULL;
 
     if (!e)
-        return -ENOMEM;
+        return is_wanted ? -ENOMEM : 0;
     e->quota.max = EXCHANGES_EACH_MAX;
     memcpy(e->quota.seed, s->quota.seed, sizeof(e->quota.seed));
     e->server = s;
     e->conns.expire = on_exchange_late;
-    server_add_service(s, &service);
+    server_add_service(s, &(struct server_service){
+                              .self = e,
+                              .openings = {[OPENING_FIRST] = KEY_EXCHANGE_FIRST_BYTE},
+                              .deadlines = {&e->conns},
+                              .adopt = exchange_conn_adopt,
+                              .drain = exchange_close_conns,
+                              .stop = exchange_close_conns,
+                              .destroy = exchange_shell_destroy,
+                          });
     return 0;
 }

@@ -16,10 +16,11 @@
 
 struct exchange_conn;
 struct server;
+struct server_config;
 
 /* Answers a request, from the loop, and ends its connection. Not for a request that was cancelled. */
 void exchange_conn_reply(struct exchange_conn *c, enum key_exchange_code code, const char *credential,
                          size_t n);
 
-/* Adds the service to a server whose security has an exchange. 0 or -errno. Internal to the server. */
-int exchange_shell_add(struct server *s);
+/* Adds the service to a server with rounds whose security has an exchange. 0 or -ENOMEM. Internal to the server. */
+int exchange_shell_add(struct server *s, const struct server_config *config);

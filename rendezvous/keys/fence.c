@@ -7,35 +7,20 @@
 #include <string.h>
 
 #include "base/cleanup.h"
-
-/* In the form of IPv6, which holds both. */
-static bool normalize(const struct sockaddr *address, uint8_t ret[FENCE_ADDRESS_SIZE])
-{
-    const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)address;
-    const struct sockaddr_in *v4 = (const struct sockaddr_in *)address;
-
-    memset(ret, 0, FENCE_ADDRESS_SIZE);
-    if (address->sa_family == AF_INET6) {
-        memcpy(ret, &v6->sin6_addr, FENCE_ADDRESS_SIZE);
-        return true;
-    }
-    ret[10] = ret[11] = 0xff;
-    memcpy(ret + 12, &v4->sin_addr, 4);
-    return address->sa_family == AF_INET;
-}
+#include "proto/address.h"
 
 static int compare_addresses(const void *a, const void *b)
 {
-    return memcmp(a, b, FENCE_ADDRESS_SIZE);
+    return strcmp(a, b);
 }
 
 int fence_allow(struct fence *f, const struct sockaddr *address)
 {
-    _cleanup_free_ uint8_t *wanted = malloc(FENCE_ADDRESS_SIZE);
+    _cleanup_free_ char *wanted = malloc(INET6_ADDRSTRLEN);
 
     if (!wanted)
         return -ENOMEM;
-    if (!normalize(address, wanted))
+    if (!address_format(address, wanted, INET6_ADDRSTRLEN))
         return -EAFNOSUPPORT;
     if (tfind(wanted, &f->items, compare_addresses))
         return 0;
@@ -50,11 +35,11 @@ int fence_allow(struct fence *f, const struct sockaddr *address)
 
 bool fence_allows(const struct fence *f, const struct sockaddr *address)
 {
-    uint8_t wanted[FENCE_ADDRESS_SIZE];
+    char wanted[INET6_ADDRSTRLEN];
 
     if (address->sa_family == AF_UNIX)
         return true;
-    return normalize(address, wanted) && tfind(wanted, &f->items, compare_addresses);
+    return address_format(address, wanted, sizeof(wanted)) && tfind(wanted, &f->items, compare_addresses);
 }
 
 void fence_finish(struct fence *f)

@@ -7,12 +7,11 @@
 
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
-enum { FENCE_ADDRESSES_MAX = 65536, FENCE_ADDRESS_SIZE = 16 };
+enum { FENCE_ADDRESSES_MAX = 65536 };
 
 struct fence {
-    void *items; /* a tree of tsearch() */
+    void *items; /* their text: a tree of tsearch() */
     size_t n;
 };
 

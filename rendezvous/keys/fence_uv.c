@@ -264,21 +264,15 @@ static void fence_shell_destroy(void *self)
     free(f);
 }
 
-int fence_shell_add(struct server *s)
+int fence_shell_add(struct server *s, const struct server_config *config)
 {
     const struct sockaddr_in loopback = {.sin_family = AF_INET,
                                          .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
     const struct sockaddr_in6 loopback6 = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
-    struct fence_shell *f = calloc(1, sizeof(*f));
-    const struct server_service service = {
-        .self = f,
-        .deadlines = {&f->inside, &f->outside},
-        .admit = visitor_create,
-        .drain = fence_close_visitors,
-        .stop = fence_close_visitors,
-        .destroy = fence_shell_destroy,
-    };
+    struct fence_shell *f = s->security.fence ? calloc(1, sizeof(*f)) : NULL;
 
+    if (!s->security.fence)
+        return 0;
     /* No other host can come from loopback addresses. */
     if (!f || fence_allow(&f->addresses, (const struct sockaddr *)&loopback) < 0 ||
         fence_allow(&f->addresses, (const struct sockaddr *)&loopback6) < 0) {
@@ -288,6 +282,13 @@ int fence_shell_add(struct server *s)
     f->server = s;
     f->inside.expire = expire_visitor;
     f->outside.expire = expire_visitor;
-    server_add_service(s, &service);
+    server_add_service(s, &(struct server_service){
+                              .self = f,
+                              .deadlines = {&f->inside, &f->outside},
+                              .admit = visitor_create,
+                              .drain = fence_close_visitors,
+                              .stop = fence_close_visitors,
+                              .destroy = fence_shell_destroy,
+                          });
     return 0;
 }

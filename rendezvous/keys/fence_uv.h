@@ -5,6 +5,7 @@
  */
 
 struct server;
+struct server_config;
 
-/* Adds the service; it has to be in front of the store. 0 or -ENOMEM. */
-int fence_shell_add(struct server *s);
+/* Adds the service, if configured; it has to be in front of the store. 0 or -ENOMEM. */
+int fence_shell_add(struct server *s, const struct server_config *config);

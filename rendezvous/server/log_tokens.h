@@ -13,8 +13,10 @@ struct log_tokens {
     uint64_t suppressed; /* lines since the last one that was allowed */
 };
 
-/* A line that wants to be written at now_ns: per_s a second are, and up to burst at once after a pause. */
-static inline bool log_tokens_take(struct log_tokens *t, uint64_t now_ns, unsigned per_s, unsigned burst)
+/* A line that wants to be written at now_ns: per_s a second are, and up to burst at once after a pause. *ret_left_out: lines left
+ * out since the last one that was allowed. */
+static inline bool log_tokens_take(struct log_tokens *t, uint64_t now_ns, unsigned per_s, unsigned burst,
+                                   unsigned long long *ret_left_out)
 {
     uint64_t line_ns = UINT64_C(1000000000) / per_s;
     uint64_t full_ns = (t->full_ns > now_ns ? t->full_ns : now_ns) + line_ns;
@@ -24,14 +26,7 @@ static inline bool log_tokens_take(struct log_tokens *t, uint64_t now_ns, unsign
         return false;
     }
     t->full_ns = full_ns;
-    return true;
-}
-
-/* How many were left out since the last call. */
-static inline uint64_t log_tokens_take_suppressed(struct log_tokens *t)
-{
-    uint64_t n = t->suppressed;
-
+    *ret_left_out = t->suppressed;
     t->suppressed = 0;
-    return n;
+    return true;
 }

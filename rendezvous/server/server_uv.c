@@ -65,15 +65,15 @@ uint64_t server_network_of(int fd)
 void server_log(struct server *s, int fd, const char *format, ...)
 {
     char line[LOG_LINE_MAX], who[INET6_ADDRSTRLEN + 32] = "";
+    unsigned long long n_left_out;
     int n = 0;
     va_list args;
 
-    if (!s->log ||
-        !log_tokens_take(&s->log_tokens, uv_now(s->loop) * UINT64_C(1000000), LOG_LINES_PER_S, LOG_BURST))
+    if (!s->log || !log_tokens_take(&s->log_tokens, uv_now(s->loop) * UINT64_C(1000000), LOG_LINES_PER_S,
+                                    LOG_BURST, &n_left_out))
         return;
-    if (s->log_tokens.suppressed > 0) {
-        (void)snprintf(line, sizeof(line), "%llu lines about clients were left out",
-                       (unsigned long long)log_tokens_take_suppressed(&s->log_tokens));
+    if (n_left_out > 0) {
+        (void)snprintf(line, sizeof(line), "%llu lines about clients were left out", n_left_out);
         s->log(s->log_data, line);
     }
     if (fd >= 0) {

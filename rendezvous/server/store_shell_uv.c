@@ -181,17 +181,6 @@ struct store_shell *store_shell_of(const struct server *s)
 int store_shell_add(struct server *server, const struct server_config *config)
 {
     struct store_shell *s = calloc(1, sizeof(*s));
-    const struct server_service service = {
-        .self = s,
-        .deadlines = {&s->greeting, &s->framing},
-        .admit = peer_create,
-        .make_room = peers_make_room,
-        .run_turn = store_shell_run_turn,
-        .is_busy = store_shell_is_busy,
-        .drain = store_shell_drain,
-        .stop = store_shell_stop,
-        .destroy = store_shell_destroy,
-    };
     int r = s ? store_init(&s->store, &server->limits.store, server->quota.seed) : -ENOMEM;
 
     if (r == 0 && server->quota.max > 0)
@@ -210,6 +199,16 @@ int store_shell_add(struct server *server, const struct server_config *config)
     s->framing.expire = on_frame_late;
     list_init(&s->unused);
     list_init(&s->busy);
-    server_add_service(server, &service);
+    server_add_service(server, &(struct server_service){
+                                   .self = s,
+                                   .deadlines = {&s->greeting, &s->framing},
+                                   .admit = peer_create,
+                                   .make_room = peers_make_room,
+                                   .run_turn = store_shell_run_turn,
+                                   .is_busy = store_shell_is_busy,
+                                   .drain = store_shell_drain,
+                                   .stop = store_shell_stop,
+                                   .destroy = store_shell_destroy,
+                               });
     return 0;
 }

@@ -73,14 +73,14 @@ static void turn(void)
 static const struct server_exchange exchange = {.begin = begin_exchange, .cancel = cancel_exchange};
 static const struct server_security security = {.find_key = find_key, .fence = true, .exchange = &exchange};
 
-static void start(const struct server_part *const *parts)
+static void start(const struct server_part *parts)
 {
     static const struct server_rounds rounds = {0};
     static const struct server_config config = {.rounds = &rounds, .security = &security, .log = note_line};
 
     stopped = false;
     n_begun = n_cancelled = n_proofs = n_sessions = 0;
-    assert_int_equal(server_compose(&server, &loop, &config, parts, SERVER_PARTS), 0);
+    assert_int_equal(server_compose(&server, &loop, &config, parts), 0);
     assert_int_equal(server_listen_tcp(server, "127.0.0.1", 0, &port), 0);
 }
 
@@ -120,21 +120,21 @@ static void ask_exchange(int fd)
     buf_finish(&request);
 }
 
-static size_t place_of(const struct server_part *const *parts, const char *name)
+static size_t place_of(const struct server_part *parts, const char *name)
 {
     for (size_t i = 0; i < SERVER_PARTS; i++)
-        if (strcmp(parts[i]->name, name) == 0)
+        if (strcmp(parts[i].name, name) == 0)
             return i;
     fail_msg("no part is named %s", name);
     return 0;
 }
 
-static bool is_in_front(const struct server_part *const *parts, const char *name, const char *other)
+static bool is_in_front(const struct server_part *parts, const char *name, const char *other)
 {
     return place_of(parts, name) < place_of(parts, other);
 }
 
-static void try_order(const struct server_part *const *parts, bool drains)
+static void try_order(const struct server_part *parts, bool drains)
 {
     int fds[4];
 
@@ -165,12 +165,12 @@ static void try_order(const struct server_part *const *parts, bool drains)
 }
 
 /* The n-th order of all. */
-static void take_order(const struct server_part *parts[SERVER_PARTS], unsigned n)
+static void take_order(struct server_part parts[SERVER_PARTS], unsigned n)
 {
     for (unsigned i = 0; i < SERVER_PARTS; i++)
-        parts[i] = &server_parts[i];
+        parts[i] = server_parts[i];
     for (unsigned left = SERVER_PARTS; left > 1; left--) {
-        const struct server_part *last = parts[left - 1];
+        struct server_part last = parts[left - 1];
 
         parts[left - 1] = parts[n % left];
         parts[n % left] = last;
@@ -180,7 +180,7 @@ static void take_order(const struct server_part *parts[SERVER_PARTS], unsigned n
 
 static void test_two_places_matter(void **state)
 {
-    const struct server_part *parts[SERVER_PARTS];
+    struct server_part parts[SERVER_PARTS];
     unsigned n_orders = 1;
 
     for (unsigned i = 2; i <= SERVER_PARTS; i++)
@@ -193,13 +193,9 @@ static void test_two_places_matter(void **state)
 
 static void test_the_order_of_the_table_has_both(void **state)
 {
-    const struct server_part *parts[SERVER_PARTS];
-
-    for (unsigned i = 0; i < SERVER_PARTS; i++)
-        parts[i] = &server_parts[i];
-    assert_true(is_in_front(parts, "fence", "store"));
-    assert_true(is_in_front(parts, "rounds", "keys"));
-    try_order(parts, false);
+    assert_true(is_in_front(server_parts, "fence", "store"));
+    assert_true(is_in_front(server_parts, "rounds", "keys"));
+    try_order(server_parts, false);
 }
 
 static int set_up(void **state)
