@@ -1,5 +1,5 @@
 /*
- * crund: the rendezvous daemon. Parses its options, listens, prints the address, runs, drains, exits.
+ * crund: the rendezvous daemon. Parses options, listens, prints the address, runs, drains, exits.
  *
  * Exit codes: 0 stopped by SIGTERM or SIGINT, 1 could not start, 2 wrong usage.
  */
@@ -33,27 +33,26 @@
 
 enum { N_SIGNALS = 3, FIRST_INHERITED_FD = 3 };
 
-/* Below this, a few thousand clients that connect together have to retry. */
+/* With a smaller backlog, a few thousand clients that connect together have to retry. */
 enum { BACKLOG_WARNING = 1024 };
 
 struct daemon {
     struct daemon_options options;
     uv_loop_t loop;
     struct server *server;
-    char address[sizeof(((struct daemon_address *)NULL)->host) +
-                 16]; /* the first that is listened on; "": none */
+    char address[sizeof(((struct daemon_address *)NULL)->host) + 16]; /* first listening address; "": none */
     struct etcd_login login;
     uv_signal_t signals[N_SIGNALS];
-    size_t n_signals;               /* that are watched */
+    size_t n_signals;               /* watched */
     struct metrics *metrics;        /* NULL: none are served */
-    struct store_stats stats;       /* where they are */
+    struct store_stats stats;       /* for the metrics */
     struct credentials credentials; /* of agents */
     uv_poll_t owner;                /* of announce_fd */
     bool has_owner;                 /* owner is open */
     bool stopping;
 };
 
-/* poll() before write(): a pipe that is writable takes a whole line. A pipe whose reader has stopped is not
+/* poll() before write(): a writable pipe takes a whole line. A pipe whose reader has stopped is not
  * writable, and a log line must not block the clients. */
 static bool may_write_log(void)
 {
@@ -84,7 +83,7 @@ static void log_failure(const char *what, const char *where, int error)
 
 /* ---- surroundings ---- */
 
-/* Raises the limit of file descriptors to its hard limit; crund(8) explains how to raise that. */
+/* Raises the limit of file descriptors to its hard limit; crund(8) explains how to raise the hard limit. */
 static void raise_fd_limit(void)
 {
     struct rlimit limit;
@@ -189,17 +188,17 @@ static void *end_at_once(void *data)
 
 static void do_no_work(uv_work_t *work)
 {
-    (void)work; /* it only starts the thread */
+    (void)work; /* only starts the thread */
 }
 
 static void after_no_work(uv_work_t *work, int status)
 {
     (void)work;
-    (void)status; /* 0: it is never cancelled */
+    (void)status; /* 0: never cancelled */
 }
 
-/* libuv starts the threads that write the state, or read credentials again, with the first batch, and aborts the process where the system has none to
- * give: so it is asked for one here, and libuv starts its only one now. */
+/* libuv starts the threads for the state and for credentials with the first batch, and aborts the process where the system has no
+ * thread to give. So the system is asked for a thread here, and libuv starts the only thread now. */
 static int start_state_thread(struct daemon *d)
 {
     static uv_work_t work;
@@ -211,12 +210,12 @@ static int start_state_thread(struct daemon *d)
     if (r)
         return -r;
     (void)pthread_join(thread, NULL);
-    /* One for the state, and one for files of secrets, which may hang. Without memory: four threads. */
+    /* A thread for the state, and another for files of secrets, which may hang. Without memory: four threads. */
     (void)setenv("UV_THREADPOOL_SIZE", "2", 0);
     return uv_queue_work(&d->loop, &work, do_no_work, after_no_work);
 }
 
-/* One line; its owner reads it from a pipe or a socket that is empty. */
+/* A line for the owner, from an empty pipe or socket. */
 static int announce(struct daemon *d, const char *address)
 {
     char line[sizeof(d->address) + 1];
@@ -338,7 +337,7 @@ static int start_listening(struct daemon *d)
     int r = serve_metrics(d);
     if (r < 0)
         return r;
-    /* The lines above are what scripts wait for. */
+    /* Scripts wait for the lines above. */
     if (fflush(stdout) == 0)
         return 0;
     log_failure("cannot write to", "standard output", -errno);
@@ -365,7 +364,7 @@ static int read_etcd_access(struct daemon *d)
     return r;
 }
 
-/* What needs files that the sandbox will hide. A sentence was printed on failure, as by those below. */
+/* Opens files before the sandbox hides them. A sentence was printed on failure, as by the functions below. */
 static int open_daemon(void *data)
 {
     struct daemon *d = data;

@@ -1,9 +1,9 @@
 /*
- * A frame is a u32 length of its body, a byte with its kind, and the body. Frames are kept encoded, one after another, so
- * what was not acknowledged is sent again from where the peer has received it.
+ * A frame is a u32 length of the body, a byte with the kind, and the body. Frames are kept encoded, one after another, so
+ * frames without an acknowledgement are sent again from where the peer has received them.
  *
- * An acknowledgement counts the frames that were taken, not those that arrived: the sender then has at most RELAY_WINDOW
- * bytes in the receiver's memory. It leaves with other output, or alone when ACK_BYTES or ACK_FRAMES were taken.
+ * An acknowledgement counts frames taken, not frames arrived: the sender then has at most RELAY_WINDOW
+ * bytes in the receiver's memory. An acknowledgement leaves with other output, or alone when ACK_BYTES or ACK_FRAMES were taken.
  */
 
 #include "rendezvous/relay/relay_link.h"
@@ -78,7 +78,7 @@ bool relay_hello_decode(const uint8_t *data, struct relay_hello *ret)
     memcpy(ret->nonce, data, sizeof(ret->nonce));
     ret->is_known = data[sizeof(ret->nonce)] & HELLO_KNOWN;
     ret->arrived = wire_load_u64(data + sizeof(ret->nonce) + 1);
-    /* A hello with the second bit was a question of an older node, and must not take the place of its connection. */
+    /* A hello with the second bit was a question of an older node, and must not take the place of the node's connection. */
     return data[sizeof(ret->nonce)] <= HELLO_KNOWN;
 }
 
@@ -97,7 +97,7 @@ void relay_link_down(struct relay_link *l)
     buf_reset(&l->in);
 }
 
-/* Drops frames with a number below `end`, of those that were sent. */
+/* Drops sent frames with a number below `end`. */
 static int drop_frames(struct relay_link *l, uint64_t end)
 {
     while (l->base < end) {
@@ -119,12 +119,12 @@ int relay_link_resume(struct relay_link *l, uint64_t arrived)
     l->sent = 0;
     if (arrived < l->base || arrived > l->next)
         return -EPROTO;
-    /* They are kept: what was not taken there still counts in the window. */
+    /* The frames are kept: a frame not taken there still counts in the window. */
     for (uint64_t i = l->base; i < arrived; i++)
         l->sent += HEADER_SIZE + wire_load_u32(buf_bytes(&l->unacked) + l->sent);
     l->up = true;
     l->known = true;
-    l->acked = 0; /* the peer may have missed the last one, and needs it: it is sent at once */
+    l->acked = 0; /* the peer may have missed the last acknowledgement: sent again at once */
     l->taken_bytes = ACK_BYTES;
     return 0;
 }
@@ -166,14 +166,14 @@ static int receive_frame(struct relay_link *l, const uint8_t *data, size_t size)
     if (kind == RELAY_ACK)
         return size == ACK_SIZE ? drop_frames(l, wire_load_u64(data + HEADER_SIZE)) : -EPROTO;
     if (buf_size(&l->queue) > RELAY_WINDOW + RELAY_BODY_MAX)
-        return -EPROTO; /* it sends more than was acknowledged */
+        return -EPROTO; /* the peer sends more than was acknowledged */
     if (buf_append(&l->queue, data, size) < 0)
         return -ENOMEM;
     l->arrived++;
     return 0;
 }
 
-/* Whole frames at data; *ret_used: their bytes. */
+/* Whole frames at data; *ret_used: bytes of the frames. */
 static int receive_frames(struct relay_link *l, const uint8_t *data, size_t n, size_t *ret_used)
 {
     size_t used = 0;
@@ -239,7 +239,7 @@ static int put_ack(struct relay_link *l, struct buf *out)
     return 0;
 }
 
-/* Where the frames end that may be under way: in front of the first one that begins behind the window. */
+/* The end of the frames allowed under way: in front of the first frame that begins behind the window. */
 static size_t window_end(const struct relay_link *l)
 {
     const uint8_t *data = buf_bytes(&l->unacked);

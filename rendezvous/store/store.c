@@ -21,7 +21,7 @@ enum { FIXED_REPLY_MAX = 32 };
 
 /* ---- keys ---- */
 
-/* Replaces the value, or extends it. */
+/* Replaces the value, or extends the value. */
 static int write_in_steps(struct call *call, struct store_entry *name, struct wire_span value)
 {
     struct store_task *t = &call->client->task;
@@ -32,7 +32,7 @@ static int write_in_steps(struct call *call, struct store_entry *name, struct wi
         return (extends ? store_append_value : store_write_value)(call->store, name, value);
     r = (extends ? store_install_behind : store_install)(call->store, name, t->fresh);
     if (r == 0)
-        t->fresh = NULL; /* it is the name's */
+        t->fresh = NULL; /* owned by the name now */
     return r;
 }
 
@@ -63,7 +63,7 @@ static int do_write(struct call *call)
     return write_key(call, call->request->key, call->request->value);
 }
 
-/* The next pair; the task holds the place of the one after it before waiting clients are released. */
+/* The next pair; the task holds the place of the pair behind before waiting clients are released. */
 static int write_pair(struct call *call, struct wire_span *list)
 {
     struct store_task *t = &call->client->task;
@@ -132,11 +132,11 @@ static int write_desired(struct call *call)
         return r;
     }
     if (large)
-        (void)blob_ref(name->value); /* one reference for each */
+        (void)blob_ref(name->value); /* a reference for the name and another for the reply */
     return store_wake_all(call, name);
 }
 
-/* The reply where nothing is stored: as long as the client likes, so it leaves in steps, as fast as it is read. */
+/* The reply where nothing is stored: as long as the client likes, so the reply leaves in steps, as fast as the client reads. */
 static int echo_expected(struct call *call)
 {
     struct wire_span expected = call->request->value;
@@ -202,7 +202,7 @@ static int add_to_key(struct store *s, struct wire_span key, int64_t amount, str
         return r;
     if (name->value && !store_value_number(name->value, &old))
         return STORE_E_NUMBER;
-    /* Past the end it wraps, as it does in PyTorch's build; in unsigned numbers that is defined. */
+    /* Past the end the sum wraps, as in PyTorch's build; unsigned numbers make the wrap defined. */
     sum = (int64_t)((uint64_t)old + (uint64_t)amount);
     r = store_write_value(s, name, wire_span(text, (size_t)snprintf(text, sizeof(text), "%" PRId64, sum)));
     if (r != 0) {
