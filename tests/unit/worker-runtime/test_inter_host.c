@@ -33,6 +33,7 @@
 #include "tests/support/c/clock.h"
 #include "tests/support/c/cmocka_fixed.h"
 #include "tests/support/c/rank_check.h"
+#include "tests/support/c/sanitized.h"
 
 enum { RANKS_MAX = 160, HOSTS_MAX = 8 };
 
@@ -213,11 +214,18 @@ static void check_reductions(struct crw_group *group, enum crw_dtype dtype, enum
     CHECK(memcmp(mine, expected, n) == 0);
 }
 
+/* The way of an array depends on its bytes, not on its type: sanitized, each count has one or two types. */
+static bool is_left_out(size_t dtype, size_t count)
+{
+    return IS_SANITIZED && (dtype + count) % 3 != 0;
+}
+
 static void reduce_everything(struct crw_group *group)
 {
     for (size_t d = 0; d < N_OF(dtypes); d++)
         for (size_t c = 0; c < N_OF(counts); c++)
-            check_reductions(group, dtypes[d], (enum crw_op)((d + c) % CRW_OP_COUNT), counts[c]);
+            if (!is_left_out(d, c))
+                check_reductions(group, dtypes[d], (enum crw_op)((d + c) % CRW_OP_COUNT), counts[c]);
     check_reductions(group, CRW_F32, CRW_AVG, COUNT_MAX);
     check_reductions(group, CRW_BF16, CRW_SUM, COUNT_MAX);
 }
@@ -235,7 +243,7 @@ static void reduce_in_shared_memory(struct crw_group *group)
 
     CHECK(crw_shared_alloc(group, COUNT_MAX * sizeof(float), (void **)&arena) == 0);
     reduce_all(CRW_F32, CRW_AVG, COUNT_MAX, world_size, expected);
-    for (int round = 0; round < 3; round++) {
+    for (int round = 0; round < (IS_SANITIZED ? 2 : 3); round++) {
         fill_elements(CRW_F32, arena, COUNT_MAX, (unsigned)rank);
         CHECK(crw_all_reduce(group, arena, COUNT_MAX, CRW_F32, CRW_AVG) == 0);
         CHECK(memcmp(arena, expected, COUNT_MAX * sizeof(float)) == 0);
@@ -395,7 +403,8 @@ static void use_few_kib(struct crw_group *group)
 
     for (size_t c = 0; c < N_OF(kib); c++)
         for (size_t d = 0; d < N_OF(dtypes); d++)
-            check_reductions(group, dtypes[d], (enum crw_op)((d + c) % CRW_OP_COUNT), kib[c]);
+            if (!is_left_out(d, c))
+                check_reductions(group, dtypes[d], (enum crw_op)((d + c) % CRW_OP_COUNT), kib[c]);
     check_moves(group, 9001);
     check_moves(group, 32768);
     differ(group);
@@ -735,7 +744,8 @@ static void a_message_that_never_comes_ends_the_group(void **state)
 
 /* ---- ranks that are slow ---- */
 
-enum { SLOW_COUNT = 16 << 20, SLOW_S = 15 }; /* longer than a silent host is waited for */
+/* SLOW_S: longer than a silent host is waited for. */
+enum { SLOW_COUNT = (IS_SANITIZED ? 4 : 16) << 20, SLOW_S = 15 };
 
 static void receive_late(struct crw_group *group)
 {
@@ -849,7 +859,7 @@ static void many_connect_to_one_rank(void **state)
     struct ranks r;
 
     assert_int_equal(pipe2(go, O_CLOEXEC), 0);
-    start_ranks(&r, (struct shape){{1, 150}}, send_to_rank_0);
+    start_ranks(&r, (struct shape){{1, IS_SANITIZED ? 40 : 150}}, send_to_rank_0);
     wait_ready(&r, r.n);
     assert_int_equal(kill(r.pids[0], SIGSTOP), 0);
     close(go[1]);

@@ -159,19 +159,19 @@ static void run_threads(int world_size, body_fn body)
     close(fd);
 }
 
-/* ThreadSanitizer sees the threads of one process, and makes everything ten times slower. */
+/* ThreadSanitizer sees the threads of one process; AddressSanitizer sees as much in processes. Three ranks go the way of more. */
 #ifdef __SANITIZE_THREAD__
 enum { PROCESSES_MAX = 2 };
 #else
-enum { PROCESSES_MAX = RANKS_MAX };
+enum { PROCESSES_MAX = IS_SANITIZED ? 3 : RANKS_MAX };
 #endif
 
 static void run_everywhere(body_fn body)
 {
-    for (int world_size = 1; world_size <= PROCESSES_MAX;
-         world_size += IS_SANITIZED && world_size > 1 ? 2 : 1)
+    for (int world_size = 1; world_size <= PROCESSES_MAX; world_size++)
         run_processes(world_size, body);
-    run_threads(1, body);
+    if (!IS_SANITIZED)
+        run_threads(1, body);
     run_threads(2, body);
     run_threads(5, body);
 }
@@ -295,6 +295,8 @@ static void all_reduce_anywhere(struct shm *shm)
     for (size_t c = 0; c < sizeof(counts) / sizeof(counts[0]); c++) {
         for (int d = 0; d < N_DTYPES; d++) {
             for (int op = 0; op < CRW_OP_COUNT; op++) {
+                if (IS_SANITIZED && counts[c] > 1024 && op != (int)(c + (size_t)d) % CRW_OP_COUNT)
+                    continue; /* the operations are the same for few elements */
                 fill(data, dtypes[d], shm->rank, counts[c]);
                 CHECK(shm_all_reduce(shm, data, counts[c], dtypes[d], (enum crw_op)op) == 0);
                 expect(shm, data, dtypes[d], (enum crw_op)op, counts[c]);
@@ -588,9 +590,9 @@ static void scatter_from_a_root(struct shm *shm)
         int root = round % shm->world_size;
         uint8_t *all = place_for(shm, places, round);
 
-        for (int rank = 0; rank < shm->world_size; rank++)
+        for (int rank = 0; shm->rank == root && rank < shm->world_size; rank++)
             for (size_t i = 0; i < n; i++)
-                all[(size_t)rank * n + i] = byte_at(rank, i, round + shm->rank);
+                all[(size_t)rank * n + i] = byte_at(rank, i, round + root);
         CHECK(shm_scatter(shm, shm->rank == root ? all : NULL, n, data, root) == 0);
         for (size_t i = 0; i < n; i++)
             CHECK(data[i] == byte_at(shm->rank, i, round + root));
