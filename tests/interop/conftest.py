@@ -4,10 +4,15 @@
     CRUN_TESTS_STRICT=1  a test that cannot run fails instead of being skipped
 """
 
+import os
+
 import pytest
 
 import jobs
 from strict import skip
+
+# Threads of PyTorch that wait for work spin otherwise, on cores that other tests want.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,14 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 RERUNS = 2  # at most, for one test
 WAITING = 5  # processes of pytest at a time, for tests that mostly wait: a quarter of a core each
 COMPUTING = 3  # and for those that start PyTorch: a core each
+# The test files of more than 40 s, longest first, as the line "... s, ... s" below each count shows them: begun last, one of them
+# would run by itself at the end.
+LONGEST = (
+    "test_crun_hang", "test_train_vs_torch", "test_torch_in_place", "test_torch_scripts", "test_torchrun", "test_cut",
+    "test_jobs_on_crund", "test_crun_warm", "test_crun_leaving", "test_rounds_etcd", "test_crun_signals", "test_gpu_run",
+    "test_train_gpu", "test_crun_output", "test_client_vs_torch", "test_munge", "test_crunctl", "test_crun", "test_crun_nodes",
+    "test_certificates", "test_lease", "test_static_nodes", "test_wheel",
+)
 # Test programs of Meson at a time: the longest wait for time-outs.
 TEST_PROGRAMS = (os.cpu_count() or 1) + 2
 
@@ -190,9 +198,12 @@ def pytest_results(folder, what, env, timeout):
 
 
 def files_of(paths):
-    """These test files, and those in these folders; those that probably take longest first."""
+    """These test files, and those in these folders: LONGEST, then the larger ones first."""
     files = {f for path in paths for f in ((ROOT / path).glob("test_*.py") if (ROOT / path).is_dir() else ROOT.glob(path))}
-    return [str(f.relative_to(ROOT)) for f in sorted(files, key=lambda f: f.stat().st_size, reverse=True)]
+
+    def turn(file):
+        return LONGEST.index(file.stem) if file.stem in LONGEST else len(LONGEST), -file.stat().st_size
+    return [str(f.relative_to(ROOT)) for f in sorted(files, key=turn)]
 
 
 def pytest(folder, paths, at_once, env=None, markers=None, timeout=1800):

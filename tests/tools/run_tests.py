@@ -29,7 +29,7 @@ import test_map
 from results import ROOT, count, meson_tests, pytest, run
 
 WERROR = os.environ.get("CRUN_TESTS_WERROR", "0") == "1"
-FUZZ_SECONDS = int(os.environ.get("CRUN_FUZZ_SECONDS", "6"))
+FUZZ_SECONDS = int(os.environ.get("CRUN_FUZZ_SECONDS", "4"))
 SANITIZER_ENV = {
     "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=1:allocator_may_return_null=1",
     "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
@@ -54,8 +54,8 @@ def step(folder=None):
 CLANG = {"CC": "clang", "CXX": "clang++"}
 BUILDS = {
     "build": (["-Dgpu_generations=90"], {}, []),  # nvcc takes a minute for each
-    "build-asan": (["-Db_sanitize=address,undefined", "-Db_lundef=false", "-Ddebug=true", "-Doptimization=1",
-                    "-Dcuda=disabled"], CLANG, []),
+    "build-asan": (["-Db_sanitize=address,undefined", "-Db_lundef=false", "-Ddebug=true", "-Doptimization=0",
+                    "-Dcuda=disabled"], CLANG, []),  # with -O1 clang takes three times as long for most of its files
     "build-tsan": (["-Db_sanitize=thread", "-Db_ndebug=true", "-Ddebug=true", "-Doptimization=1", "-Dcuda=disabled"], {},
                    ["suite:threads"]),
     "build-fuzz": (["-Dfuzz=enabled", "-Ddebug=true", "-Doptimization=1", "-Dcuda=disabled", "-Db_lundef=false"], CLANG,
@@ -90,13 +90,15 @@ def build_folder(name, idle):
 
 
 class Builds:
-    """Builds the folders of later steps while the tests of earlier ones run. Process tests mostly wait; a build of the
-    scheduler's idle class takes the time that they leave, and none that they want."""
+    """Builds the folders of later steps while the tests of earlier ones run, and has clang-tidy look at the sources. Process
+    tests mostly wait; work of the scheduler's idle class takes the time that they leave, and none that they want."""
 
-    def __init__(self, names):
+    def __init__(self, names, with_tidy=False):
         self.pool = concurrent.futures.ThreadPoolExecutor(1)
         self.names = [n for n in BUILDS if n in names]
         self.running = {}
+        self.with_tidy = with_tidy
+        self.tidy = None  # what clang-tidy found, once it is asked for
 
     def get(self, name):
         """The folder of a build, None when it failed (counted). The first call begins the builds after it, too."""
@@ -105,6 +107,8 @@ class Builds:
             for later in self.names:
                 if later not in self.running:
                     self.running[later] = self.pool.submit(build_folder, later, True)
+            if self.with_tidy and name == "build":
+                self.tidy = self.pool.submit(run_check, "tidy", "--build", str(ROOT / name), idle=True)
         code, out, seconds = self.running[name].result()
         print(f"built {name} in {seconds:.1f} s", flush=True)
         count(f"build {name}", code == 0, out)
@@ -172,11 +176,20 @@ def fuzz():
             count(f"fuzz {target.name}", code == 0, out)
 
 
-def check(name, *args, timeout=900):
-    """Runs tests/tools/check_NAME.py; its last line is the result in figures."""
-    code, out, _ = run([sys.executable, str(ROOT / "tests" / "tools" / f"check_{name}.py"), *args], timeout=timeout)
+def run_check(name, *args, idle=False):
+    """Runs tests/tools/check_NAME.py; (exit code, output)."""
+    policy = ["chrt", "--idle", "0"] if idle else []
+    return run([*policy, sys.executable, str(ROOT / "tests" / "tools" / f"check_{name}.py"), *args], timeout=1800 if idle else 900)[:2]
+
+
+def count_check(name, code, out):
+    """The last line of a check is the result in figures."""
     print(out.rstrip().rpartition("\n")[2], flush=True)
     count(f"check {name}", code == 0, out)
+
+
+def check(name, *args):
+    count_check(name, *run_check(name, *args))
 
 
 @step()
@@ -212,6 +225,9 @@ def commits():
 def tidy():
     """clang-tidy on the changed files and a part of the others; tests/soak tidy looks at all."""
     folder = ROOT / "build"
+    if builds.tidy:
+        count_check("tidy", *builds.tidy.result())
+        return
     if not (folder / "compile_commands.json").exists():
         folder = builds.get("build")
     if folder:
@@ -230,6 +246,8 @@ def documents():
     check("documents")
     workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
     in_jobs = re.search(r"^ *step: \[(.*)\]$", workflow, re.M).group(1).replace(",", " ").split()
+    named = {path.stem for path in (ROOT / "tests").glob("int*/test_*.py")}
+    count("the files of results.LONGEST exist", named.issuperset(results.LONGEST), str(set(results.LONGEST) - named))
     count("the jobs of ci.yml are the steps of tests/run", sorted(in_jobs) == sorted(STEPS), f"{in_jobs}\n{list(STEPS)}")
     for page in sorted((ROOT / "man").glob("*.[1-8]")):
         code, out, _ = run(["mandoc", "-T", "lint", "-W", "warning", str(page)])
@@ -298,7 +316,7 @@ def main():
         print(f"tests/run: no step named {unknown[0]}; there are {', '.join(STEPS)}", file=sys.stderr)
         return 2
     global builds
-    builds = Builds([STEP_BUILDS[n] for n in names])
+    builds = Builds([STEP_BUILDS[n] for n in names], with_tidy="tidy" in names)
     if not {"release", "sanitize"}.isdisjoint(names):
         results.interpreter.prepare()
     for name in names:
