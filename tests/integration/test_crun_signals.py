@@ -465,12 +465,16 @@ def test_signals_that_process_1_does_not_take(tmp_path, number):
 def test_guardian_between_two_generations(tmp_path, is_killed):
     """It stays for the job; after its end the next generation has another one."""
     p = start_worker(tmp_path, "echo $PPID >> parents\n[ $TORCHELASTIC_RESTART_COUNT = 2 ]\n", "--standalone", "--max-restarts=2")
-    jobs.wait_for(lambda: (tmp_path / "parents").exists() and (tmp_path / "parents").read_text().count("\n") == 2 and
-                  not jobs.workers_named(p.pid, "worker.sh"))  # a pause of 1 s
+    err = ""
+    while "the next start is in 1 s" not in err:  # the generation has ended for crun, too
+        line = p.stderr.readline()
+        assert line, err
+        err += line
     guardian = int((tmp_path / "parents").read_text().split()[0])
     if is_killed:
         os.kill(guardian, signal.SIGKILL)
-    _, err = p.communicate(timeout=60)
+    err += p.stderr.read()
+    p.wait(timeout=60)
     parents = [int(line) for line in (tmp_path / "parents").read_text().split()]
     assert p.returncode == 0 and parents[:2] == [guardian] * 2 and (parents[2] == guardian) != is_killed, (parents, guardian, err)
     assert "the guardian" not in err and launches.wait_until_gone(p.tag, 30) == {}
