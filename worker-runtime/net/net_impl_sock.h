@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * Shared by the files of net: net_sock.c (creation, connections, end), net_thread_sock.c (polling),
+ * Shared by the files of net: net_sock.c (creation, end), net_conns_sock.c (the list of connections), net_thread_sock.c (polling),
  * net_pending_sock.c (accepting), net_gossip_sock.c (control connections), net_messages_sock.c
  * (inboxes), net_presence_sock.c (which ranks have left a group), net_connect_sock.c (links). No other
  * file includes this header.
@@ -100,16 +100,17 @@ int net_encrypt(const struct net *n, struct net_link *link, enum seal_cipher cip
                 enum net_role own);
 
 /*
- * net_sock.c. Caller holds n->lock. net_keep(): takes over conn.link; false: no memory. net_find(): the connection with the purpose,
- * group, number, rank and side of `like`. net_free_ended(): also when the thread has ended.
+ * net_conns_sock.c. Caller holds n->lock, except in net_signal(). net_keep(): takes over conn.link; false: no memory. net_find(): the connection with the purpose,
+ * group, number, rank and side of `like`. net_free_ended(): also when the thread has ended. net_signal(): wakes the thread after a
+ * change of the polled descriptors.
  */
 bool net_keep(struct net *n, struct net_conn conn);
 struct net_conn *net_find(const struct net *n, const struct net_conn *like);
 void net_free_ended(struct net *n);
-
-/* net_thread_sock.c. net_run(): the thread. net_signal(): wakes the thread after a change of the polled descriptors. */
-void *net_run(void *net);
 void net_signal(int wake_fd);
+
+/* net_thread_sock.c: the thread. */
+void *net_run(void *net);
 
 /* net_pending_sock.c. All but the first two are called by the thread only. net_pending_init(): false: no memory. */
 bool net_pending_init(struct net *n);

@@ -12,13 +12,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-void net_signal(int wake_fd)
-{
-    const uint64_t one = 1;
-
-    (void)!write(wake_fd, &one, sizeof(one)); /* an eventfd far from the maximum takes the number */
-}
-
 /* The poll list is matched with the connections by walking them in the same order: only the thread removes connections,
  * and new connections are added in front. `first` is where the walk began. */
 struct poll_turn {
