@@ -37,10 +37,17 @@ static bool is_timeout(uint32_t ms)
     return ms > 0 && ms <= SESSION_TIMEOUT_MS_MAX;
 }
 
+static bool is_default_node_timeout(const struct session_params *p)
+{
+    return p->node_timeout_origin == SESSION_TIMEOUT_DEFAULT ||
+           (p->node_timeout_origin == SESSION_TIMEOUT_UNKNOWN &&
+            p->node_timeout_ms == SESSION_NODE_TIMEOUT_MS_EARLIER);
+}
+
 bool session_node_timeouts_agree(const struct session_params *a, const struct session_params *b)
 {
-    return a->node_timeout_ms == b->node_timeout_ms || (a->node_timeout_origin == SESSION_TIMEOUT_DEFAULT &&
-                                                        b->node_timeout_origin == SESSION_TIMEOUT_DEFAULT);
+    return a->node_timeout_ms == b->node_timeout_ms ||
+           (is_default_node_timeout(a) && is_default_node_timeout(b));
 }
 
 const char *session_params_fault(const struct session_params *p)

@@ -41,7 +41,8 @@ enum {
 
 /* Origin of a node timeout. Nodes of a job with different defaults (of different releases) take the larger default. */
 enum session_timeout_origin {
-    SESSION_TIMEOUT_GIVEN = 1, /* by the user */
+    SESSION_TIMEOUT_UNKNOWN, /* not sent by earlier builds, with a default of 1 s */
+    SESSION_TIMEOUT_GIVEN,   /* by the user */
     SESSION_TIMEOUT_DEFAULT,
     SESSION_TIMEOUT_ORIGIN_COUNT
 };
@@ -74,6 +75,7 @@ enum {
         30 * 24 * 3600 * 1000u / 2, /* fits the arithmetic, longer than any useful timeout */
     SESSION_NODE_TIMEOUT_MS_MIN = 100,
     SESSION_NODE_TIMEOUT_MS_DEFAULT = 3000, /* less loses machines that stall for a moment */
+    SESSION_NODE_TIMEOUT_MS_EARLIER = 1000, /* the default of builds without origin */
     SESSION_LEASE_MS_MIN = 1000,
     SESSION_LEASE_MS_DEFAULT = 15000,
     SESSION_COUNT_MAX = 1000000,

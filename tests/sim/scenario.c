@@ -6,8 +6,6 @@
 #include "base/utf8.h"
 #include "tests/sim/sim.h"
 
-enum { EARLIER_NODE_TIMEOUT_MS = 1000 }; /* default of another release */
-
 static const char *const fault_names[FAULT_COUNT] = {
     [FAULT_WORKER] = "worker failures",
     [FAULT_AGENT_KILL] = "agents killed",
@@ -112,7 +110,8 @@ static void choose_lease(struct sim_scenario *sc, struct random *r)
 
 void scenario_make_earlier(struct session_params *params)
 {
-    params->node_timeout_ms = EARLIER_NODE_TIMEOUT_MS;
+    params->node_timeout_ms = SESSION_NODE_TIMEOUT_MS_EARLIER;
+    params->node_timeout_origin = SESSION_TIMEOUT_UNKNOWN;
 }
 
 uint32_t scenario_lease_ms(const struct sim *sim)
@@ -213,7 +212,8 @@ void scenario_choose(struct sim *sim, unsigned n_agents, bool has_etcd)
     choose_params(sc, r);
     if (has_etcd && random_percent(r, 40)) /* so that agents may wait for a daemon that is paused */
         sc->params.node_timeout_ms = (uint32_t)random_between(r, 3000, 8000);
-    sc->mixes_releases = sc->params.node_timeout_ms > EARLIER_NODE_TIMEOUT_MS && random_percent(r, 25);
+    sc->mixes_releases =
+        sc->params.node_timeout_ms > SESSION_NODE_TIMEOUT_MS_EARLIER && random_percent(r, 25);
     choose_lease(sc, r);
     choose_network(sc, r);
     choose_disk(sc, r);

@@ -2114,10 +2114,10 @@ static const struct timeout_mix {
     uint32_t ms; /* of the job in the end */
 } timeout_mixes[] = {
     {"an earlier release first",
-     {{1000, SESSION_TIMEOUT_DEFAULT, false}, {3000, SESSION_TIMEOUT_DEFAULT, false}},
+     {{1000, SESSION_TIMEOUT_UNKNOWN, false}, {3000, SESSION_TIMEOUT_DEFAULT, false}},
      3000},
     {"an earlier release later",
-     {{3000, SESSION_TIMEOUT_DEFAULT, false}, {1000, SESSION_TIMEOUT_DEFAULT, false}},
+     {{3000, SESSION_TIMEOUT_DEFAULT, false}, {1000, SESSION_TIMEOUT_UNKNOWN, false}},
      3000},
     {"a later release",
      {{1000, SESSION_TIMEOUT_DEFAULT, false},
@@ -2136,6 +2136,9 @@ static const struct timeout_mix {
       {1000, SESSION_TIMEOUT_GIVEN, false},
       {3000, SESSION_TIMEOUT_DEFAULT, true}},
      1000},
+    {"given to an earlier release",
+     {{2000, SESSION_TIMEOUT_UNKNOWN, false}, {3000, SESSION_TIMEOUT_DEFAULT, true}},
+     2000},
 };
 
 static const struct rounds_job *the_job(const struct table *t)
