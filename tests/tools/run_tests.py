@@ -29,7 +29,7 @@ import test_map
 from results import ROOT, count, meson_tests, pytest, run
 
 WERROR = os.environ.get("CRUN_TESTS_WERROR", "0") == "1"
-FUZZ_SECONDS = int(os.environ.get("CRUN_FUZZ_SECONDS", "4"))
+FUZZ_SECONDS = int(os.environ.get("CRUN_FUZZ_SECONDS", "3"))
 SANITIZER_ENV = {
     "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=1:allocator_may_return_null=1",
     "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
