@@ -971,6 +971,7 @@ static void begin_session(struct membership *n)
                                     .hello = session_hello_of_node(&job->params, (uint32_t)job->n_workers)};
 
     config.hello.node_rank = job->node_rank;
+    config.hello.can_report = host.listener.report;
     text_copy(config.hello.job, sizeof(config.hello.job), job->run_id_text);
     text_copy(config.hello.role, sizeof(config.hello.role), job->role);
     text_copy(config.hello.addr, sizeof(config.hello.addr), job->local_addr ? job->local_addr : "");

@@ -48,10 +48,10 @@ class Agent:
 
 
 @pytest.fixture
-def agents():
+def agents(tmp_path):
     """agents(n, ...) starts n of them at one daemon."""
     started = []
-    with Crund(jobs.build_folder()) as daemon:
+    with Crund(jobs.build_folder(), f"--listen-unix={tmp_path}/crund") as daemon:
         def start(n, *options, **more):
             started.extend(Agent(daemon.port, *options, **more) for _ in range(n))
             return started[-n:]
@@ -147,6 +147,19 @@ def test_no_mix_with_nodes_of_crun(agents):
                   "--rdzv-conf=last_call_timeout=1", "--no-python", "true"])
     refused = [line for line in p.stderr.splitlines() if "the launcher is " in line]
     assert p.returncode == 1 and len(refused) == 1 and "is torchrun with --rdzv-backend=crun in the job and crun on this node" in refused[0], p.stderr
+
+
+def test_a_look_at_the_job_leaves_its_sessions_alone(agents, tmp_path):
+    """crun has no status of workers to report here, and the rendezvous does not ask for one."""
+    agent, = agents(1, nnodes="1")
+    begin([agent])
+    p = jobs.run([pathlib.Path(jobs.crun()).parent / "crunctl", "status", f"--endpoint={tmp_path}/crund"])
+    assert p.returncode == 0 and "job: running" in p.stdout, p.stdout + p.stderr
+    time.sleep(0.5)  # for the lines of a session that is lost
+    agent.send(do="done")
+    assert agent.event("end")["exit_code"] == 0
+    code, err = agent.code()
+    assert code == 0 and "was lost" not in err, err
 
 
 @pytest.mark.parametrize("line", [b"nonsense\n", b'{"do":"dance"}\n', b"x" * 5000 + b"\n"])
