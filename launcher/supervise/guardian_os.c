@@ -126,7 +126,7 @@ struct guardian {
     const struct guardian_job *job;
     int epoll_fd;
     int signal_fd; /* signalfd of all signals */
-    int lease_fd;  /* timerfd */
+    int lease_fd;  /* timerfd; 0: no lease yet */
     size_t n_live; /* workers not reaped, and starts under way */
     bool killing;
     bool released;           /* GUARDIAN_RELEASE has come */
@@ -229,11 +229,8 @@ static bool open_watches(struct guardian *g)
     (void)sigfillset(&all); /* cannot fail */
     g->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     g->signal_fd = signalfd(-1, &all, SFD_CLOEXEC | SFD_NONBLOCK);
-    g->lease_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
-    return g->epoll_fd >= 0 && g->signal_fd >= 0 && g->lease_fd >= 0 &&
-           watch_descriptor(g, g->link, TOKEN_LINK) == 0 &&
-           watch_descriptor(g, g->signal_fd, TOKEN_SIGNAL) == 0 &&
-           watch_descriptor(g, g->lease_fd, TOKEN_LEASE) == 0;
+    return g->epoll_fd >= 0 && g->signal_fd >= 0 && watch_descriptor(g, g->link, TOKEN_LINK) == 0 &&
+           watch_descriptor(g, g->signal_fd, TOKEN_SIGNAL) == 0;
 }
 
 /* Without a pidfd (an old kernel, no descriptor left) the worker is found by SIGCHLD like any other child. */
@@ -457,18 +454,23 @@ static void limit_loading(struct guardian *g)
     (void)kill(g->zygote.pid, SIGKILL); /* also ends the link */
 }
 
-/* 0: never. */
-static void set_lease(struct guardian *g, uint64_t end_ns)
+/* end_ns 0: never. Makes the timer, which a job without a lease does not need. False: there is none. */
+static bool set_lease(struct guardian *g, uint64_t end_ns)
 {
     const struct itimerspec at = {
         .it_value = {.tv_sec = (time_t)(end_ns / 1000000000), .tv_nsec = (long)(end_ns % 1000000000)}};
+    _cleanup_close_ int fd =
+        g->lease_fd > 0 ? -1 : timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
 
-    (void)timerfd_settime(g->lease_fd, TFD_TIMER_ABSTIME, &at, NULL); /* cannot fail on a timer that exists */
+    if (fd >= 0 && watch_descriptor(g, fd, TOKEN_LEASE) == 0)
+        g->lease_fd = steal_fd(&fd);
+    return g->lease_fd > 0 && timerfd_settime(g->lease_fd, TFD_TIMER_ABSTIME, &at, NULL) == 0;
 }
 
 static void begin_generation(struct guardian *g, const struct ordered_start *r)
 {
-    set_lease(g, 0); /* the generation's lease follows */
+    if (g->lease_fd > 0)
+        (void)set_lease(g, 0); /* the generation's lease follows */
     if (r->notice)
         latest_notice = *r->notice;
     g->has_death_notice = g->has_death_notice || r->notice;
@@ -767,7 +769,8 @@ static void carry_out_order(struct guardian *g, const struct guardian_order *ord
         begin_kill(g);
         break;
     case GUARDIAN_LEASE:
-        set_lease(g, order->time_ns);
+        if (!set_lease(g, order->time_ns))
+            begin_kill(g); /* no worker must run longer than the lease */
         break;
     case GUARDIAN_KILL_WORKER:
         kill_worker(g, &g->state[order->worker]);
