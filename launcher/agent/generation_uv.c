@@ -477,7 +477,9 @@ static int get_guardian(struct generation *g, const struct worker_start *first)
     int r = g->host->warm
                 ? spawn_warm_guardian(g, first)
                 : spawn_guardian((size_t)g->n_workers, NULL, &g->host->guardians, &g->guardian, &g->link);
-    return r ? r : guardian_send_begin(g->link, g->host->death_notice);
+    r = r ? r : guardian_send_begin(g->link, g->host->death_notice);
+    bool has_ended = r == -EPIPE || r == -ECONNRESET; /* its report with the reason is in the link */
+    return has_ended ? 0 : r;
 }
 
 /* The guardian stays for the next generation, if alive and waiting for orders. */
