@@ -66,7 +66,8 @@ static int read_processes(int folder)
 {
     _cleanup_close_ int fd = openat(folder, "cgroup.procs", O_RDONLY | O_CLOEXEC);
 
-    return fd < 0 ? 0 : child_processes_read(fd, processes, PROCESSES_MAX);
+    int n = fd < 0 ? 0 : child_processes_read(fd, processes, PROCESSES_MAX);
+    return n > 0 ? n : 0; /* a cgroup of threads has no list */
 }
 
 static bool is_subfolder(int folder, const char *name)
