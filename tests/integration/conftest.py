@@ -8,6 +8,7 @@ import struct
 import pytest
 
 import jobs
+import launches
 
 FASHION_MNIST = pathlib.Path("/usr/share/datasets/fashion-mnist")
 
@@ -19,6 +20,12 @@ def pytest_configure(config):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
     config.addinivalue_line("markers", "sanitize: also run against programs built with AddressSanitizer")
+
+
+@pytest.fixture(autouse=True)
+def end_of_launches():
+    yield
+    launches.end_all()
 
 
 @pytest.fixture(scope="session")

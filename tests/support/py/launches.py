@@ -11,15 +11,21 @@ import uuid
 import jobs
 
 TAG = "TEST_LAUNCH"
+_begun = []  # tags of the launches since end_all()
 
 
 def family():
     return str(jobs.build_folder() / "tests" / "workers" / "family")
 
 
+def new_tag():
+    _begun.append(str(uuid.uuid4()))
+    return _begun[-1]
+
+
 def start(args, environment=None, **more):
     """Starts crun with args; the process has .tag."""
-    tag = str(uuid.uuid4())
+    tag = new_tag()
     process = subprocess.Popen([jobs.crun(), *map(str, args)], stdin=subprocess.DEVNULL,
                                env={**os.environ, **(environment or {}), TAG: tag}, **more)
     process.tag = tag
@@ -28,7 +34,7 @@ def start(args, environment=None, **more):
 
 def run_in_background(command, environment=None, **more):
     """The same for any command that leads to crun."""
-    tag = str(uuid.uuid4())
+    tag = new_tag()
     process = subprocess.Popen([*map(str, command)], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                                env={**os.environ, **(environment or {}), TAG: tag}, **more)
     process.tag = tag
@@ -53,9 +59,9 @@ def state(pid):
     return stat[stat.index("(") + 1: stat.rindex(")")], stat[stat.rindex(")") + 2]
 
 
-def living(tag):
-    """pid -> name of the processes with this tag that live; zombies do not."""
-    wanted = f"{TAG}={tag}".encode()
+def living(*tags):
+    """pid -> name of the processes with one of these tags that live; zombies do not."""
+    wanted = {f"{TAG}={tag}".encode() for tag in tags}
     found = {}
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():
@@ -65,7 +71,7 @@ def living(tag):
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
         now = state(entry.name)
-        if wanted in raw.split(b"\0") and now and now[1] not in "ZX":
+        if not wanted.isdisjoint(raw.split(b"\0")) and now and now[1] not in "ZX":
             found[int(entry.name)] = now[0]
     return found
 
@@ -78,6 +84,18 @@ def wait_until_gone(tag, timeout, also_fine=lambda name: False):
         if not left or time.monotonic() > deadline:
             return left
         time.sleep(0.005)
+
+
+def end_all():
+    """Ends what a test that failed has left of its launches. The guardian of a killed crun ends the workers; what is left
+    after five seconds is killed."""
+    begin = time.monotonic()
+    while _begun and (left := living(*_begun)) and time.monotonic() < begin + 10:
+        is_late = time.monotonic() > begin + 5
+        for pid, name in left.items():
+            jobs.kill(pid, signal.SIGKILL if is_late or name == "crun" else signal.SIGCONT)
+        time.sleep(0.01)
+    _begun.clear()
 
 
 def adopt_orphans():
