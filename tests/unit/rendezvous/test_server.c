@@ -269,6 +269,39 @@ static void test_turn_is_bounded(void **state)
     stop();
 }
 
+enum { SILENT = 100, EXPIRED_MAX = 32 };
+
+/* Clients that expire together are closed in parts: a flood of them must not hold up a turn of the loop. */
+static void test_expired_clients_are_closed_in_parts(void **state)
+{
+    struct server_limits limits = SERVER_LIMITS_DEFAULT;
+    const struct server_config config = {.limits = &limits};
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    time_t deadline = time(NULL) + 60;
+    int fds[SILENT];
+
+    limits.handshake_ms = 1000;
+    assert_int_equal(server_create(&server, &loop, &config), 0);
+    (void)snprintf(to.sun_path, sizeof(to.sun_path), "%s/silent", folder);
+    assert_int_equal(server_listen_unix(server, to.sun_path), 0);
+    for (int i = 0; i < SILENT; i++) {
+        fds[i] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        assert_int_equal(connect(fds[i], (struct sockaddr *)&to, sizeof(to)), 0);
+    }
+    while (server_n_clients(server) < SILENT && time(NULL) < deadline)
+        (void)uv_run(&loop, UV_RUN_NOWAIT);
+    assert_int_equal(server_n_clients(server), SILENT);
+    uv_sleep(limits.handshake_ms + 100);
+    for (unsigned left = SILENT; left > 0 && time(NULL) < deadline; left = server_n_clients(server)) {
+        (void)uv_run(&loop, UV_RUN_NOWAIT);
+        assert_in_range(left - server_n_clients(server), 0, EXPIRED_MAX);
+    }
+    assert_int_equal(server_n_clients(server), 0);
+    for (int i = 0; i < SILENT; i++)
+        (void)close(fds[i]); /* nothing is pending on it */
+    stop();
+}
+
 /* Everything that allocates: a large message in pieces, replies that are not read, waits, many replies. */
 static void converse(void)
 {
@@ -368,6 +401,7 @@ int main(void)
         cmocka_unit_test(test_stop_closes_everybody),
         cmocka_unit_test(test_two_on_one_loop),
         cmocka_unit_test(test_turn_is_bounded),
+        cmocka_unit_test(test_expired_clients_are_closed_in_parts),
         cmocka_unit_test(test_memory_runs_out),
         cmocka_unit_test(a_store_without_limits_takes_as_many_as_there_are_descriptors),
     };
