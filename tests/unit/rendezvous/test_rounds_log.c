@@ -102,6 +102,12 @@ static void test_together(void **state)
           (const char *[]){"job 'train': after " CAUSE
                            ": generation 3 runs: 16 nodes, 128 workers, MASTER_ADDR 10.0.0.1" BUDGETS,
                            NULL});
+    job.n_nodes[ROUNDS_NODE_READY] = 13;
+    check(&job, ROUNDS_LOG_PROGRESS | ROUNDS_LOG_SETTLED | ROUNDS_LOG_FORMED,
+          (const char *[]){"job 'train': 13/16 nodes",
+                           "job 'train': after " CAUSE
+                           ": generation 3 runs: 16 nodes, 128 workers, MASTER_ADDR 10.0.0.1" BUDGETS,
+                           NULL});
     job.verdict = SESSION_VERDICT_FAILURE;
     check(&job, ROUNDS_LOG_OVER | ROUNDS_LOG_SETTLED | ROUNDS_LOG_CLOSED,
           (const char *[]){"job 'train': generation 3 has ended because " CAUSE BUDGETS,

@@ -206,7 +206,7 @@ static void test_add(void **state)
          {1, "SET n 41", ""}, {1, "ADD n 1", "i:42"}, {1, "SET n 0x10", ""}, {1, "ADD n 1", "i:1"},
          {1, "SET n +12abc", ""}, {1, "ADD n 1", "i:13"}, {1, "GET n", "v:13"}, {1, "SET n 1e3", ""},
          {1, "ADD n 1", "i:2"}, {1, "SET n -9223372036854775808", ""},
-         {1, "ADD n 1", "i:-9223372036854775807"});
+         {1, "ADD n 1", "i:-9223372036854775807"}, {1, "SET n \t\v\f\r\n-5", ""}, {1, "ADD n 1", "i:-4"});
 }
 
 /* Digits that go on behind the bytes that are read are no number. */
@@ -231,7 +231,7 @@ static void test_add_refused(void **state)
          {2, "ADD n 1", "closed"}, {3, "SET n 9223372036854775808", ""}, {3, "ADD n 1", "closed"},
          {4, "GET n", "v:9223372036854775808"}, {4, "SET n x", ""}, {4, "BARRIER n 2", "closed"},
          {5, "GET n", "v:x"}, {5, "SET n -9223372036854775809", ""}, {5, "ADD n 1", "closed"},
-         {6, "SET n --1", ""}, {6, "ADD n 1", "closed"});
+         {6, "SET n --1", ""}, {6, "ADD n 1", "closed"}, {7, "SET n +-1", ""}, {7, "ADD n 1", "closed"});
 }
 
 static void test_compare_set(void **state)
