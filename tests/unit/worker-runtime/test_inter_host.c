@@ -214,10 +214,11 @@ static void check_reductions(struct crw_group *group, enum crw_dtype dtype, enum
     CHECK(memcmp(mine, expected, n) == 0);
 }
 
-/* The way of an array depends on its bytes, not on its type: sanitized, each count has one or two types. */
+/* The way of an array depends on its bytes, not on its type: sanitized, each count has half of them. The period of types
+ * shares no factor with the number of operations, so that no operation is left out. */
 static bool is_left_out(size_t dtype, size_t count)
 {
-    return IS_SANITIZED && (dtype + count) % 3 != 0;
+    return IS_SANITIZED && (dtype + count) % 2 != 0;
 }
 
 static void reduce_everything(struct crw_group *group)
