@@ -108,9 +108,10 @@ int secret_read_fd(struct secret *ret, int fd, const char *name, char error[SECR
 
     secret_hide_process();
     r = read_into_room(&f, fd, SECRET_ROOM, ret);
-    if (r == 0)
-        r = check_length(ret, name, error);
-    if (r == -ERANGE)
+    if (r < 0)
+        return r;
+    r = check_length(ret, name, error);
+    if (r < 0)
         secret_finish(ret);
     return r;
 }
