@@ -100,6 +100,8 @@ def main():
             asserting.add(path)
     faults += [f"PURE: no assertion calls {name}()" for name in sorted(PURE - called)]
     entries = commands(ROOT / args.build, asserting) if args.build else []
+    if args.build and not entries:
+        faults.append(f"{args.build} compiles none of the sources with assertions")
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         faults += [fault for found in pool.map(compile_faults, entries) for fault in found]
     for fault in faults:
