@@ -6,7 +6,8 @@
  * see crw.h.
  *
  * To extend: change the table, and BACKEND_ABI with it. Plugin and library are built and installed together
- * (the plugin reads struct crw_model as it is); the number only catches a stale file.
+ * (the plugin reads struct crw_model as it is); the number only catches a stale file. The types of crw.h and crw_trainer.h in
+ * the table count as well: struct crw_samples, struct crw_trained, struct crw_optimizer_options, enum crw_loss, enum crw_products.
  *
  * Functions that return int: 0, -errno or CRW_E_...; then error_message() is the sentence of this thread.
  */

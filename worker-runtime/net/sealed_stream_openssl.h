@@ -18,13 +18,13 @@
 
 struct sealed_out {
     struct record_seal *seal;
-    struct buf record; /* the rest that is to be sent; grows to SEAL_RECORD_MAX */
+    struct buf record; /* the rest that is to be sent; room for at most two records */
     size_t n_data;     /* bytes of data in the record; 0: there is none */
 };
 
 struct sealed_in {
     struct record_seal *seal;
-    struct buf bytes;     /* from the begin of a record on; grows to SEAL_RECORD_MAX and the next head */
+    struct buf bytes;     /* from the begin of a record on; room for two records and heads at most */
     size_t opened, taken; /* bytes of data of that record when it is open, and how many were taken */
     int error;            /* -errno: nothing more comes */
 };
