@@ -14,7 +14,7 @@ import xml.etree.ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RERUNS = 2  # at most, for one test
-WAITING = 7  # processes of pytest at a time, for tests that mostly wait: a fifth of a core each
+WAITING = 5  # processes of pytest at a time, for tests that mostly wait: a quarter of a core each
 COMPUTING = 3  # and for those that start PyTorch: a core each
 # The test files of more than 40 s, longest first, as the line "... s, ... s" below each count shows them: begun last, one of them
 # would run by itself at the end.
