@@ -9,8 +9,6 @@
 #include "rendezvous/store/store_impl.h"
 
 #include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/cleanup.h"
@@ -189,11 +187,28 @@ static int do_compare_set(struct call *call)
     return t->fresh ? outbox_put_blob(call->out, t->fresh) : wire_put_vec(&call->out->bytes, q->desired);
 }
 
+enum { NUMBER_SIZE = sizeof("-9223372036854775808") };
+
+/* The number in base 10, without a NUL, at the end of text. By hand: snprintf() takes a tenth of an ADD. */
+static struct wire_span format_number(char text[NUMBER_SIZE], int64_t number)
+{
+    uint64_t rest = number < 0 ? 0 - (uint64_t)number : (uint64_t)number;
+    size_t at = NUMBER_SIZE;
+
+    do {
+        text[--at] = (char)('0' + rest % 10);
+        rest /= 10;
+    } while (rest > 0);
+    if (number < 0)
+        text[--at] = '-';
+    return wire_span(text + at, NUMBER_SIZE - at);
+}
+
 /* Adds to the number in the value, text in base 10; *ret_name and *ret_sum are set on success only. */
 static int add_to_key(struct store *s, struct wire_span key, int64_t amount, struct store_entry **ret_name,
                       int64_t *ret_sum)
 {
-    char text[sizeof("-9223372036854775808")];
+    char text[NUMBER_SIZE];
     struct store_entry *name;
     int64_t old = 0, sum;
     int r = store_obtain(s, key, &name);
@@ -204,7 +219,7 @@ static int add_to_key(struct store *s, struct wire_span key, int64_t amount, str
         return STORE_E_NUMBER;
     /* Past the end the sum wraps, as in PyTorch's build; unsigned numbers make the wrap defined. */
     sum = (int64_t)((uint64_t)old + (uint64_t)amount);
-    r = store_write_value(s, name, wire_span(text, (size_t)snprintf(text, sizeof(text), "%" PRId64, sum)));
+    r = store_write_value(s, name, format_number(text, sum));
     if (r != 0) {
         store_tidy(s, name);
         return r;
