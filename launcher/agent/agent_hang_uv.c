@@ -31,15 +31,14 @@ struct agent_hang {
     struct watch *watch;          /* NULL: there is none */
     struct hang_reports *reports; /* of all nodes */
     struct asked_stacks *stacks;
-    uv_timer_t timer;      /* after a signal to the workers, or the kill of a single worker */
-    uint32_t generation;   /* of the worker that was killed alone */
-    bool is_hanging;       /* the watch has reported a hang, and there is no progress yet */
-    bool is_reported;      /* there is a report on the hang */
-    bool stands_out;       /* in the report, a rank of this node */
-    bool is_elsewhere;     /* the rank that stands out is on another node */
-    bool collects_reports; /* the reports are put together on node 0 */
-    int worker;            /* the first worker of the report */
-    pid_t quit_sender;     /* of a SIGQUIT that waits for the stacks */
+    uv_timer_t timer;    /* after a signal to the workers, or the kill of a single worker */
+    uint32_t generation; /* of the worker that was killed alone */
+    bool is_hanging;     /* the watch has reported a hang, and there is no progress yet */
+    bool is_reported;    /* there is a report on the hang */
+    bool stands_out;     /* in the report, a rank of this node */
+    bool is_elsewhere;   /* the rank that stands out is on another node */
+    int worker;          /* the first worker of the report */
+    pid_t quit_sender;   /* of a SIGQUIT that waits for the stacks */
 };
 
 /* ---- questions of the watch ---- */
@@ -199,7 +198,7 @@ static void on_stacks(void *data, const struct watch_stacks *s)
     h->is_elsewhere = false;
     h->worker = s->worker;
     log_headline(s, h->host->job->meeting != JOB_STATIC);
-    if (s->reason == WATCH_HANG && h->collects_reports)
+    if (s->reason == WATCH_HANG && h->host->membership)
         hang_reports_begin(h->reports, s);
     else
         print_hang(h, &own);
@@ -216,18 +215,11 @@ static void on_files(void *data, enum watch_reason reason, int worker)
         send_signal(h->host, SIGQUIT, h->quit_sender);
 }
 
-/* Several nodes: no node makes progress. */
-static void report_hang(struct agent_hang *h)
+void agent_hang_all_quiet(struct agent_hang *h)
 {
     if (!h->is_hanging || h->is_reported)
         return;
     h->is_reported = watch_take_stacks(h->watch, WATCH_HANG); /* false: stacks are being taken already */
-}
-
-void agent_hang_all_quiet(struct agent_hang *h)
-{
-    h->collects_reports = true;
-    report_hang(h);
 }
 
 /* Of several nodes the last node to become quiet completes a hang. */
@@ -240,7 +232,7 @@ static void on_hang(void *data)
     if (h->host->membership)
         membership_quiet(h->host->membership, true);
     else
-        report_hang(h);
+        agent_hang_all_quiet(h);
 }
 
 void agent_hang_forget(struct agent_hang *h)

@@ -35,7 +35,7 @@ bool agent_hang_take_stacks(struct agent_hang *h, enum watch_reason reason);
 /* The stacks come first, then the SIGQUIT of this sender. False: stacks cannot be taken. */
 bool agent_hang_put_off_quit(struct agent_hang *h, pid_t sender);
 
-/* Several nodes: no node makes progress. The report is put together on node 0. */
+/* No node makes progress. The report on several nodes is put together on node 0. */
 void agent_hang_all_quiet(struct agent_hang *h);
 
 /* A message of another agent. */
