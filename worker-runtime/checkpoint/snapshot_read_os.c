@@ -233,6 +233,7 @@ int crw_snapshot_open_newest(const char *folder, const char *meta_key, const cha
     r = snapshot_folder_list(folder_fd, folder, &entries, &n);
     if (r == 0)
         r = load_newest_snapshot(folder_fd, folder, entries, n, warn, warn_data, &s);
+    assert(r || s);
     if (r == 0)
         r = check_meta(s, folder, meta_key, meta_value);
     if (r == 0)
