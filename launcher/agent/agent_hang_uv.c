@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "launcher/agent/agent_host_uv.h"
+#include "launcher/agent/agent_stall_uv.h"
 #include "launcher/agent/asked_stacks_uv.h"
 #include "launcher/agent/generation_uv.h"
 #include "launcher/agent/hang_report_uv.h"
@@ -31,14 +32,15 @@ struct agent_hang {
     struct watch *watch;          /* NULL: there is none */
     struct hang_reports *reports; /* of all nodes */
     struct asked_stacks *stacks;
-    uv_timer_t timer;    /* after a signal to the workers, or the kill of a single worker */
-    uint32_t generation; /* of the worker that was killed alone */
-    bool is_hanging;     /* the watch has reported a hang, and there is no progress yet */
-    bool is_reported;    /* there is a report on the hang */
-    bool stands_out;     /* in the report, a rank of this node */
-    bool is_elsewhere;   /* the rank that stands out is on another node */
-    int worker;          /* the first worker of the report */
-    pid_t quit_sender;   /* of a SIGQUIT that waits for the stacks */
+    struct agent_stall *stall; /* NULL: partial stalls are not looked for */
+    uv_timer_t timer;          /* after a signal to the workers, or the kill of a single worker */
+    uint32_t generation;       /* of the worker that was killed alone */
+    bool is_hanging;           /* the watch has reported a hang, and there is no progress yet */
+    bool is_reported;          /* there is a report on the hang */
+    bool stands_out;           /* in the report, a rank of this node */
+    bool is_elsewhere;         /* the rank that stands out is on another node */
+    int worker;                /* the first worker of the report */
+    pid_t quit_sender;         /* of a SIGQUIT that waits for the stacks */
 };
 
 /* ---- questions of the watch ---- */
@@ -276,7 +278,9 @@ void agent_hang_take_message(struct agent_hang *h, const uint8_t *body, size_t n
             hang_reports_take(h->reports, &message->result);
         else if (message->kind == HANG_MESSAGE_TAKE)
             asked_stacks_take_order(h->stacks, message->take_to);
-        else if (message->piece.asked)
+        else if (message->kind == HANG_MESSAGE_STALL || message->piece.purpose == HANG_FOR_STALL)
+            agent_stall_take_message(h->stall, message);
+        else if (message->piece.purpose == HANG_FOR_CRUNCTL)
             asked_stacks_add(h->stacks, &message->piece);
         else
             hang_reports_add(h->reports, &message->piece);
@@ -342,6 +346,8 @@ void agent_hang_open(struct agent_hang *h)
     int r = watch_create(&h->watch, &watch_host);
     if (r)
         log_line("hangs are not watched for: %s", strerror(-r));
+    else if (watch_host.timeout_ns && agent_stall_create(&h->stall, host, &watch_host) != 0)
+        h->stall = NULL; /* without memory no line about a partial stall */
 }
 
 bool agent_hang_is_open(const struct agent_hang *h)
@@ -359,12 +365,14 @@ static void stop_hang(void *self)
     struct agent_hang *h = self;
 
     watch_close(h->watch);
+    agent_stall_stop(h->stall);
     hang_reports_stop(h->reports);
 }
 
 void agent_hang_destroy(struct agent_hang *h)
 {
     watch_destroy(h->watch);
+    agent_stall_destroy(h->stall);
     free(h->reports);
     free(h);
 }

@@ -169,7 +169,7 @@ void asked_stacks_take_order(struct asked_stacks *a, int32_t to)
 void asked_stacks_pass(struct asked_stacks *a, const struct watch_stacks *s)
 {
     for (size_t i = 0; i < a->n_to; i++)
-        hang_report_send(a->host, s, a->to[i], true);
+        hang_report_send(a->host, s, a->to[i], HANG_FOR_CRUNCTL);
     a->n_to = 0;
     if (!a->is_asked) {
         keep_for_look(a, s->folder, s->text);

@@ -177,7 +177,8 @@ void hang_report_collect(const struct agent_host *host, const struct watch_stack
     hang_collect_add(ret, &own);
 }
 
-void hang_report_send(const struct agent_host *host, const struct watch_stacks *s, int32_t to, bool asked)
+void hang_report_send(const struct agent_host *host, const struct watch_stacks *s, int32_t to,
+                      enum hang_purpose purpose)
 {
     const struct agent_message head = {.to = to, .generation = host->group->generation};
     struct buf frames = {0};
@@ -185,7 +186,7 @@ void hang_report_send(const struct agent_host *host, const struct watch_stacks *
 
     if (host->membership && host->describe(host->data, &job) == 0) {
         const struct node_ranks ranks = {
-            .node = &job.nodes[0], .places = s->ranks, .n_places = s->n_ranks, .asked = asked};
+            .node = &job.nodes[0], .places = s->ranks, .n_places = s->n_ranks, .purpose = purpose};
 
         if (node_ranks_put(&frames, &head, &ranks) == 0)
             membership_send(host->membership, &frames);
@@ -221,7 +222,7 @@ void hang_reports_begin(struct hang_reports *r, const struct watch_stacks *s)
     (void)uv_timer_start(&r->timer, on_report_timer, is_node_0(r->host) ? COLLECT_MS : RESULT_MS,
                          0); /* fails only without a callback */
     if (!is_node_0(r->host)) {
-        hang_report_send(r->host, s, 0, false);
+        hang_report_send(r->host, s, 0, HANG_FOR_REPORT);
         return;
     }
     hang_report_collect(r->host, s, &h->collect);

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "launcher/report/events.h"
+#include "launcher/watch/hang_collect.h"
 
 struct agent_host;
 struct hang_collect;
@@ -43,7 +44,8 @@ void hang_reports_stop(struct hang_reports *r);
 /* The report on the own node alone. */
 struct event_hang hang_report_own(const struct agent_host *host, const struct watch_stacks *s);
 
-/* The ranks of the own node, as pieces: to another agent (asked: for crunctl there), or for a report of the own agent. */
-void hang_report_send(const struct agent_host *host, const struct watch_stacks *s, int32_t to, bool asked);
+/* The ranks of the own node, as pieces: to another agent, or for a report of the own agent. */
+void hang_report_send(const struct agent_host *host, const struct watch_stacks *s, int32_t to,
+                      enum hang_purpose purpose);
 void hang_report_collect(const struct agent_host *host, const struct watch_stacks *s,
                          struct hang_collect *ret);

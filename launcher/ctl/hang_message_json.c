@@ -18,15 +18,34 @@ static const struct field result_fields[] = {
     {"text", FIELD_TEXT, offsetof(struct hang_result, text), .size = HANG_TEXT_SIZE},
 };
 
+static const struct field stall_fields[] = {
+    {"kind", FIELD_U32_AT(struct stall_message, kind, 0, STALL_MESSAGE_KIND_COUNT - 1)},
+    {"node", FIELD_I32, offsetof(struct stall_message, node), 0, SESSION_NODES_MAX - 1},
+    {"unusual", FIELD_U32_AT(struct stall_message, n_unusual, 0, UINT32_MAX)},
+    {"rank", FIELD_I32, offsetof(struct stall_message, rank), -1, INT32_MAX, .missing = -1},
+    {"text", FIELD_TEXT_AT(struct stall_message, text)},
+};
+
 /* ---- writing ---- */
+
+static int put_message(struct buf *out, const struct agent_message *head, const char *name,
+                       const struct field *fields, size_t n_fields, const void *from)
+{
+    _cleanup_json_ cJSON *json = cJSON_CreateObject();
+    int r = json ? fields_write(json, fields, n_fields, from) : -ENOMEM;
+    _cleanup_free_ char *text = r ? NULL : cJSON_PrintUnformatted(json);
+
+    return text ? agent_message_put(out, head, name, text) : -ENOMEM;
+}
 
 int hang_result_put(struct buf *out, const struct agent_message *head, const struct hang_result *result)
 {
-    _cleanup_json_ cJSON *json = cJSON_CreateObject();
-    int r = json ? fields_write(json, result_fields, ARRAY_SIZE(result_fields), result) : -ENOMEM;
-    _cleanup_free_ char *text = r ? NULL : cJSON_PrintUnformatted(json);
+    return put_message(out, head, "hang", result_fields, ARRAY_SIZE(result_fields), result);
+}
 
-    return text ? agent_message_put(out, head, "hang", text) : -ENOMEM;
+int stall_message_put(struct buf *out, const struct agent_message *head, const struct stall_message *message)
+{
+    return put_message(out, head, "stall", stall_fields, ARRAY_SIZE(stall_fields), message);
 }
 
 /* ---- reading ---- */
@@ -49,6 +68,16 @@ static bool read_result(const cJSON *json, struct hang_result *ret)
 {
     char error[FIELDS_ERROR_SIZE];
     bool is_read = fields_read(json, result_fields, ARRAY_SIZE(result_fields), ret, error);
+
+    if (is_read)
+        clean_lines(ret->text);
+    return is_read;
+}
+
+static bool read_stall(const cJSON *json, struct stall_message *ret)
+{
+    char error[FIELDS_ERROR_SIZE];
+    bool is_read = fields_read(json, stall_fields, ARRAY_SIZE(stall_fields), ret, error);
 
     if (is_read)
         clean_lines(ret->text);
@@ -80,14 +109,18 @@ bool hang_message_get(const uint8_t *body, size_t n, struct hang_message *ret)
     _cleanup_json_ cJSON *json = cJSON_ParseWithLength((const char *)body, n);
     const cJSON *ranks = cJSON_GetObjectItemCaseSensitive(json, "ranks"),
                 *hang = cJSON_GetObjectItemCaseSensitive(json, "hang"),
-                *take = cJSON_GetObjectItemCaseSensitive(json, "take");
+                *take = cJSON_GetObjectItemCaseSensitive(json, "take"),
+                *stall = cJSON_GetObjectItemCaseSensitive(json, "stall");
 
-    *ret = (struct hang_message){.kind = hang   ? HANG_MESSAGE_RESULT
-                                         : take ? HANG_MESSAGE_TAKE
-                                                : HANG_MESSAGE_RANKS};
+    *ret = (struct hang_message){.kind = hang    ? HANG_MESSAGE_RESULT
+                                         : take  ? HANG_MESSAGE_TAKE
+                                         : stall ? HANG_MESSAGE_STALL
+                                                 : HANG_MESSAGE_RANKS};
     if (!json || !agent_message_read(json, &ret->head))
         return false;
     if (hang)
         return read_result(hang, &ret->result);
+    if (stall)
+        return read_stall(stall, &ret->stall);
     return take ? read_take(take, &ret->take_to) : ranks && read_ranks(ranks, ret);
 }

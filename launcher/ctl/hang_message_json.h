@@ -6,6 +6,7 @@
  *
  *   {"relay":0,"generation":2,"ranks":{"piece":0,"pieces":1,"node":{...}}}
  *   {"relay":-1,"generation":2,"hang":{"rank":27,"text":"  rank 27 on node3 (pid 4714) stands out: ...\n"}}
+ *   {"relay":0,"generation":2,"stall":{"kind":0,"node":3,"unusual":7}}
  */
 
 #include <stdbool.h>
@@ -21,6 +22,23 @@ enum hang_message_kind {
     HANG_MESSAGE_RANKS,
     HANG_MESSAGE_RESULT,
     HANG_MESSAGE_TAKE, /* from the rendezvous: take stacks and send the stacks to take_to */
+    HANG_MESSAGE_STALL,
+};
+
+enum stall_message_kind {
+    STALL_MESSAGE_NOTE,    /* to node 0: so many ranks of the sender wait unusually long */
+    STALL_MESSAGE_ASK,     /* from node 0: send your ranks */
+    STALL_MESSAGE_REPORT,  /* from node 0: print these lines */
+    STALL_MESSAGE_GOES_ON, /* from node 0: print that the ranks go on */
+    STALL_MESSAGE_KIND_COUNT
+};
+
+struct stall_message {
+    enum stall_message_kind kind;
+    int node;                  /* NOTE: group rank of the sender */
+    uint32_t n_unusual;        /* NOTE */
+    int rank;                  /* ASK: also its stack; REPORT: the awaited rank; -1: none */
+    char text[HANG_TEXT_SIZE]; /* REPORT, GOES_ON */
 };
 
 struct hang_message {
@@ -30,10 +48,13 @@ struct hang_message {
     struct hang_rank ranks[HANG_PIECE_RANKS];
     struct hang_result result;
     int32_t take_to; /* a group rank */
+    struct stall_message stall;
 };
 
 /* 0 or -errno. */
 int hang_result_put(struct buf *out, const struct agent_message *head, const struct hang_result *result);
+
+int stall_message_put(struct buf *out, const struct agent_message *head, const struct stall_message *message);
 
 /* Texts are made printable. False: not a message of a hang. */
 bool hang_message_get(const uint8_t *body, size_t n, struct hang_message *ret);

@@ -62,6 +62,10 @@ static const struct field place_fields[] = {
     {"has_ended", FIELD_BOOL, offsetof(struct hang_rank, has_ended)},
     {"kind", FIELD_U32_AT(struct hang_rank, kind, 0, STACK_DESTROY)},
     {"text", FIELD_TEXT_AT(struct hang_rank, text)},
+    {"activity", FIELD_U32_AT(struct hang_rank, activity, 0, ACTIVITY_COUNT - 1)},
+    {"waits_ms", FIELD_U32_AT(struct hang_rank, waits_ms, 0, UINT32_MAX)},
+    {"limit_ms", FIELD_U32_AT(struct hang_rank, limit_ms, 0, UINT32_MAX)},
+    {"bytes_per_s", FIELD_U64, offsetof(struct hang_rank, bytes_per_s), 0, FIELD_EXACT_MAX},
 };
 
 static const struct field collective_fields[] = {
@@ -75,7 +79,7 @@ static const struct field collective_fields[] = {
 static const struct field head_fields[] = {
     {"piece", FIELD_I32, offsetof(struct hang_piece, piece), 0, PIECES_MAX - 1},
     {"pieces", FIELD_I32, offsetof(struct hang_piece, pieces), 1, PIECES_MAX, .required = true},
-    {"asked", FIELD_BOOL, offsetof(struct hang_piece, asked)},
+    {"purpose", FIELD_U32_AT(struct hang_piece, purpose, 0, HANG_PURPOSE_COUNT - 1)},
 };
 
 static const struct field node_fields[] = {
@@ -231,8 +235,8 @@ static int put_piece(struct buf *out, const struct agent_message *to, const stru
         return -ENOMEM;
     if (!to)
         return look_put_status(out, piece, node);
-    if (asprintf(&json, "{\"piece\":%u,\"pieces\":%u%s,\"node\":%s}", (unsigned)piece->piece,
-                 (unsigned)piece->pieces, ranks->asked ? ",\"asked\":true" : "", node) < 0) {
+    if (asprintf(&json, "{\"piece\":%u,\"pieces\":%u,\"purpose\":%d,\"node\":%s}", (unsigned)piece->piece,
+                 (unsigned)piece->pieces, ranks->purpose, node) < 0) {
         json = NULL;
         return -ENOMEM;
     }

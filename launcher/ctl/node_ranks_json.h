@@ -27,7 +27,7 @@ struct node_ranks {
     const struct hang_rank *places; /* of ranks of the node, in any order; NULL: none, all ranks without */
     size_t n_places;
     const char *stacks; /* JSON of job_stacks_json.h, for a piece of its own; NULL: none */
-    bool asked;         /* by crunctl stacks, not because of a hang */
+    int purpose;        /* enum hang_purpose */
 };
 
 /* Appends all pieces, each a frame; to: NULL for the rendezvous. 0; -EMSGSIZE; -ENOMEM, also with a place of another node. */

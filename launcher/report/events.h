@@ -19,6 +19,7 @@ enum event_kind {
     EVENT_RESTART, /* nothing is left of the generation, the next one follows */
     EVENT_HANG,    /* no rank makes progress */
     EVENT_STACKS,  /* stacks were taken for another reason */
+    EVENT_STALL,   /* some ranks wait unusually long for others */
     EVENT_MARK,    /* a worker printed a line that --on-line has a rule for */
     EVENT_WARM,    /* the process that forks workers has imported their modules */
     EVENT_END,     /* the job is over */

@@ -17,7 +17,8 @@ static const char *const names[EVENT_KIND_COUNT] = {
     [EVENT_START] = "start",     [EVENT_READY] = "ready",   [EVENT_EXIT] = "exit",
     [EVENT_FAILURE] = "failure", [EVENT_PEER] = "peer",     [EVENT_STOP] = "stop",
     [EVENT_RESTART] = "restart", [EVENT_WARM] = "warm",     [EVENT_END] = "end",
-    [EVENT_HANG] = "hang",       [EVENT_STACKS] = "stacks", [EVENT_MARK] = "mark",
+    [EVENT_HANG] = "hang",       [EVENT_STACKS] = "stacks", [EVENT_STALL] = "stall",
+    [EVENT_MARK] = "mark",
 };
 
 /* RFC 3339 in UTC, with nanoseconds. */
@@ -173,6 +174,7 @@ static void add_own_fields(cJSON *line, const struct event_job *job, const struc
         break;
     case EVENT_HANG:
     case EVENT_STACKS:
+    case EVENT_STALL:
         add_hang(line, e->hang);
         break;
     case EVENT_WARM:

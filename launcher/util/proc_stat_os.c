@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "launcher/util/read_file_os.h"
 
@@ -65,4 +66,11 @@ bool proc_stat_read_thread(pid_t pid, pid_t thread, struct proc_stat *ret)
 
     (void)snprintf(path, sizeof(path), "/proc/%d/task/%d/stat", (int)pid, (int)thread); /* fits */
     return read_stat(path, ret);
+}
+
+uint64_t proc_stat_ns(uint64_t ticks)
+{
+    long per_second = sysconf(_SC_CLK_TCK);
+
+    return per_second > 0 ? ticks * (1000000000u / (uint64_t)per_second) : 0;
 }

@@ -22,3 +22,6 @@ bool proc_stat_parse(const char *text, struct proc_stat *ret);
 /* False: there is no such process or thread. What a process used is the sum over its threads. */
 bool proc_stat_read(pid_t pid, struct proc_stat *ret);
 bool proc_stat_read_thread(pid_t pid, pid_t thread, struct proc_stat *ret);
+
+/* The time that so many cpu_ticks are. */
+uint64_t proc_stat_ns(uint64_t ticks);

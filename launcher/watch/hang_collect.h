@@ -16,9 +16,17 @@ enum {
     HANG_TEXT_SIZE = 12 << 10,
 };
 
+/* What the ranks of a node are sent for. */
+enum hang_purpose {
+    HANG_FOR_REPORT,  /* the report on a hang */
+    HANG_FOR_CRUNCTL, /* crunctl stacks */
+    HANG_FOR_STALL,   /* the line about a partial stall */
+    HANG_PURPOSE_COUNT
+};
+
 struct hang_piece {
-    int node;   /* group rank of the sender */
-    bool asked; /* for crunctl stacks, not for a hang */
+    int node; /* group rank of the sender */
+    enum hang_purpose purpose;
     int piece, pieces;
     char host[HANG_HOST_SIZE];
     const struct hang_rank *ranks; /* their hosts are not set */

@@ -318,7 +318,7 @@ static void add_group(struct strbuf *t, const struct hang_rank *ranks, size_t n,
     if (ranks[0].has_ended)
         strbuf_add(t, ": ended with success");
     else
-        strbuf_add(t, ": %s%s", state_text(ranks[0].state),
+        strbuf_add(t, ": %s%s", ranks[0].activity ? "" : state_text(ranks[0].state),
                    ranks[0].text[0] ? ranks[0].text : "no stack to be had");
     if (ranks[0].child_state)
         strbuf_add(t, "; its process %lld is %s", (long long)ranks[0].child_pid,

@@ -15,6 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "launcher/watch/activity.h"
 #include "launcher/watch/stack_text.h"
 #include "proto/worker_memory.h"
 
@@ -40,6 +41,10 @@ struct hang_rank {
     char text[STACK_TEXT_SIZE];
     struct hang_collective collectives[HANG_COLLECTIVES_MAX];
     int n_collectives;
+    /* Of a look at a partial stall (stall.h); else 0. */
+    enum activity activity;
+    uint32_t waits_ms, limit_ms; /* present wait, and from which length on it is unusual (waits.h) */
+    uint64_t bytes_per_s;        /* of ACTIVITY_READS and ACTIVITY_WRITES */
 };
 
 /* Whether a process is blocked in the kernel, or stopped by a signal or a tracer: 'D', 'T' or 't'. */

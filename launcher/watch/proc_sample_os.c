@@ -164,13 +164,6 @@ void proc_sample(const struct proc_tree *tree, int state_fd, struct progress_sam
     ret->head = digest_add(ret->head, records, proc_sample_records(state_fd, records));
 }
 
-static uint64_t ns_of_ticks(uint64_t ticks)
-{
-    long per_second = sysconf(_SC_CLK_TCK);
-
-    return per_second > 0 ? ticks * (1000000000u / (uint64_t)per_second) : 0;
-}
-
 /* /proc/PID/schedstat: of the main thread, ns on a CPU and ns that it could run and waited for one. Not every kernel has it. */
 static void read_main_times(pid_t pid, uint64_t *ret_ran_ns, uint64_t *ret_waited_ns)
 {
@@ -182,13 +175,13 @@ static void read_main_times(pid_t pid, uint64_t *ret_ran_ns, uint64_t *ret_waite
         *ret_ran_ns = strtoull(text, &end, 10);
         *ret_waited_ns = strtoull(end, NULL, 10);
     } else if (proc_stat_read_thread(pid, pid, &stat)) {
-        *ret_ran_ns = ns_of_ticks(stat.cpu_ticks);
+        *ret_ran_ns = proc_stat_ns(stat.cpu_ticks);
     }
 }
 
 static void add_times(pid_t pid, uint64_t cpu_ticks, struct progress_place *place)
 {
-    uint64_t ran_ns, waited_ns, all_ns = ns_of_ticks(cpu_ticks);
+    uint64_t ran_ns, waited_ns, all_ns = proc_stat_ns(cpu_ticks);
 
     read_main_times(pid, &ran_ns, &waited_ns);
     place->main_ran_ns += ran_ns;

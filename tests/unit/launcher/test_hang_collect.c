@@ -81,7 +81,7 @@ static void put_places(struct buf *frames, int node, const struct hang_rank *pla
         memset(w->last_line, '\x01', sizeof(w->last_line) - 1);
     }
     const struct node_ranks ranks = {
-        .node = &s.nodes[0], .places = places, .n_places = n, .asked = node == 1};
+        .node = &s.nodes[0], .places = places, .n_places = n, .purpose = node == 1 ? HANG_FOR_CRUNCTL : HANG_FOR_REPORT};
     assert_int_equal(node_ranks_put(frames, &to_first, &ranks), 0);
     job_status_finish(&s);
 }
@@ -107,7 +107,7 @@ static void collect_node(struct hang_collect *c, int node)
     put_node(&frames, node);
     while (next_body(&frames, &message)) {
         assert_int_equal(message.kind, HANG_MESSAGE_RANKS);
-        assert_int_equal(message.piece.asked, node == 1);
+        assert_int_equal(message.piece.purpose, node == 1 ? HANG_FOR_CRUNCTL : HANG_FOR_REPORT);
         assert_int_equal(message.head.generation, 4);
         hang_collect_add(c, &message.piece);
         hang_collect_add(c, &message.piece); /* a repetition changes nothing */
@@ -264,7 +264,7 @@ static void test_a_body_of_ranks(void **state)
 
     assert_true(hang_message_get((const uint8_t *)body, strlen(body), &message));
     assert_int_equal(message.kind, HANG_MESSAGE_RANKS);
-    assert_true(message.piece.piece == 2 && message.piece.pieces == 3 && !message.piece.asked);
+    assert_true(message.piece.piece == 2 && message.piece.pieces == 3 && message.piece.purpose == HANG_FOR_REPORT);
     assert_int_equal(message.piece.n_ranks, 1);
     assert_true(message.piece.ranks[0].rank == 1 && message.piece.ranks[0].pid == 2);
     assert_true(message.piece.ranks[0].state == 'S' && message.piece.ranks[0].child_state == 'D');

@@ -1,0 +1,316 @@
+#include "launcher/agent/agent_stall_uv.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/time.h"
+#include "base/utf8.h"
+#include "launcher/agent/agent_host_uv.h"
+#include "launcher/agent/hang_report_uv.h"
+#include "launcher/ctl/hang_message_json.h"
+#include "launcher/rdzv/membership_uv.h"
+#include "launcher/report/events.h"
+#include "launcher/report/events_os.h"
+#include "launcher/util/log_os.h"
+#include "launcher/watch/hang_collect.h"
+#include "launcher/watch/hang_report.h"
+#include "launcher/watch/stall.h"
+#include "launcher/watch/stall_watch_uv.h"
+#include "launcher/watch/watch_uv.h"
+
+enum { COLLECT_MS = 2500 /* for the ranks of all nodes, with their stacks */ };
+
+struct agent_stall {
+    const struct agent_host *host;
+    struct stall_watch *watch;
+    struct stall stall;  /* of the job: on node 0, or without a rendezvous */
+    uint64_t generation; /* of the members below */
+    bool is_asked;       /* node 0 waits for the own ranks */
+    bool was_unusual;    /* node 0 knows of an own rank that waits unusually long */
+    /* Node 0. */
+    bool *are_unusual; /* per node: a rank there waits unusually long */
+    size_t n_nodes;
+    bool is_collecting;
+    struct hang_collect collect;
+    uv_timer_t timer; /* bounds the collection */
+};
+
+/* ---- printing ---- */
+
+static void print_lines(const char *text)
+{
+    for (int n; *text; text += n + (text[n] == '\n')) {
+        n = (int)strcspn(text, "\n");
+        log_line("%.*s", n, text);
+    }
+}
+
+static void print_message(const struct agent_stall *s, const struct stall_message *m)
+{
+    print_lines(m->text);
+    if (m->kind == STALL_MESSAGE_REPORT)
+        events_write(s->host->events, s->host->group,
+                     (struct event){.kind = EVENT_STALL,
+                                    .hang = &(struct event_hang){.rank = m->rank, .groups = m->text}});
+}
+
+/* ---- messages ---- */
+
+static bool has_other_nodes(const struct agent_stall *s)
+{
+    return s->host->membership && s->host->assignment->group_world_size > 1;
+}
+
+static bool is_node_0(const struct agent_stall *s)
+{
+    return s->host->assignment->group_rank == 0;
+}
+
+static void send_message(const struct agent_stall *s, int32_t to, const struct stall_message *m)
+{
+    const struct agent_message head = {.to = to, .generation = s->host->group->generation};
+    struct buf frame = {0};
+
+    if (stall_message_put(&frame, &head, m) == 0) /* without memory: the next look sends it again */
+        membership_send(s->host->membership, &frame);
+    buf_finish(&frame);
+}
+
+static void announce(const struct agent_stall *s, const struct stall_message *m)
+{
+    if (has_other_nodes(s))
+        send_message(s, AGENT_MESSAGE_TO_ALL, m);
+    print_message(s, m);
+}
+
+/* ---- the decision ---- */
+
+static void report(struct agent_stall *s, const struct hang_rank *ranks, size_t n_ranks, bool stands_out)
+{
+    _cleanup_free_ struct stall_message *m = calloc(1, sizeof(*m));
+    _cleanup_free_ char *headline = stall_text(ranks, n_ranks, stands_out),
+                        *groups = hang_text(ranks, n_ranks, stands_out);
+
+    if (!m || !headline || !groups)
+        return; /* without memory: again after the pause */
+    *m = (struct stall_message){.kind = STALL_MESSAGE_REPORT, .rank = stands_out ? ranks[0].rank : -1};
+    (void)snprintf(m->text, sizeof(m->text), "stall: %s\n%s", headline, groups); /* cut after many lines */
+    announce(s, m);
+}
+
+/* ranks: of all nodes, sorted. */
+static void decide(struct agent_stall *s, const struct hang_rank *ranks, size_t n_ranks, bool stands_out)
+{
+    enum stall_verdict verdict = stall_step(&s->stall, now_ns(), ranks, n_ranks, stands_out);
+
+    if (verdict == STALL_REPORT)
+        report(s, ranks, n_ranks, stands_out);
+    if (verdict == STALL_GOES_ON) {
+        _cleanup_free_ struct stall_message *m = calloc(1, sizeof(*m));
+
+        if (!m)
+            return;
+        m->kind = STALL_MESSAGE_GOES_ON;
+        m->rank = -1;
+        (void)snprintf(m->text, sizeof(m->text), "stall: the ranks go on"); /* fits */
+        announce(s, m);
+    }
+}
+
+/* ---- node 0: the ranks of all nodes ---- */
+
+static bool any_unusual(const struct agent_stall *s)
+{
+    for (size_t i = 0; i < s->n_nodes; i++)
+        if (s->are_unusual[i])
+            return true;
+    return false;
+}
+
+static void end_collection(struct agent_stall *s)
+{
+    if (s->is_collecting)
+        hang_collect_finish(&s->collect);
+    s->is_collecting = false;
+    (void)uv_timer_stop(&s->timer); /* cannot fail on a timer that exists */
+}
+
+static void decide_for_all(struct agent_stall *s)
+{
+    bool stands_out = hang_sort(s->collect.ranks, s->collect.n_ranks);
+
+    decide(s, s->collect.ranks, s->collect.n_ranks, stands_out);
+    end_collection(s);
+}
+
+static void on_collected(uv_timer_t *timer)
+{
+    decide_for_all(timer->data);
+}
+
+static void add_piece(struct agent_stall *s, const struct hang_piece *piece)
+{
+    if (!s->is_collecting)
+        return;
+    hang_collect_add(&s->collect, piece);
+    if (hang_collect_is_complete(&s->collect))
+        decide_for_all(s);
+}
+
+static void begin_collection(struct agent_stall *s)
+{
+    const struct rank_assignment *ranks = s->host->assignment;
+
+    if (s->is_collecting || (s->stall.is_reported && now_ns() < s->stall.again_ns) ||
+        hang_collect_begin(&s->collect, ranks->group_world_size, ranks->world_size) != 0)
+        return;
+    s->is_collecting = true;
+    s->is_asked = true;
+    stall_watch_ask(s->watch);
+    send_message(s, AGENT_MESSAGE_TO_ALL, &(struct stall_message){.kind = STALL_MESSAGE_ASK, .rank = -1});
+    (void)uv_timer_start(&s->timer, on_collected, COLLECT_MS, 0); /* fails only without a callback */
+}
+
+static void note_node(struct agent_stall *s, size_t node, bool is_unusual)
+{
+    if (node >= s->n_nodes)
+        return;
+    s->are_unusual[node] = is_unusual;
+    if (any_unusual(s))
+        begin_collection(s);
+    else
+        decide(s, NULL, 0, false);
+}
+
+/* ---- generations ---- */
+
+static void forget_generation(struct agent_stall *s)
+{
+    size_t n_nodes = is_node_0(s) ? s->host->assignment->group_world_size : 0;
+
+    end_collection(s);
+    stall_begin(&s->stall);
+    s->generation = s->host->group->generation;
+    s->is_asked = s->was_unusual = false;
+    free(s->are_unusual);
+    s->are_unusual = n_nodes ? calloc(n_nodes, sizeof(*s->are_unusual)) : NULL;
+    s->n_nodes = s->are_unusual ? n_nodes : 0; /* without memory no node is noted */
+}
+
+static void meet_generation(struct agent_stall *s)
+{
+    if (s->generation != s->host->group->generation || (is_node_0(s) && !s->are_unusual))
+        forget_generation(s);
+}
+
+/* ---- from the watch and other nodes ---- */
+
+static void pass_ranks(struct agent_stall *s, const struct hang_rank *ranks, size_t n_ranks)
+{
+    const struct watch_stacks own = {
+        .ranks = ranks, .n_ranks = n_ranks, .host = n_ranks ? ranks[0].host : ""};
+
+    s->is_asked = false;
+    if (!is_node_0(s)) {
+        hang_report_send(s->host, &own, 0, HANG_FOR_STALL);
+        return;
+    }
+    struct hang_piece piece = {.node = 0, .pieces = 1, .ranks = ranks, .n_ranks = n_ranks};
+    text_copy(piece.host, sizeof(piece.host), own.host);
+    add_piece(s, &piece);
+}
+
+static void on_ranks(void *data, struct hang_rank *ranks, size_t n_ranks, int n_unusual)
+{
+    struct agent_stall *s = data;
+
+    meet_generation(s);
+    if (!has_other_nodes(s)) {
+        bool stands_out = hang_sort(ranks, n_ranks);
+
+        decide(s, ranks, n_unusual ? n_ranks : 0, stands_out);
+        return;
+    }
+    if (s->is_asked)
+        pass_ranks(s, ranks, n_ranks);
+    if (n_unusual == 0 && !s->was_unusual)
+        return;
+    s->was_unusual = n_unusual > 0;
+    if (is_node_0(s))
+        note_node(s, 0, n_unusual > 0);
+    else
+        send_message(s, 0,
+                     &(struct stall_message){.kind = STALL_MESSAGE_NOTE,
+                                             .node = (int)s->host->assignment->group_rank,
+                                             .n_unusual = (uint32_t)n_unusual,
+                                             .rank = -1});
+}
+
+void agent_stall_take_message(struct agent_stall *s, const struct hang_message *message)
+{
+    if (!s)
+        return;
+    meet_generation(s);
+    if (message->kind == HANG_MESSAGE_RANKS) {
+        add_piece(s, &message->piece);
+    } else if (message->stall.kind == STALL_MESSAGE_NOTE) {
+        note_node(s, (size_t)message->stall.node, message->stall.n_unusual > 0);
+    } else if (message->stall.kind == STALL_MESSAGE_ASK) {
+        s->is_asked = true;
+        stall_watch_ask(s->watch);
+    } else if (!is_node_0(s)) {
+        print_message(s, &message->stall);
+    }
+}
+
+/* ---- life ---- */
+
+int agent_stall_create(struct agent_stall **ret, const struct agent_host *host,
+                       const struct watch_host *watch)
+{
+    struct agent_stall *s = calloc(1, sizeof(*s));
+
+    if (!s)
+        return -ENOMEM;
+    const struct stall_watch_host stall_host = {.loop = host->loop,
+                                                .environment = watch->environment,
+                                                .python = watch->python,
+                                                .n_workers = watch->n_workers,
+                                                .state_fds = watch->state_fds,
+                                                .describe = watch->describe,
+                                                .rank_base = watch->rank_base,
+                                                .describe_data = watch->data,
+                                                .on_ranks = on_ranks,
+                                                .data = s};
+    if (stall_watch_create(&s->watch, &stall_host) != 0) {
+        free(s);
+        return -ENOMEM;
+    }
+    s->host = host;
+    (void)uv_timer_init(host->loop, &s->timer); /* cannot fail */
+    s->timer.data = s;
+    *ret = s;
+    return 0;
+}
+
+void agent_stall_stop(struct agent_stall *s)
+{
+    if (!s)
+        return;
+    end_collection(s);
+    stall_watch_close(s->watch);
+    uv_close((uv_handle_t *)&s->timer, NULL);
+}
+
+void agent_stall_destroy(struct agent_stall *s)
+{
+    if (!s)
+        return;
+    stall_watch_destroy(s->watch);
+    free(s->are_unusual);
+    free(s);
+}

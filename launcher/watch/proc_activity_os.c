@@ -1,0 +1,276 @@
+#include "launcher/watch/proc_activity_os.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "launcher/util/folder_list_os.h"
+#include "launcher/util/proc_stat_os.h"
+#include "launcher/util/read_file_os.h"
+#include "launcher/watch/digest.h"
+#include "launcher/watch/proc_sample_os.h"
+
+enum {
+    FILE_SIZE = 1024,
+    PATH_SIZE = 4096,
+    POLL_NS = 500000, /* processor time in a second of a thread that only polls with time-outs */
+};
+
+static bool read_of_process(pid_t pid, const char *name, char out[FILE_SIZE])
+{
+    char path[96];
+
+    (void)snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, name); /* fits */
+    return read_file_text(path, out, FILE_SIZE);
+}
+
+static uint64_t field_of(const char *text, const char *name)
+{
+    const char *at = strstr(text, name);
+
+    return at ? strtoull(at + strlen(name), NULL, 10) : 0;
+}
+
+/* ---- one look ---- */
+
+/* Sums of all processes of the rank. */
+struct sums {
+    uint64_t ran_ns, child_ran_ns, read, written;
+    char state;
+    bool has_ended;
+};
+
+static void add_process(struct sums *s, pid_t pid, bool is_worker)
+{
+    struct proc_stat stat;
+    char text[FILE_SIZE];
+
+    bool is_there = proc_stat_read(pid, &stat) && !stat.has_ended;
+    if (is_worker) {
+        s->has_ended = !is_there;
+        s->state = is_there ? stat.state : '\0';
+    }
+    if (!is_there)
+        return;
+    *(is_worker ? &s->ran_ns : &s->child_ran_ns) += proc_stat_ns(stat.cpu_ticks);
+    if (read_of_process(pid, "io", text)) {
+        s->read += field_of(text, "rchar: ");
+        s->written += field_of(text, "wchar: ");
+    }
+}
+
+/* /proc/PID/schedstat: of the main thread, ns on a CPU, ns of waits for one, and how often it got one. Not every kernel has it. */
+static void read_main(pid_t pid, struct proc_activity *ret)
+{
+    char text[FILE_SIZE], *at;
+
+    ret->main_ran_ns = ret->n_slices = 0;
+    if (!read_of_process(pid, "schedstat", text))
+        return;
+    ret->main_ran_ns = strtoull(text, &at, 10);
+    (void)strtoull(at, &at, 10);
+    ret->n_slices = strtoull(at, NULL, 10);
+}
+
+/* "NUMBER 0xARGUMENT ... 0xSTACK 0xPLACE", "running", or "-1 ..." for a thread that is not in a system call. */
+static void read_call(pid_t pid, struct proc_activity *ret)
+{
+    char text[FILE_SIZE], *at;
+
+    ret->facts.call = -2;
+    ret->descriptor = -1;
+    ret->place = 0;
+    if (!read_of_process(pid, "syscall", text))
+        return;
+    ret->facts.call = strncmp(text, "running", 7) == 0 ? -1 : (int)strtol(text, &at, 10);
+    if (ret->facts.call < 0)
+        return;
+    if (activity_call_uses_descriptor(ret->facts.call))
+        ret->descriptor = (int)strtoul(at, NULL, 16);
+    const char *stack = strrchr(text, ' ');
+    while (stack && stack > text && stack[-1] != ' ')
+        stack--;
+    ret->place = digest_add(DIGEST_EMPTY, &ret->facts.call, sizeof(ret->facts.call));
+    if (stack)
+        ret->place = digest_add(ret->place, stack, strlen(stack));
+}
+
+static bool read_target(const struct proc_activity *a, char path[PATH_SIZE])
+{
+    char link[64];
+
+    path[0] = '\0';
+    if (a->descriptor < 0 || a->facts.state == 'D')
+        return false;
+    (void)snprintf(link, sizeof(link), "/proc/%d/fd/%d", (int)a->pid, a->descriptor); /* fits */
+    ssize_t n = readlink(link, path, PATH_SIZE - 1);
+    path[n > 0 ? n : 0] = '\0';
+    return n > 0;
+}
+
+static void read_wait_place(pid_t pid, char out[FILE_SIZE])
+{
+    if (!read_of_process(pid, "wchan", out))
+        out[0] = '\0';
+    out[strcspn(out, "\n")] = '\0';
+}
+
+/* A FIFO has a name like a file: the function of the kernel tells them apart. */
+static enum activity_target find_target(const struct proc_activity *a)
+{
+    char path[PATH_SIZE], place[FILE_SIZE];
+
+    if (!read_target(a, path))
+        return ACTIVITY_TARGET_NONE;
+    if (strncmp(path, "socket:", 7) == 0)
+        return ACTIVITY_TARGET_SOCKET;
+    read_wait_place(a->pid, place);
+    return strncmp(path, "pipe:", 5) == 0 || strstr(place, "pipe") || strstr(place, "tty")
+               ? ACTIVITY_TARGET_PIPE
+               : ACTIVITY_TARGET_FILE;
+}
+
+static uint64_t since(uint64_t was, uint64_t is)
+{
+    return is > was ? is - was : 0;
+}
+
+static void sum_tree(const struct proc_tree *tree, struct sums *ret)
+{
+    *ret = (struct sums){.has_ended = tree->n_pids == 0};
+    for (int i = 0; i < tree->n_pids; i++)
+        add_process(ret, tree->pids[i], i == 0);
+}
+
+/* Without a look before at the same process the differences are 0, and the rank has moved. */
+void proc_activity_look(struct proc_activity *a, const struct proc_tree *tree, uint64_t now_ns)
+{
+    const struct proc_activity was = *a;
+    struct sums sums;
+
+    *a = (struct proc_activity){.pid = tree->n_pids ? tree->pids[0] : 0, .at_ns = now_ns};
+    sum_tree(tree, &sums);
+    a->ran_ns = sums.ran_ns;
+    a->child_ran_ns = sums.child_ran_ns;
+    a->read = sums.read;
+    a->written = sums.written;
+    read_main(a->pid, a);
+    read_call(a->pid, a);
+    a->facts.has_ended = sums.has_ended;
+    a->facts.state = sums.state;
+    a->facts.target = find_target(a);
+    bool is_same = was.pid == a->pid && was.at_ns;
+    a->moved = !is_same || was.place != a->place ||
+               (was.n_slices != a->n_slices && since(was.main_ran_ns, a->main_ran_ns) > POLL_NS);
+    if (!is_same)
+        return;
+    a->facts.elapsed_ns = since(was.at_ns, now_ns);
+    a->facts.ran_ns = since(was.ran_ns, a->ran_ns);
+    a->facts.child_ran_ns = since(was.child_ran_ns, a->child_ran_ns);
+    a->facts.read = since(was.read, a->read);
+    a->facts.written = since(was.written, a->written);
+}
+
+/* ---- the file that is read ---- */
+
+enum { DESCRIPTORS_MAX = 256, BETWEEN_LOOKS_MS = 20 };
+
+struct open_files {
+    int n, numbers[DESCRIPTORS_MAX];
+    uint64_t positions[DESCRIPTORS_MAX];
+};
+
+/* Files by their position; the rest is at 0 for good. */
+static void read_positions(pid_t pid, struct open_files *ret)
+{
+    struct folder_list list;
+    char name[64], text[FILE_SIZE];
+    const char *number;
+
+    ret->n = 0;
+    (void)snprintf(name, sizeof(name), "/proc/%d/fdinfo", (int)pid); /* fits */
+    if (folder_list_open(&list, name) != 0)
+        return;
+    while (ret->n < DESCRIPTORS_MAX && (number = folder_list_next(&list))) {
+        (void)snprintf(name, sizeof(name), "fdinfo/%.16s", number); /* fits */
+        if (number[0] < '0' || number[0] > '9' || !read_of_process(pid, name, text))
+            continue;
+        ret->numbers[ret->n] = atoi(number);
+        ret->positions[ret->n++] = field_of(text, "pos:");
+    }
+    folder_list_close(&list);
+}
+
+/* The descriptor with another position in `is` than in `was`; -1: none. */
+static int find_moving(const struct open_files *was, const struct open_files *is)
+{
+    for (int i = 0; i < is->n; i++)
+        for (int k = 0; k < was->n; k++)
+            if (was->numbers[k] == is->numbers[i] && was->positions[k] != is->positions[i])
+                return is->numbers[i];
+    return -1;
+}
+
+/* Between two reads the system call names no file: the one whose position moves does. Waits for up to 15 * BETWEEN_LOOKS_MS. */
+static int find_moving_descriptor(pid_t pid)
+{
+    static _Thread_local struct open_files first, next;
+    int found = -1;
+
+    read_positions(pid, &first);
+    for (int i = 0; i < 15 && found < 0; i++) {
+        const struct timespec pause = {.tv_nsec = BETWEEN_LOOKS_MS * 1000000L};
+
+        (void)nanosleep(&pause, NULL); /* no signal is delivered to this thread */
+        read_positions(pid, &next);
+        found = find_moving(&first, &next);
+    }
+    return found;
+}
+
+/* ---- words ---- */
+
+/* The descendant that a rank waits for: a compiler, else the last one that was started. */
+static pid_t find_child(const struct proc_tree *tree, char name[FILE_SIZE], bool *ret_compiles)
+{
+    pid_t found = 0;
+
+    *ret_compiles = false;
+    for (int i = 1; i < tree->n_pids && !*ret_compiles; i++) {
+        char text[FILE_SIZE];
+
+        if (!read_of_process(tree->pids[i], "comm", text))
+            continue;
+        text[strcspn(text, "\n")] = '\0';
+        *ret_compiles = activity_is_compiler(text);
+        found = tree->pids[i];
+        memcpy(name, text, sizeof(text));
+    }
+    return found;
+}
+
+enum activity proc_activity_text(const struct proc_activity *a, const struct proc_tree *tree, char *out,
+                                 size_t size)
+{
+    struct activity_facts facts = a->facts;
+    char path[PATH_SIZE], place[FILE_SIZE], name[FILE_SIZE];
+    pid_t child = find_child(tree, name, &facts.child_compiles);
+    enum activity activity = activity_judge(&facts);
+    struct proc_activity shown = *a;
+    uint64_t bytes = facts.read > facts.written ? facts.read : facts.written;
+
+    read_wait_place(a->pid, place);
+    if ((activity == ACTIVITY_READS || activity == ACTIVITY_WRITES) && facts.target != ACTIVITY_TARGET_FILE)
+        shown.descriptor = find_moving_descriptor(a->pid);
+    const struct activity_words words = {
+        .activity = activity,
+        .path = read_target(&shown, path) ? path : NULL,
+        .bytes_per_s = facts.elapsed_ns ? (uint64_t)((double)bytes * 1e9 / (double)facts.elapsed_ns) : 0,
+        .place = place,
+        .child = child,
+        .name = child ? name : NULL};
+    activity_text(&words, out, size);
+    return activity;
+}

@@ -1,0 +1,126 @@
+#include "launcher/watch/stall.h"
+
+#include <string.h>
+
+#include "base/strbuf.h"
+#include "launcher/watch/hang_report.h"
+#include "launcher/watch/waits.h"
+
+enum { NS_PER_MS = 1000000 };
+
+void stall_begin(struct stall *s)
+{
+    *s = (struct stall){.longest_ns = 0};
+}
+
+static bool is_unusual(const struct hang_rank *r)
+{
+    return r->waits_ms > 0 && r->waits_ms >= r->limit_ms;
+}
+
+static uint64_t longest_wait_ns(const struct hang_rank *ranks, size_t n_ranks)
+{
+    uint64_t longest_ms = 0;
+
+    for (size_t i = 0; i < n_ranks; i++)
+        if (is_unusual(&ranks[i]) && ranks[i].waits_ms > longest_ms)
+            longest_ms = ranks[i].waits_ms;
+    return longest_ms * NS_PER_MS;
+}
+
+static uint64_t default_tolerance_ns(const struct hang_rank *awaited)
+{
+    switch (awaited->activity) {
+    case ACTIVITY_READS:
+    case ACTIVITY_WRITES:
+        return awaited->bytes_per_s >= STALL_FAST_BYTES ? STALL_TRANSFER_NS : 0;
+    case ACTIVITY_COMPILES:
+        return STALL_COMPILER_NS;
+    default:
+        return 0;
+    }
+}
+
+static uint64_t tolerance_ns(const struct stall *s, const struct hang_rank *awaited)
+{
+    uint64_t learnt_ns = s->tolerated_ns[awaited->activity], default_ns = default_tolerance_ns(awaited);
+
+    return learnt_ns > default_ns ? learnt_ns : default_ns;
+}
+
+static enum stall_verdict end_stall(struct stall *s)
+{
+    bool was_reported = s->is_reported;
+    uint64_t learnt_ns = (uint64_t)(STALL_LEARNT * (double)s->longest_ns);
+
+    if (learnt_ns > s->tolerated_ns[s->activity])
+        s->tolerated_ns[s->activity] = learnt_ns;
+    s->longest_ns = 0;
+    s->is_reported = false;
+    return was_reported ? STALL_GOES_ON : STALL_NOTHING;
+}
+
+enum stall_verdict stall_step(struct stall *s, uint64_t now_ns, const struct hang_rank *ranks, size_t n_ranks,
+                              bool stands_out)
+{
+    static const struct hang_rank none = {.activity = ACTIVITY_UNKNOWN};
+    const struct hang_rank *awaited = stands_out && n_ranks > 0 ? &ranks[0] : &none;
+    uint64_t longest_ns = longest_wait_ns(ranks, n_ranks);
+
+    if (longest_ns == 0)
+        return s->longest_ns ? end_stall(s) : STALL_NOTHING;
+    if (longest_ns > s->longest_ns)
+        s->longest_ns = longest_ns;
+    if (awaited->activity != ACTIVITY_WAITS) /* by chance at the instant of its move */
+        s->activity = awaited->activity;
+    if (s->is_reported ? now_ns < s->again_ns : longest_ns < tolerance_ns(s, awaited))
+        return STALL_NOTHING;
+    s->pause_ns = s->is_reported ? 2 * s->pause_ns : STALL_AGAIN_NS;
+    s->again_ns = now_ns + s->pause_ns;
+    s->is_reported = true;
+    return STALL_REPORT;
+}
+
+/* ---- the line ---- */
+
+/* The longest unusual wait. */
+static const struct hang_rank *find_waiter(const struct hang_rank *ranks, size_t n_ranks)
+{
+    const struct hang_rank *found = NULL;
+
+    for (size_t i = 0; i < n_ranks; i++)
+        if (is_unusual(&ranks[i]) && (!found || ranks[i].waits_ms > found->waits_ms))
+            found = &ranks[i];
+    return found;
+}
+
+static void add_awaited(struct strbuf *t, const struct hang_rank *awaited)
+{
+    strbuf_add(t, " for rank %d on %s", awaited->rank, awaited->host);
+    if (!awaited->has_ended)
+        strbuf_add(t, " (pid %lld)", (long long)awaited->pid);
+    if (awaited->text[0])
+        strbuf_add(t, ": %s", awaited->text);
+}
+
+char *stall_text(const struct hang_rank *ranks, size_t n_ranks, bool stands_out)
+{
+    const struct hang_rank *waiter = find_waiter(ranks, n_ranks);
+    struct strbuf t = {0};
+    size_t n_waiting = 0;
+
+    for (size_t i = 0; i < n_ranks; i++)
+        n_waiting += is_unusual(&ranks[i]);
+    strbuf_add(&t, "%zu of %zu ranks %s waited for %u s", n_waiting, n_ranks, n_waiting == 1 ? "has" : "have",
+               waiter ? waiter->waits_ms / 1000 : 0);
+    if (waiter && waiter->limit_ms > WAITS_LEAST_NS / NS_PER_MS &&
+        waiter->limit_ms != WAITS_FIRST_NS / NS_PER_MS)
+        strbuf_add(&t, " (usual: up to %u s)", waiter->limit_ms / WAITS_FACTOR / 1000);
+    if (waiter && waiter->text[0])
+        strbuf_add(&t, ", %s,", waiter->text);
+    if (stands_out && n_ranks > 0)
+        add_awaited(&t, &ranks[0]);
+    else
+        strbuf_add(&t, " and no rank stands out");
+    return strbuf_steal(&t);
+}

@@ -1,0 +1,51 @@
+#pragma once
+
+/*
+ * A partial stall of a job: some ranks wait unusually long (waits.h) for a rank that does something else. Decides when a line is
+ * printed, again, and that the ranks go on: a state machine with virtual time. Pure. Node 0 gives it the ranks of all nodes while a
+ * rank waits unusually long.
+ *
+ *   QUIET --unusual wait, as long as tolerated--> REPORTED --twice the pause before--> REPORTED (again)
+ *     ^                                              |
+ *     +------------- no unusual wait -----------------+   "they go on"
+ *
+ * Tolerance: what the awaited rank does decides from which length on a wait is reported. A save, a load at full speed and a compiler get
+ * STALL_*_NS from the start. A wait that ended by itself teaches the job: further waits for a rank with the same activity are
+ * reported only when they are longer than STALL_LEARNT times that one, so that a validation on one rank is named once.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "launcher/watch/activity.h"
+
+struct hang_rank;
+
+#define STALL_TRANSFER_NS UINT64_C(60000000000)
+#define STALL_COMPILER_NS UINT64_C(120000000000)
+#define STALL_LEARNT 1.5
+/* Bytes a second of a transfer at full speed. */
+#define STALL_FAST_BYTES UINT64_C(20000000)
+#define STALL_AGAIN_NS UINT64_C(60000000000) /* first pause between two lines on one stall */
+
+enum stall_verdict { STALL_NOTHING, STALL_REPORT, STALL_GOES_ON };
+
+struct stall {
+    uint64_t tolerated_ns[ACTIVITY_COUNT]; /* learnt */
+    enum activity activity;                /* of the awaited rank, in the present or last stall */
+    uint64_t longest_ns;                   /* wait of the present stall; 0: there is none */
+    bool is_reported;
+    uint64_t again_ns, pause_ns; /* time of the next line, and the pause before it */
+};
+
+/* A generation begins. */
+void stall_begin(struct stall *s);
+
+/* ranks: of all nodes, in the order of hang_sort(); stands_out: its result. Without ranks: no rank waits unusually long. */
+enum stall_verdict stall_step(struct stall *s, uint64_t now_ns, const struct hang_rank *ranks, size_t n_ranks,
+                              bool stands_out);
+
+/* "3 of 4 ranks have waited for 12 s (limit 10 s), in all-reduce, collective 57 of all ranks, for rank 2 on host-a (pid 7), which
+ * reads /data/x at 1.0 MB/s": malloc'ed, or NULL without memory. */
+char *stall_text(const struct hang_rank *ranks, size_t n_ranks, bool stands_out);

@@ -1,0 +1,114 @@
+#include "launcher/watch/waits.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NS_PER_MS = 1000000, STEPS_LEARNT = 2 };
+
+int waits_init(struct waits *w, int n_ranks)
+{
+    *w = (struct waits){.n_ranks = n_ranks, .ranks = calloc((size_t)n_ranks, sizeof(*w->ranks))};
+    return w->ranks ? 0 : -ENOMEM;
+}
+
+void waits_finish(struct waits *w)
+{
+    free(w->ranks);
+    w->ranks = NULL;
+}
+
+void waits_begin(struct waits *w)
+{
+    memset(w->ranks, 0, (size_t)w->n_ranks * sizeof(*w->ranks));
+}
+
+static void keep_wait(struct wait_rank *r, uint64_t length_ns)
+{
+    uint64_t ms = length_ns / NS_PER_MS;
+
+    r->kept[r->n_waits++ % WAITS_KEPT] = ms < UINT32_MAX ? (uint32_t)ms : UINT32_MAX;
+}
+
+static void end_wait(struct wait_rank *r, uint64_t now_ns, bool counts_steps)
+{
+    uint64_t length_ns = r->since_ns ? now_ns - r->since_ns : 0;
+
+    r->since_ns = 0;
+    if (length_ns > r->longest_ns)
+        r->longest_ns = length_ns;
+    if (!counts_steps && length_ns)
+        keep_wait(r, length_ns);
+}
+
+static void note_steps(struct wait_rank *r, uint64_t step)
+{
+    if (step > r->step) {
+        keep_wait(r, r->longest_ns);
+        r->longest_ns = 0;
+    }
+    r->step = step;
+}
+
+static void take_sample(struct wait_rank *r, uint64_t now_ns, const struct wait_sample *s)
+{
+    if (!s->waits || s->moved || !s->is_alive)
+        end_wait(r, now_ns, s->step > 0);
+    note_steps(r, s->step);
+    r->n_moves += r->has_waited && s->moved && r->n_moves < WAITS_MOVES;
+    r->has_waited |= s->waits;
+    if (s->waits && s->is_alive && !r->since_ns)
+        r->since_ns = now_ns;
+}
+
+void waits_step(struct waits *w, uint64_t now_ns, const struct wait_sample *samples)
+{
+    for (int i = 0; i < w->n_ranks; i++)
+        take_sample(&w->ranks[i], now_ns, &samples[i]);
+}
+
+uint64_t waits_length_ns(const struct waits *w, int rank, uint64_t now_ns)
+{
+    const struct wait_rank *r = &w->ranks[rank];
+
+    return r->since_ns && now_ns > r->since_ns ? now_ns - r->since_ns : 0;
+}
+
+static int compare_lengths(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+
+    return (x > y) - (x < y);
+}
+
+static uint64_t median_ns(const struct wait_rank *r)
+{
+    uint32_t sorted[WAITS_KEPT];
+    size_t n = r->n_waits < WAITS_KEPT ? (size_t)r->n_waits : WAITS_KEPT;
+
+    if (n == 0)
+        return 0;
+    memcpy(sorted, r->kept, n * sizeof(*sorted));
+    qsort(sorted, n, sizeof(*sorted), compare_lengths);
+    return (uint64_t)sorted[n / 2] * NS_PER_MS;
+}
+
+uint64_t waits_limit_ns(const struct waits *w, int rank)
+{
+    const struct wait_rank *r = &w->ranks[rank];
+    bool is_first = r->step < STEPS_LEARNT && r->n_waits < STEPS_LEARNT && r->n_moves < WAITS_MOVES;
+    uint64_t limit_ns = is_first ? WAITS_FIRST_NS : WAITS_LEAST_NS;
+
+    uint64_t usual_ns = WAITS_FACTOR * median_ns(r);
+
+    return usual_ns > limit_ns ? usual_ns : limit_ns;
+}
+
+int waits_count_unusual(const struct waits *w, uint64_t now_ns)
+{
+    int n = 0;
+
+    for (int i = 0; i < w->n_ranks; i++)
+        n += waits_length_ns(w, i, now_ns) >= waits_limit_ns(w, i);
+    return n;
+}

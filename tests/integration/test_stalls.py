@@ -1,0 +1,143 @@
+"""A partial stall: some ranks wait, one does something else. crun names that rank and its activity within seconds, and nothing is touched."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+
+import jobs
+import nodes as lib
+
+WORKER = jobs.build_folder() / "tests/workers/stall_job"
+
+# What the rank does -> how the line ends.
+KINDS = {
+    "sleep": r"sleeps",
+    "compute": r"computes (?:in \w+|\(no tool for its stack\))",
+    "read": r"reads FOLDER/data at 0\.[5-9] MB/s|reads FOLDER/data at 1\.\d MB/s",
+    "write": r"writes FOLDER/saved at [01]\.\d MB/s",
+    "fifo": r"waits for input of FOLDER/fifo",
+    "open": r"waits for input of a pipe",
+    "pipe": r"cannot write to pipe:\[\d+\], which is full",
+    "blocked": r"is blocked in the kernel \(state D\)(?: at \w+)?",
+    "starve": r"waits for its process \d+ \(stall_job\)",
+    "stop": r"is stopped by a signal",
+    "skip": r"sleeps",
+}
+NODES = 3
+
+
+class Job:
+    """One or several nodes of one job; a rank of the middle stalls."""
+
+    def __init__(self, folder, kind, n_nodes=1, ranks=3, step=30, step_ms=20):
+        self.kind, self.folder, self.n_ranks = kind, folder, n_nodes * ranks
+        self.rank = self.n_ranks // 2
+        folder.mkdir()
+        (folder / "data").write_bytes(bytes(2 << 20))
+        os.mkfifo(folder / "fifo")
+        os.mkfifo(folder / "other_fifo")
+        worker = [WORKER, kind, str(self.rank), str(step), str(step_ms), folder]
+        port = lib.free_port() if n_nodes > 1 else 0
+        meet = ["--standalone"] if n_nodes == 1 else [
+            f"--nnodes={n_nodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=stall", "--security=open"]
+        self.nodes = []
+        for i in range(n_nodes):
+            with open(folder / f"node{i}", "wb") as output:
+                self.nodes.append(subprocess.Popen(
+                    [jobs.crun(), *meet, f"--nproc-per-node={ranks}", f"--event-log={folder / f'events{i}'}", *worker],
+                    stdin=subprocess.DEVNULL, stdout=output, stderr=output, env={**os.environ, "OMP_NUM_THREADS": "1"}))
+
+    def text(self, node=0):
+        return (self.folder / f"node{node}").read_text()
+
+    def line(self, node=0):
+        return re.search(r"crun: stall: (\d+) of (\d+) ranks have waited for (\d+) s.*? for rank (\d+) on \S+ \(pid (\d+)\): (.*)", self.text(node))
+
+    def wait_line(self, node=0):
+        jobs.wait_for(lambda: self.line(node) or self.nodes[node].poll() is not None, 60)
+        assert self.line(node), self.text(node)
+        return self.line(node)
+
+    def resume(self, pid):
+        (self.folder / "go").touch()
+        os.kill(pid, signal.SIGCONT)
+        for name in ("fifo", "other_fifo"):
+            with open(os.open(self.folder / name, os.O_RDWR | os.O_NONBLOCK), "wb") as fifo:
+                fifo.write(b"x")
+                fifo.flush()
+                time.sleep(0.2)
+
+    def events(self, name, node=0):
+        lines = (self.folder / f"events{node}").read_text().splitlines()
+        return [e for e in map(json.loads, lines) if e["event"] == name]
+
+    def finish(self):
+        for p in self.nodes:
+            if p.poll() is None:
+                p.kill()
+            p.wait()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.finish()
+
+
+def untouched(pid):
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    return "TracerPid:\t0" in status
+
+
+@pytest.mark.parametrize("kinds", [("sleep", "compute", "read", "fifo"), ("open", "pipe", "blocked", "starve"), ("stop", "skip", "write")])
+def test_the_awaited_rank_and_its_activity_are_named(tmp_path, kinds):
+    """Several jobs at once. The wait counts from its first look, so the line is there about ten seconds after it began."""
+    running = [Job(tmp_path / kind, kind) for kind in kinds]
+    try:
+        for job in running:
+            waiting, n_ranks, seconds, rank, pid, activity = job.wait_line().groups()
+            assert (int(waiting), int(n_ranks), int(rank)) == (2, 3, 1), job.text()
+            assert 8 <= int(seconds) <= 20, job.text()
+            assert re.match(KINDS[job.kind].replace("FOLDER", str(job.folder)), activity), job.text()
+            assert untouched(pid), job.text()
+            jobs.wait_for(lambda: job.events("stall"), 10)
+            assert job.events("stall")[0]["rank"] == 1 and "all-reduce, collective 31 of all 3 ranks: rank 1 is missing" in job.text()
+            job.resume(int(pid))
+        for job in running:
+            if job.kind == "skip":  # its last collective never comes
+                continue
+            assert job.nodes[0].wait(60) == 0, job.text()
+            assert "crun: stall: the ranks go on" in job.text()
+    finally:
+        for job in running:
+            job.finish()
+
+
+def test_all_nodes_print_one_report(tmp_path):
+    with Job(tmp_path / "read", "read", n_nodes=NODES, ranks=2) as job:
+        for node in range(NODES):
+            waiting, n_ranks, _, rank, pid, activity = job.wait_line(node).groups()
+            assert (waiting, n_ranks, rank) == ("5", "6", "3") and activity.startswith(f"reads {job.folder}/data at "), job.text(node)
+        job.resume(int(pid))
+        assert [p.wait(60) for p in job.nodes] == [0] * NODES
+        assert all("crun: stall: the ranks go on" in job.text(node) for node in range(NODES))
+        assert len({job.line(node).group(0) for node in range(NODES)}) == 1
+
+
+def test_what_is_slow_but_moves_is_not_reported(tmp_path):
+    """The others wait 4 s for one rank in each step, as in a pipeline."""
+    with open(tmp_path / "output", "wb") as output:
+        p = subprocess.Popen([jobs.crun(), "--standalone", "--nproc-per-node=3", WORKER.parent / "crw_hang", "1", "4000"],
+                             stdin=subprocess.DEVNULL, stdout=output, stderr=output, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    try:
+        time.sleep(25)
+        assert p.poll() is None and "stall" not in (tmp_path / "output").read_text()
+    finally:
+        p.kill()
+        p.wait()

@@ -1,0 +1,316 @@
+/* The limit of a wait follows the rank's own rhythm, and a partial stall is reported once, again after twice the pause, and as over. */
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+
+#include "launcher/watch/hang_report.h"
+#include "launcher/watch/stall.h"
+#include "launcher/watch/waits.h"
+
+#include "tests/support/c/cmocka_fixed.h"
+
+#define SECOND UINT64_C(1000000000)
+
+/* One rank that waits for the first wait_s seconds of each period and moves at its end. Looks of one second. */
+static void play(struct waits *w, uint64_t *now_ns, int periods, int wait_s, int work_s, bool counts)
+{
+    uint64_t step = w->ranks[0].step;
+
+    for (int p = 0; p < periods; p++) {
+        step++;
+        for (int s = 0; s < wait_s + work_s; s++) {
+            const struct wait_sample sample = {
+                .is_alive = true, .waits = s < wait_s, .moved = s == 0, .step = counts ? step : 0};
+
+            *now_ns += SECOND;
+            waits_step(w, *now_ns, &sample);
+        }
+    }
+}
+
+static const struct {
+    int periods, wait_s, work_s;
+    bool counts;
+    uint64_t limit_s;
+} rhythms[] = {
+    {0, 0, 1, true, 30}, /* before the second step */
+    {1, 1, 1, true, 30},
+    {60, 0, 1, true, 8}, /* no wait is seen */
+    {60, 2, 1, true, 8},
+    {60, 8, 4, true, 24},  /* a pipeline: the wait is the rank's rhythm (8 s less the look that moved) */
+    {60, 8, 4, false, 24}, /* the same without a count */
+    {60, 20, 0, true, 60},
+};
+
+static void limit_is_three_times_the_usual_wait(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(rhythms) / sizeof(rhythms[0]); i++) {
+        struct waits w;
+        uint64_t now_ns = SECOND;
+
+        assert_int_equal(waits_init(&w, 1), 0);
+        play(&w, &now_ns, rhythms[i].periods, rhythms[i].wait_s, rhythms[i].work_s, rhythms[i].counts);
+        int64_t off = (int64_t)(waits_limit_ns(&w, 0) / SECOND) - (int64_t)rhythms[i].limit_s;
+        if (off < -3 || off > 3)
+            fail_msg("row %zu: %llu s", i, (unsigned long long)(waits_limit_ns(&w, 0) / SECOND));
+        waits_finish(&w);
+    }
+}
+
+static void a_wait_counts_from_its_first_look_and_ends_with_a_move(void **state)
+{
+    struct wait_sample s = {.is_alive = true, .waits = true, .step = 1};
+    struct waits w;
+
+    (void)state;
+    assert_int_equal(waits_init(&w, 1), 0);
+    for (uint64_t t = 1; t <= 12; t++)
+        waits_step(&w, t * SECOND, &s);
+    assert_int_equal(waits_length_ns(&w, 0, 12 * SECOND), 11 * SECOND);
+    assert_int_equal(waits_count_unusual(&w, 12 * SECOND), 0); /* 30 s before the second step */
+    assert_int_equal(waits_count_unusual(&w, 31 * SECOND), 1);
+    s.moved = true; /* and waits again, at another place */
+    waits_step(&w, 32 * SECOND, &s);
+    assert_int_equal(waits_length_ns(&w, 0, 33 * SECOND), SECOND);
+    s = (struct wait_sample){.is_alive = false, .waits = true};
+    waits_step(&w, 34 * SECOND, &s);
+    assert_int_equal(waits_length_ns(&w, 0, 40 * SECOND), 0);
+    waits_begin(&w);
+    assert_int_equal(waits_limit_ns(&w, 0), WAITS_FIRST_NS);
+    waits_finish(&w);
+}
+
+/* Steps of 1 to 20 times their usual length, in any order: the wait of the others is the difference. */
+static void uneven_steps_are_usual(void **state)
+{
+    uint64_t now_ns = SECOND, seed = 12345;
+    struct waits w;
+    int unusual = 0;
+
+    (void)state;
+    assert_int_equal(waits_init(&w, 1), 0);
+    for (int i = 0; i < 2000; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        play(&w, &now_ns, 1, (int)(seed >> 33) % 8, 1, true);
+        unusual += waits_count_unusual(&w, now_ns) > 0;
+    }
+    assert_int_equal(unusual, 0);
+    waits_finish(&w);
+}
+
+/* ---- stalls ---- */
+
+static struct hang_rank waiter(int rank, uint32_t waits_s)
+{
+    struct hang_rank r = {.rank = rank,
+                          .pid = 100 + rank,
+                          .host = "a",
+                          .state = 'S',
+                          .kind = STACK_COLLECTIVE,
+                          .activity = ACTIVITY_WAITS,
+                          .waits_ms = 1000 * waits_s,
+                          .limit_ms = 8000};
+
+    (void)snprintf(r.text, sizeof(r.text), "in all-reduce, collective 57 of all ranks");
+    return r;
+}
+
+static struct hang_rank worker(int rank, enum activity activity, uint64_t bytes_per_s)
+{
+    struct hang_rank r = {.rank = rank,
+                          .pid = 100 + rank,
+                          .host = "b",
+                          .state = 'S',
+                          .kind = STACK_OTHER,
+                          .activity = activity,
+                          .limit_ms = 8000,
+                          .bytes_per_s = bytes_per_s};
+    const struct activity_words words = {.activity = activity, .path = "/data/x", .bytes_per_s = bytes_per_s};
+
+    activity_text(&words, r.text, sizeof(r.text));
+    return r;
+}
+
+/* Ranks 0 and 1 wait for rank 2 for the given time. */
+static enum stall_verdict look(struct stall *s, uint64_t now_s, uint32_t waits_s, enum activity activity,
+                               uint64_t bytes_per_s)
+{
+    struct hang_rank ranks[] = {worker(2, activity, bytes_per_s), waiter(0, waits_s), waiter(1, waits_s)};
+
+    bool stands_out = hang_sort(ranks, 3);
+    assert_true(!stands_out || ranks[0].rank == 2);
+    return stall_step(s, now_s * SECOND, ranks, 3, stands_out);
+}
+
+static void a_stall_is_reported_again_after_twice_the_pause_and_when_it_ends(void **state)
+{
+    struct stall s;
+
+    (void)state;
+    stall_begin(&s);
+    assert_int_equal(look(&s, 7, 7, ACTIVITY_READS, 1000000), STALL_NOTHING);
+    assert_int_equal(look(&s, 8, 8, ACTIVITY_READS, 1000000), STALL_REPORT);
+    for (uint64_t t = 9; t < 68; t++)
+        assert_int_equal(look(&s, t, (uint32_t)t, ACTIVITY_READS, 1000000), STALL_NOTHING);
+    assert_int_equal(look(&s, 68, 68, ACTIVITY_READS, 1000000), STALL_REPORT);
+    assert_int_equal(look(&s, 187, 187, ACTIVITY_READS, 1000000), STALL_NOTHING);
+    assert_int_equal(look(&s, 188, 188, ACTIVITY_READS, 1000000), STALL_REPORT);
+    assert_int_equal(stall_step(&s, 200 * SECOND, NULL, 0, false), STALL_GOES_ON);
+    assert_int_equal(stall_step(&s, 201 * SECOND, NULL, 0, false), STALL_NOTHING);
+    /* 188 s of reading were no fault: 282 s are. Another activity has taught nothing. */
+    assert_int_equal(look(&s, 500, 281, ACTIVITY_READS, 1000000), STALL_NOTHING);
+    assert_int_equal(look(&s, 501, 282, ACTIVITY_READS, 1000000), STALL_REPORT);
+    assert_int_equal(stall_step(&s, 600 * SECOND, NULL, 0, false), STALL_GOES_ON);
+    assert_int_equal(look(&s, 700, 8, ACTIVITY_STOPPED, 0), STALL_REPORT);
+}
+
+static const struct {
+    enum activity activity;
+    uint64_t bytes_per_s;
+    uint32_t tolerated_s;
+} tolerances[] = {
+    {ACTIVITY_COMPUTES, 0, 8},    {ACTIVITY_SLEEPS, 0, 8},          {ACTIVITY_STOPPED, 0, 8},
+    {ACTIVITY_BLOCKED, 0, 8},     {ACTIVITY_READS, 1000000, 8},     {ACTIVITY_READS, 500000000, 60},
+    {ACTIVITY_WRITES, 300000, 8}, {ACTIVITY_WRITES, 200000000, 60}, {ACTIVITY_COMPILES, 0, 120},
+    {ACTIVITY_NO_INPUT, 0, 8},    {ACTIVITY_FULL_PIPE, 0, 8},       {ACTIVITY_CHILD, 0, 8},
+};
+
+static void what_the_awaited_rank_does_decides_how_long_it_is_tolerated(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(tolerances) / sizeof(tolerances[0]); i++) {
+        struct stall s;
+        uint32_t t = 1;
+
+        stall_begin(&s);
+        while (t < 300 && look(&s, t, t, tolerances[i].activity, tolerances[i].bytes_per_s) == STALL_NOTHING)
+            t++;
+        if (t != tolerances[i].tolerated_s)
+            fail_msg("row %zu: reported after %u s", i, t);
+    }
+}
+
+static void the_line_names_the_waiters_and_the_awaited_rank(void **state)
+{
+    struct hang_rank ranks[] = {worker(2, ACTIVITY_READS, 1000000), waiter(0, 12), waiter(1, 11),
+                                waiter(3, 2)};
+    char *text = stall_text(ranks, 4, true);
+
+    (void)state;
+    assert_string_equal(
+        text,
+        "2 of 4 ranks have waited for 12 s, in all-reduce, collective 57 of all ranks, for rank 2 on b "
+        "(pid 102): reads /data/x at 1.0 MB/s");
+    free(text);
+    ranks[1].limit_ms = 12000;
+    text = stall_text(ranks + 1, 1, false);
+    assert_string_equal(
+        text,
+        "1 of 1 ranks has waited for 12 s (usual: up to 4 s), in all-reduce, collective 57 of all ranks, "
+        "and no rank stands out");
+    free(text);
+}
+
+/* ---- activity ---- */
+
+enum {
+    FUTEX = SYS_futex,
+    READ = SYS_read,
+    WRITE = SYS_write,
+    SLEEP = SYS_clock_nanosleep,
+    WAIT4 = SYS_wait4,
+    POLL = SYS_ppoll
+};
+
+static const struct {
+    struct activity_facts facts;
+    enum activity activity;
+} facts[] = {
+    {{.has_ended = true, .state = 'S'}, ACTIVITY_ENDED},
+    {{.state = 'T', .call = -2}, ACTIVITY_STOPPED},
+    {{.state = 't', .call = -2}, ACTIVITY_STOPPED},
+    {{.state = 'D', .call = -2}, ACTIVITY_BLOCKED},
+    {{.state = 'S', .call = FUTEX, .elapsed_ns = SECOND}, ACTIVITY_WAITS},
+    {{.state = 'S', .call = POLL, .elapsed_ns = SECOND, .read = 49}, ACTIVITY_WAITS}, /* /etc/hosts */
+    {{.state = 'S', .call = FUTEX, .elapsed_ns = SECOND, .ran_ns = SECOND / 2},
+     ACTIVITY_COMPUTES}, /* in another thread */
+    {{.state = 'R', .call = -1, .elapsed_ns = SECOND, .ran_ns = SECOND / 2}, ACTIVITY_COMPUTES},
+    {{.state = 'R', .call = -1, .elapsed_ns = SECOND}, ACTIVITY_COMPUTES},
+    {{.state = 'S', .call = FUTEX, .elapsed_ns = SECOND, .child_ran_ns = SECOND / 3}, ACTIVITY_CHILD},
+    {{.state = 'S', .call = WAIT4, .elapsed_ns = SECOND}, ACTIVITY_CHILD},
+    {{.state = 'S', .call = WAIT4, .elapsed_ns = SECOND, .child_ran_ns = SECOND, .child_compiles = true},
+     ACTIVITY_COMPILES},
+    {{.state = 'S', .call = SLEEP, .elapsed_ns = SECOND}, ACTIVITY_SLEEPS},
+    {{.state = 'S', .call = READ, .target = ACTIVITY_TARGET_PIPE, .elapsed_ns = SECOND}, ACTIVITY_NO_INPUT},
+    {{.state = 'S',
+      .call = READ,
+      .target = ACTIVITY_TARGET_PIPE,
+      .elapsed_ns = SECOND,
+      .child_ran_ns = SECOND},
+     ACTIVITY_CHILD},
+    {{.state = 'S', .call = READ, .target = ACTIVITY_TARGET_SOCKET, .elapsed_ns = SECOND}, ACTIVITY_WAITS},
+    {{.state = 'S', .call = READ, .target = ACTIVITY_TARGET_FILE, .elapsed_ns = SECOND}, ACTIVITY_READS},
+    {{.state = 'S', .call = WRITE, .target = ACTIVITY_TARGET_PIPE, .elapsed_ns = SECOND}, ACTIVITY_FULL_PIPE},
+    {{.state = 'S', .call = SLEEP, .elapsed_ns = SECOND, .read = 1000000},
+     ACTIVITY_READS}, /* between two reads */
+    {{.state = 'S', .call = SLEEP, .elapsed_ns = 4 * SECOND, .read = 200000}, ACTIVITY_SLEEPS},
+    {{.state = 'R', .call = -1, .elapsed_ns = SECOND, .ran_ns = SECOND, .written = 1 << 20}, ACTIVITY_WRITES},
+    {{.state = 'S', .call = -2, .elapsed_ns = SECOND}, ACTIVITY_UNKNOWN},
+};
+
+static void numbers_of_proc_are_an_activity(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(facts) / sizeof(facts[0]); i++)
+        if (activity_judge(&facts[i].facts) != facts[i].activity)
+            fail_msg("row %zu: %d", i, (int)activity_judge(&facts[i].facts));
+}
+
+static const struct {
+    struct activity_words words;
+    const char *text;
+} words[] = {
+    {{.activity = ACTIVITY_COMPUTES}, "computes (no tool for its stack)"},
+    {{.activity = ACTIVITY_READS, .path = "/x", .bytes_per_s = 1040000}, "reads /x at 1.0 MB/s"},
+    {{.activity = ACTIVITY_WRITES, .bytes_per_s = 250000000}, "writes a file at 250.0 MB/s"},
+    {{.activity = ACTIVITY_BLOCKED, .place = "0"}, "is blocked in the kernel (state D)"},
+    {{.activity = ACTIVITY_BLOCKED, .place = "nfs_wait"}, "is blocked in the kernel (state D) at nfs_wait"},
+    {{.activity = ACTIVITY_CHILD, .child = 77, .name = "python"}, "waits for its process 77 (python)"},
+    {{.activity = ACTIVITY_COMPILES}, "compiles in a process of its own"},
+    {{.activity = ACTIVITY_NO_INPUT, .path = "/tmp/f"}, "waits for input of /tmp/f"},
+    {{.activity = ACTIVITY_FULL_PIPE}, "cannot write to a pipe, which is full"},
+    {{.activity = ACTIVITY_UNKNOWN}, "is in a system call"},
+};
+
+static void an_activity_has_words(void **state)
+{
+    char text[STACK_TEXT_SIZE];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        activity_text(&words[i].words, text, sizeof(text));
+        assert_string_equal(text, words[i].text);
+    }
+    assert_true(activity_is_compiler("cc1plus") && activity_is_compiler("ptxas") &&
+                !activity_is_compiler("python3"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(limit_is_three_times_the_usual_wait),
+        cmocka_unit_test(a_wait_counts_from_its_first_look_and_ends_with_a_move),
+        cmocka_unit_test(uneven_steps_are_usual),
+        cmocka_unit_test(a_stall_is_reported_again_after_twice_the_pause_and_when_it_ends),
+        cmocka_unit_test(what_the_awaited_rank_does_decides_how_long_it_is_tolerated),
+        cmocka_unit_test(the_line_names_the_waiters_and_the_awaited_rank),
+        cmocka_unit_test(numbers_of_proc_are_an_activity),
+        cmocka_unit_test(an_activity_has_words),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
