@@ -256,6 +256,15 @@ static void on_resume(void *data)
     agent_hang_forget(h);
 }
 
+/* A hang has a report of its own. */
+static void on_ranks(void *data, struct hang_rank *ranks, size_t n_ranks, int n_unusual)
+{
+    struct agent_hang *h = data;
+
+    if (!h->is_reported)
+        agent_stall_take_ranks(h->stall, ranks, n_ranks, n_unusual);
+}
+
 static void describe_hang(void *self, struct job_status *ret)
 {
     const struct agent_hang *h = self;
@@ -341,13 +350,14 @@ void agent_hang_open(struct agent_hang *h)
                                           .on_resume = on_resume,
                                           .on_stacks = on_stacks,
                                           .on_files = on_files,
+                                          .on_ranks = on_ranks,
                                           .data = h};
 
     int r = watch_create(&h->watch, &watch_host);
     if (r)
         log_line("hangs are not watched for: %s", strerror(-r));
-    else if (watch_host.timeout_ns && agent_stall_create(&h->stall, host, &watch_host) != 0)
-        h->stall = NULL; /* without memory no line about a partial stall */
+    else if (watch_host.timeout_ns)
+        h->stall = agent_stall_create(host, h->watch); /* without memory no line about a partial stall */
 }
 
 bool agent_hang_is_open(const struct agent_hang *h)

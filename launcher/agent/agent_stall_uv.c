@@ -19,14 +19,13 @@
 #include "launcher/watch/hang_collect.h"
 #include "launcher/watch/hang_report.h"
 #include "launcher/watch/stall.h"
-#include "launcher/watch/stall_watch_uv.h"
 #include "launcher/watch/watch_uv.h"
 
 enum { COLLECT_MS = 2500 /* for the ranks of all nodes, with their stacks */ };
 
 struct agent_stall {
     const struct agent_host *host;
-    struct stall_watch *watch;
+    struct watch *watch;
     struct stall stall;  /* of the job: on node 0, or without a rendezvous */
     uint64_t generation; /* of the members below */
     bool is_asked;       /* node 0 waits for the own ranks */
@@ -170,7 +169,7 @@ static void begin_collection(struct agent_stall *s)
         return;
     s->is_collecting = true;
     s->is_asked = true;
-    stall_watch_ask(s->watch);
+    watch_ask_ranks(s->watch);
     send_message(s, AGENT_MESSAGE_TO_ALL, &(struct stall_message){.kind = STALL_MESSAGE_ASK, .rank = -1});
     (void)uv_timer_start(&s->timer, on_collected, COLLECT_MS, 0); /* fails only without a callback */
 }
@@ -224,10 +223,10 @@ static void pass_ranks(struct agent_stall *s, const struct hang_rank *ranks, siz
     add_piece(s, &piece);
 }
 
-static void on_ranks(void *data, struct hang_rank *ranks, size_t n_ranks, int n_unusual)
+void agent_stall_take_ranks(struct agent_stall *s, struct hang_rank *ranks, size_t n_ranks, int n_unusual)
 {
-    struct agent_stall *s = data;
-
+    if (!s)
+        return;
     meet_generation(s);
     if (!has_other_nodes(s)) {
         bool stands_out = hang_sort(ranks, n_ranks);
@@ -261,7 +260,7 @@ void agent_stall_take_message(struct agent_stall *s, const struct hang_message *
         note_node(s, (size_t)message->stall.node, message->stall.n_unusual > 0);
     } else if (message->stall.kind == STALL_MESSAGE_ASK) {
         s->is_asked = true;
-        stall_watch_ask(s->watch);
+        watch_ask_ranks(s->watch);
     } else if (!is_node_0(s)) {
         print_message(s, &message->stall);
     }
@@ -269,32 +268,17 @@ void agent_stall_take_message(struct agent_stall *s, const struct hang_message *
 
 /* ---- life ---- */
 
-int agent_stall_create(struct agent_stall **ret, const struct agent_host *host,
-                       const struct watch_host *watch)
+struct agent_stall *agent_stall_create(const struct agent_host *host, struct watch *watch)
 {
     struct agent_stall *s = calloc(1, sizeof(*s));
 
     if (!s)
-        return -ENOMEM;
-    const struct stall_watch_host stall_host = {.loop = host->loop,
-                                                .environment = watch->environment,
-                                                .python = watch->python,
-                                                .n_workers = watch->n_workers,
-                                                .state_fds = watch->state_fds,
-                                                .describe = watch->describe,
-                                                .rank_base = watch->rank_base,
-                                                .describe_data = watch->data,
-                                                .on_ranks = on_ranks,
-                                                .data = s};
-    if (stall_watch_create(&s->watch, &stall_host) != 0) {
-        free(s);
-        return -ENOMEM;
-    }
+        return NULL;
     s->host = host;
+    s->watch = watch;
     (void)uv_timer_init(host->loop, &s->timer); /* cannot fail */
     s->timer.data = s;
-    *ret = s;
-    return 0;
+    return s;
 }
 
 void agent_stall_stop(struct agent_stall *s)
@@ -302,15 +286,12 @@ void agent_stall_stop(struct agent_stall *s)
     if (!s)
         return;
     end_collection(s);
-    stall_watch_close(s->watch);
     uv_close((uv_handle_t *)&s->timer, NULL);
 }
 
 void agent_stall_destroy(struct agent_stall *s)
 {
-    if (!s)
-        return;
-    stall_watch_destroy(s->watch);
-    free(s->are_unusual);
+    if (s)
+        free(s->are_unusual);
     free(s);
 }

@@ -6,19 +6,24 @@
  *   node k: a rank waits unusually long --NOTE, ranks--> node 0 --ASK--> all nodes --ranks--> node 0 --REPORT--> all nodes
  *   node k: the last such rank goes on  --NOTE(0)------> node 0 --GOES_ON--> all nodes
  *
- * Without a rendezvous of its own (static) a node knows its own ranks alone, and the line is about them.
+ * In a static rendezvous a node knows the own ranks alone, and the line is about the own ranks.
  */
+
+#include <stddef.h>
 
 struct agent_host;
 struct agent_stall;
 struct hang_message;
-struct watch_host;
+struct hang_rank;
+struct watch;
 
-/* watch: its describe, rank_base and data are used. 0 or -ENOMEM. */
-int agent_stall_create(struct agent_stall **ret, const struct agent_host *host,
-                       const struct watch_host *watch);
+/* watch: asked for ranks. NULL without memory. */
+struct agent_stall *agent_stall_create(const struct agent_host *host, struct watch *watch);
 
-/* Of kind HANG_MESSAGE_STALL, or ranks for that purpose, of the present generation. NULL is fine for all below. */
+/* The ranks of this node, see watch_host.on_ranks; sorted in place. NULL is fine here and below. */
+void agent_stall_take_ranks(struct agent_stall *s, struct hang_rank *ranks, size_t n_ranks, int n_unusual);
+
+/* Of kind HANG_MESSAGE_STALL, or ranks with the purpose HANG_FOR_STALL, of the present generation. */
 void agent_stall_take_message(struct agent_stall *s, const struct hang_message *message);
 
 /* The job is over. Closes its handles; agent_stall_destroy() when the loop has ended. */

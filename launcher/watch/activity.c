@@ -2,51 +2,8 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/syscall.h>
 
 #include "base/err.h"
-
-/* ---- system calls ---- */
-
-enum call_kind { CALL_OTHER, CALL_WAITS, CALL_READS, CALL_WRITES, CALL_SLEEPS, CALL_REAPS, CALL_OPENS };
-
-static const struct {
-    int number;
-    enum call_kind kind;
-} calls[] = {
-    {SYS_futex, CALL_WAITS},      {SYS_epoll_pwait, CALL_WAITS},
-    {SYS_ppoll, CALL_WAITS},      {SYS_pselect6, CALL_WAITS},
-    {SYS_connect, CALL_WAITS},    {SYS_accept4, CALL_WAITS},
-    {SYS_accept, CALL_WAITS},
-#ifdef SYS_poll
-    {SYS_poll, CALL_WAITS},       {SYS_select, CALL_WAITS},
-    {SYS_epoll_wait, CALL_WAITS},
-#endif
-    {SYS_read, CALL_READS},       {SYS_readv, CALL_READS},
-    {SYS_pread64, CALL_READS},    {SYS_recvfrom, CALL_READS},
-    {SYS_recvmsg, CALL_READS},    {SYS_write, CALL_WRITES},
-    {SYS_writev, CALL_WRITES},    {SYS_pwrite64, CALL_WRITES},
-    {SYS_sendto, CALL_WRITES},    {SYS_sendmsg, CALL_WRITES},
-    {SYS_fsync, CALL_WRITES},     {SYS_fdatasync, CALL_WRITES},
-    {SYS_nanosleep, CALL_SLEEPS}, {SYS_clock_nanosleep, CALL_SLEEPS},
-    {SYS_wait4, CALL_REAPS},      {SYS_waitid, CALL_REAPS},
-    {SYS_openat, CALL_OPENS}, /* of a FIFO that no other process has opened */
-};
-
-static enum call_kind kind_of_call(int number)
-{
-    for (size_t i = 0; i < ARRAY_SIZE(calls); i++)
-        if (calls[i].number == number)
-            return calls[i].kind;
-    return CALL_OTHER;
-}
-
-bool activity_call_uses_descriptor(int call)
-{
-    enum call_kind kind = kind_of_call(call);
-
-    return kind == CALL_READS || kind == CALL_WRITES;
-}
 
 bool activity_is_compiler(const char *name)
 {
@@ -81,23 +38,25 @@ static enum activity judge_call(const struct activity_facts *f)
 {
     bool child_runs = is_share(f->child_ran_ns, f->elapsed_ns);
 
-    switch (kind_of_call(f->call)) {
-    case CALL_WAITS:
+    switch (f->call) {
+    case ACTIVITY_CALL_WAITS:
         return child_runs ? ACTIVITY_CHILD : ACTIVITY_WAITS;
-    case CALL_READS:
+    case ACTIVITY_CALL_READS:
         return judge_transfer(f->target, false, child_runs);
-    case CALL_WRITES:
+    case ACTIVITY_CALL_WRITES:
         return judge_transfer(f->target, true, child_runs);
-    case CALL_SLEEPS:
+    case ACTIVITY_CALL_SLEEPS:
         return ACTIVITY_SLEEPS;
-    case CALL_REAPS:
+    case ACTIVITY_CALL_REAPS:
         return ACTIVITY_CHILD;
-    case CALL_OPENS:
+    case ACTIVITY_CALL_OPENS:
         return ACTIVITY_NO_INPUT;
-    case CALL_OTHER:
+    case ACTIVITY_CALL_RUNS:
+        return ACTIVITY_COMPUTES;
+    case ACTIVITY_CALL_OTHER:
         break;
     }
-    return f->call == -1 ? ACTIVITY_COMPUTES : ACTIVITY_UNKNOWN;
+    return ACTIVITY_UNKNOWN;
 }
 
 enum activity activity_judge(const struct activity_facts *f)

@@ -3,9 +3,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "base/err.h"
 #include "launcher/util/folder_list_os.h"
 #include "launcher/util/proc_stat_os.h"
 #include "launcher/util/read_file_os.h"
@@ -15,7 +17,7 @@
 enum {
     FILE_SIZE = 1024,
     PATH_SIZE = 4096,
-    POLL_NS = 500000, /* processor time in a second of a thread that only polls with time-outs */
+    POLL_NS = 500000, /* processor time in a second of a thread with nothing but polls with time-outs */
 };
 
 static bool read_of_process(pid_t pid, const char *name, char out[FILE_SIZE])
@@ -31,6 +33,39 @@ static uint64_t field_of(const char *text, const char *name)
     const char *at = strstr(text, name);
 
     return at ? strtoull(at + strlen(name), NULL, 10) : 0;
+}
+
+/* ---- system calls ---- */
+
+static const struct {
+    int number;
+    enum activity_call call;
+} calls[] = {
+    {SYS_futex, ACTIVITY_CALL_WAITS},      {SYS_epoll_pwait, ACTIVITY_CALL_WAITS},
+    {SYS_ppoll, ACTIVITY_CALL_WAITS},      {SYS_pselect6, ACTIVITY_CALL_WAITS},
+    {SYS_connect, ACTIVITY_CALL_WAITS},    {SYS_accept4, ACTIVITY_CALL_WAITS},
+    {SYS_accept, ACTIVITY_CALL_WAITS},
+#ifdef SYS_poll
+    {SYS_poll, ACTIVITY_CALL_WAITS},       {SYS_select, ACTIVITY_CALL_WAITS},
+    {SYS_epoll_wait, ACTIVITY_CALL_WAITS},
+#endif
+    {SYS_read, ACTIVITY_CALL_READS},       {SYS_readv, ACTIVITY_CALL_READS},
+    {SYS_pread64, ACTIVITY_CALL_READS},    {SYS_recvfrom, ACTIVITY_CALL_READS},
+    {SYS_recvmsg, ACTIVITY_CALL_READS},    {SYS_write, ACTIVITY_CALL_WRITES},
+    {SYS_writev, ACTIVITY_CALL_WRITES},    {SYS_pwrite64, ACTIVITY_CALL_WRITES},
+    {SYS_sendto, ACTIVITY_CALL_WRITES},    {SYS_sendmsg, ACTIVITY_CALL_WRITES},
+    {SYS_fsync, ACTIVITY_CALL_WRITES},     {SYS_fdatasync, ACTIVITY_CALL_WRITES},
+    {SYS_nanosleep, ACTIVITY_CALL_SLEEPS}, {SYS_clock_nanosleep, ACTIVITY_CALL_SLEEPS},
+    {SYS_wait4, ACTIVITY_CALL_REAPS},      {SYS_waitid, ACTIVITY_CALL_REAPS},
+    {SYS_openat, ACTIVITY_CALL_OPENS},
+};
+
+static enum activity_call group_of(int number)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(calls); i++)
+        if (calls[i].number == number)
+            return calls[i].call;
+    return ACTIVITY_CALL_OTHER;
 }
 
 /* ---- one look ---- */
@@ -61,7 +96,7 @@ static void add_process(struct sums *s, pid_t pid, bool is_worker)
     }
 }
 
-/* /proc/PID/schedstat: of the main thread, ns on a CPU, ns of waits for one, and how often it got one. Not every kernel has it. */
+/* /proc/PID/schedstat: of the main thread, ns on a CPU, ns of waits for one, and the number of slices. Not every kernel has it. */
 static void read_main(pid_t pid, struct proc_activity *ret)
 {
     char text[FILE_SIZE], *at;
@@ -74,25 +109,26 @@ static void read_main(pid_t pid, struct proc_activity *ret)
     ret->n_slices = strtoull(at, NULL, 10);
 }
 
-/* "NUMBER 0xARGUMENT ... 0xSTACK 0xPLACE", "running", or "-1 ..." for a thread that is not in a system call. */
+/* "NUMBER 0xARGUMENT ... 0xSTACK 0xPLACE", "running", or "-1 ..." for a thread outside of system calls. */
 static void read_call(pid_t pid, struct proc_activity *ret)
 {
     char text[FILE_SIZE], *at;
 
-    ret->facts.call = -2;
     ret->descriptor = -1;
+    ret->facts.call = ACTIVITY_CALL_OTHER;
     ret->place = 0;
     if (!read_of_process(pid, "syscall", text))
         return;
-    ret->facts.call = strncmp(text, "running", 7) == 0 ? -1 : (int)strtol(text, &at, 10);
-    if (ret->facts.call < 0)
+    long number = strncmp(text, "running", 7) == 0 ? -1 : strtol(text, &at, 10);
+    ret->facts.call = number < 0 ? ACTIVITY_CALL_RUNS : group_of((int)number);
+    if (number < 0)
         return;
-    if (activity_call_uses_descriptor(ret->facts.call))
+    if (ret->facts.call == ACTIVITY_CALL_READS || ret->facts.call == ACTIVITY_CALL_WRITES)
         ret->descriptor = (int)strtoul(at, NULL, 16);
     const char *stack = strrchr(text, ' ');
     while (stack && stack > text && stack[-1] != ' ')
         stack--;
-    ret->place = digest_add(DIGEST_EMPTY, &ret->facts.call, sizeof(ret->facts.call));
+    ret->place = digest_add(DIGEST_EMPTY, &number, sizeof(number));
     if (stack)
         ret->place = digest_add(ret->place, stack, strlen(stack));
 }
@@ -117,7 +153,7 @@ static void read_wait_place(pid_t pid, char out[FILE_SIZE])
     out[strcspn(out, "\n")] = '\0';
 }
 
-/* A FIFO has a name like a file: the function of the kernel tells them apart. */
+/* A FIFO has a name like a file: the function of the kernel is the difference. */
 static enum activity_target find_target(const struct proc_activity *a)
 {
     char path[PATH_SIZE], place[FILE_SIZE];
@@ -144,13 +180,30 @@ static void sum_tree(const struct proc_tree *tree, struct sums *ret)
         add_process(ret, tree->pids[i], i == 0);
 }
 
-/* Without a look before at the same process the differences are 0, and the rank has moved. */
+static void set_differences(struct proc_activity *a, const struct proc_activity *was)
+{
+    struct activity_facts *f = &a->facts;
+
+    f->elapsed_ns = since(was->at_ns, a->at_ns);
+    f->ran_ns = since(was->ran_ns, a->ran_ns);
+    if (a->processes != was->processes)
+        return;
+    f->child_ran_ns = since(was->child_ran_ns, a->child_ran_ns);
+    f->read = since(was->read, a->read);
+    f->written = since(was->written, a->written);
+}
+
+/*
+ * Without a look before at the same process the differences are 0, and the rank has moved. With another set of processes only the
+ * time of the worker has a difference: a data loader may have read much before the look that found the process.
+ */
 void proc_activity_look(struct proc_activity *a, const struct proc_tree *tree, uint64_t now_ns)
 {
     const struct proc_activity was = *a;
     struct sums sums;
 
     *a = (struct proc_activity){.pid = tree->n_pids ? tree->pids[0] : 0, .at_ns = now_ns};
+    a->processes = digest_add(DIGEST_EMPTY, tree->pids, (size_t)tree->n_pids * sizeof(tree->pids[0]));
     sum_tree(tree, &sums);
     a->ran_ns = sums.ran_ns;
     a->child_ran_ns = sums.child_ran_ns;
@@ -164,13 +217,8 @@ void proc_activity_look(struct proc_activity *a, const struct proc_tree *tree, u
     bool is_same = was.pid == a->pid && was.at_ns;
     a->moved = !is_same || was.place != a->place ||
                (was.n_slices != a->n_slices && since(was.main_ran_ns, a->main_ran_ns) > POLL_NS);
-    if (!is_same)
-        return;
-    a->facts.elapsed_ns = since(was.at_ns, now_ns);
-    a->facts.ran_ns = since(was.ran_ns, a->ran_ns);
-    a->facts.child_ran_ns = since(was.child_ran_ns, a->child_ran_ns);
-    a->facts.read = since(was.read, a->read);
-    a->facts.written = since(was.written, a->written);
+    if (is_same)
+        set_differences(a, &was);
 }
 
 /* ---- the file that is read ---- */
@@ -213,7 +261,7 @@ static int find_moving(const struct open_files *was, const struct open_files *is
     return -1;
 }
 
-/* Between two reads the system call names no file: the one whose position moves does. Waits for up to 15 * BETWEEN_LOOKS_MS. */
+/* Between two reads the system call names no file: a moving position does. Waits for up to 15 * BETWEEN_LOOKS_MS. */
 static int find_moving_descriptor(pid_t pid)
 {
     static _Thread_local struct open_files first, next;
@@ -223,7 +271,7 @@ static int find_moving_descriptor(pid_t pid)
     for (int i = 0; i < 15 && found < 0; i++) {
         const struct timespec pause = {.tv_nsec = BETWEEN_LOOKS_MS * 1000000L};
 
-        (void)nanosleep(&pause, NULL); /* no signal is delivered to this thread */
+        (void)nanosleep(&pause, NULL); /* signals go to other threads */
         read_positions(pid, &next);
         found = find_moving(&first, &next);
     }
@@ -232,7 +280,7 @@ static int find_moving_descriptor(pid_t pid)
 
 /* ---- words ---- */
 
-/* The descendant that a rank waits for: a compiler, else the last one that was started. */
+/* The descendant that a rank waits for: a compiler, else the youngest. */
 static pid_t find_child(const struct proc_tree *tree, char name[FILE_SIZE], bool *ret_compiles)
 {
     pid_t found = 0;

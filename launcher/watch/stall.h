@@ -1,17 +1,17 @@
 #pragma once
 
 /*
- * A partial stall of a job: some ranks wait unusually long (waits.h) for a rank that does something else. Decides when a line is
- * printed, again, and that the ranks go on: a state machine with virtual time. Pure. Node 0 gives it the ranks of all nodes while a
- * rank waits unusually long.
+ * A partial stall of a job: some ranks wait unusually long (waits.h) for a rank that does something else. A state machine with virtual
+ * time decides when to print a line, when to repeat the line, and when to report the end. Pure. Node 0 feeds the machine with the ranks
+ * of all nodes while a rank waits unusually long.
  *
  *   QUIET --unusual wait, as long as tolerated--> REPORTED --twice the pause before--> REPORTED (again)
  *     ^                                              |
  *     +------------- no unusual wait -----------------+   "they go on"
  *
- * Tolerance: what the awaited rank does decides from which length on a wait is reported. A save, a load at full speed and a compiler get
- * STALL_*_NS from the start. A wait that ended by itself teaches the job: further waits for a rank with the same activity are
- * reported only when they are longer than STALL_LEARNT times that one, so that a validation on one rank is named once.
+ * Tolerance: the length from which on a wait is reported depends on the activity of the awaited rank. A save, a load at full speed and a
+ * compiler get STALL_*_NS from the start. A wait that has ended without help teaches the job: a further wait for a rank with the same
+ * activity is reported only beyond STALL_LEARNT times the former length. So a validation on one rank is named once.
  */
 
 #include <stdbool.h>
@@ -42,7 +42,7 @@ struct stall {
 /* A generation begins. */
 void stall_begin(struct stall *s);
 
-/* ranks: of all nodes, in the order of hang_sort(); stands_out: its result. Without ranks: no rank waits unusually long. */
+/* ranks: of all nodes, in the order of hang_sort(); stands_out: the result of hang_sort(). Without ranks: no rank waits unusually long. */
 enum stall_verdict stall_step(struct stall *s, uint64_t now_ns, const struct hang_rank *ranks, size_t n_ranks,
                               bool stands_out);
 

@@ -1,10 +1,10 @@
 #pragma once
 
 /*
- * How long each rank of a node has waited for other ranks, and from which length on a wait is unusual for that rank: a state machine
- * with virtual time. Pure: a shell gives it a sample of all ranks about once a second.
+ * How long each rank of a node has waited for other ranks, and from which length on a wait is unusual for the rank: a state machine
+ * with virtual time. Pure: a shell gives a sample of all ranks about once a second.
  *
- * Wait: the looks in a row that find a rank waiting and without a move. Its length counts from the first of these looks, so waits
+ * Wait: the looks in a row that find a rank waiting and without a move. The length counts from the first of the looks, so waits
  * of less than the time between two looks have the length 0.
  *
  * Rhythm: ranks of pipeline and tensor groups wait at each step by design, so the limit is the rank's own: WAITS_FACTOR times

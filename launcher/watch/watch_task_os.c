@@ -13,17 +13,18 @@
 #include "launcher/watch/digest.h"
 #include "launcher/watch/hang_report.h"
 #include "launcher/watch/nccl_state_sock.h"
+#include "launcher/watch/proc_activity_os.h"
 #include "launcher/watch/stack_text.h"
 #include "base/cleanup.h"
 #include "base/time.h"
 
 enum {
-    LOOKS_PER_LISTING = 8, /* descendants are looked for in every so many looks */
-    LOOK_STACKS_MAX = 64,  /* processes whose stacks one look takes */
-    LOOK_MIN_MS = 2000, /* for the stacks of one look; twice as long behind one for which it was too short */
+    LOOKS_PER_LISTING = 8,   /* descendants are looked for in every so many looks */
+    LOOK_STACKS_MAX = 64,    /* processes whose stacks one look takes */
+    LOOK_MIN_MS = 2000,      /* for the stacks of a look; twice as long behind a look without enough time */
     LOOKS_PER_TIMEOUT = 12,  /* and no less than such a part of the time-out */
     REPORT_MS = 4000,        /* and REPORT_PROCESS_MS for each process, at most REPORT_MAX_MS: */
-    REPORT_PROCESS_MS = 100, /* in which tools are started for the stacks that the report needs */
+    REPORT_PROCESS_MS = 100, /* to start tools for the stacks of a report */
     REPORT_MAX_MS = 20000,
     NATIVE_MS = 4000, /* the same for native frames of Python programs, behind it */
     DESCRIPTION_SIZE = 32 << 10,
@@ -43,8 +44,10 @@ int watch_task_init(struct watch_task *t, char *const *environment, const char *
     t->pids = calloc(n, sizeof(*t->pids));
     t->have_succeeded = calloc(n, sizeof(*t->have_succeeded));
     t->samples = calloc(n, sizeof(*t->samples));
-    return t->trees && t->old_trees && t->found_bytes && t->pids && t->have_succeeded && t->samples ? 0
-                                                                                                    : -ENOMEM;
+    proc_info_host_name(t->host, sizeof(t->host));
+    if (!t->trees || !t->old_trees || !t->found_bytes || !t->pids || !t->have_succeeded || !t->samples)
+        return -ENOMEM;
+    return stall_look_init(&t->stall, n_workers);
 }
 
 static void free_set(struct stack_set *set)
@@ -94,7 +97,7 @@ static bool has_process(const struct proc_tree *tree, pid_t pid)
     return false;
 }
 
-/* What a process did before it was found is no progress now: a data loader may be found seconds after its start. */
+/* The bytes of a process before its discovery are no progress: a data loader may be found seconds after its start. */
 static void note_found_bytes(struct watch_task *t, int worker)
 {
     const struct proc_tree *tree = &t->trees[worker];
@@ -134,7 +137,7 @@ static void add_look_jobs(struct watch_task *t, struct look_stacks *s, int worke
     }
 }
 
-/* What a rank is judged by when its processes differ: the one that is late, else the one without a stack. */
+/* Of a rank with several processes a late stack decides, else a missing stack. */
 static enum progress_stack worse_of(enum progress_stack a, enum progress_stack b)
 {
     if (a == PROGRESS_STACK_LATE || b == PROGRESS_STACK_LATE)
@@ -180,9 +183,8 @@ static void look_at_places(struct watch_task *t)
     t->was_late = add_digests(t, &stacks);
 }
 
-static void look(struct watch_task *t)
+static void sample_progress(struct watch_task *t)
 {
-    list_trees(t, t->with_places);
     for (int i = 0; i < t->n_workers; i++) {
         proc_sample(&t->trees[i], t->state_fds[i], &t->samples[i]);
         t->samples[i].n_bytes -=
@@ -190,6 +192,17 @@ static void look(struct watch_task *t)
     }
     if (t->with_places)
         look_at_places(t);
+}
+
+static void look(struct watch_task *t)
+{
+    list_trees(t, t->with_progress && t->with_places);
+    if (t->with_progress)
+        sample_progress(t);
+    if (t->with_waits)
+        stall_look_take(&t->stall, t);
+    if (t->with_waits && t->describes)
+        stall_look_describe(&t->stall, t, t->takes_stacks ? tools_of(t) : NULL);
 }
 
 /* ---- stacks ---- */
@@ -241,18 +254,9 @@ static int collect(struct watch_task *t, struct stack_set *set)
 
 /* ---- the report ---- */
 
-/* Without a stack the place in the kernel has to do. */
-static void describe_place(const struct stack_process *process, char out[STACK_TEXT_SIZE])
-{
-    const char *place = process->description ? strstr(process->description, " wchan ") : NULL;
-
-    if (place)
-        (void)snprintf(out, STACK_TEXT_SIZE, "in the kernel at %.*s", (int)strcspn(place + 7, " "),
-                       place + 7);
-}
-
-static void describe_main_process(const struct stack_job *job, const struct stack_process *process,
-                                  struct hang_rank *ret)
+/* Without a stack the activity as of the last look has to do. */
+static void describe_main_process(const struct watch_task *t, int worker, const struct stack_job *job,
+                                  const struct stack_process *process, struct hang_rank *ret)
 {
     struct stack_summary summary = {.kind = STACK_UNKNOWN};
 
@@ -263,7 +267,8 @@ static void describe_main_process(const struct stack_job *job, const struct stac
     ret->kind = summary.kind;
     memcpy(ret->text, summary.text, sizeof(ret->text));
     if (summary.kind == STACK_UNKNOWN)
-        describe_place(process, ret->text);
+        (void)proc_activity_text(&t->stall.activities[worker], &t->trees[worker], ret->text,
+                                 sizeof(ret->text));
 }
 
 static void describe_rank(const struct watch_task *t, const struct stack_set *set, int worker,
@@ -279,7 +284,7 @@ static void describe_rank(const struct watch_task *t, const struct stack_set *se
         if (p->worker != worker)
             continue;
         if (set->jobs[i].pid == tree->pids[0]) {
-            describe_main_process(&set->jobs[i], p, ret);
+            describe_main_process(t, worker, &set->jobs[i], p, ret);
         } else if (!ret->child_state && hang_is_blocked(p->state)) {
             ret->child_pid = set->jobs[i].pid;
             ret->child_state = (unsigned char)p->state;
@@ -293,7 +298,6 @@ static void report(struct watch_task *t, const struct stack_set *set)
     struct hang_rank *ranks = calloc((size_t)t->n_workers, sizeof(*ranks));
     size_t n = 0;
 
-    proc_info_host_name(t->host, sizeof(t->host));
     for (int i = 0; ranks && i < t->n_workers; i++) {
         if (!t->pids[i] && !t->have_succeeded[i])
             continue;
@@ -343,7 +347,7 @@ static void stack_file_path(const struct watch_task *t, int worker, char *path, 
     (void)snprintf(path, n, "%s/rank_%d.txt", t->folder, t->rank_base + worker); /* fits */
 }
 
-/* A disk that is full costs the files, not the report. */
+/* A full disk costs the files, not the report. */
 static void write_files(const struct watch_task *t, const struct stack_set *set, bool is_first)
 {
     char path[sizeof(t->folder) + 32];
@@ -379,6 +383,7 @@ void watch_task_finish(struct watch_task *t)
     if (!t->is_delivered)
         remove_files(t);
     stack_tools_finish(&t->tools);
+    stall_look_finish(&t->stall);
     free_set(&t->set);
     free(t->trees);
     free(t->old_trees);
@@ -391,7 +396,7 @@ void watch_task_finish(struct watch_task *t)
     *t = (struct watch_task){.n_workers = 0};
 }
 
-/* Native frames of Python programs, which take longer: they come behind the others in the files. */
+/* Native frames of Python programs take longer, and come behind the other stacks in the files. */
 static void add_native_frames(struct watch_task *t, struct stack_set *set)
 {
     for (size_t i = 0; i < set->n; i++) {
@@ -408,7 +413,7 @@ static void add_native_frames(struct watch_task *t, struct stack_set *set)
     write_files(t, set, false);
 }
 
-/* Of what seemed to wait as ever, before it was to be paused. */
+/* A process may seem to sleep until a tool tries to pause the process. */
 static void note_blocked(struct stack_set *set)
 {
     for (size_t i = 0; i < set->n; i++)
@@ -427,6 +432,7 @@ static void take_stacks(struct watch_task *t)
 {
     free_set(&t->set);
     list_trees(t, true);
+    stall_look_take(&t->stall, t);
     make_stack_folder(t);
     nccl_state_trigger(t->environment, t->rank_base, t->n_workers);
     if (collect(t, &t->set) != 0)

@@ -15,6 +15,7 @@
 #include "launcher/watch/proc_sample_os.h"
 #include "launcher/watch/progress.h"
 #include "launcher/watch/stack_tool_os.h"
+#include "launcher/watch/stall_look_os.h"
 
 enum watch_work {
     WATCH_LOOK,
@@ -47,14 +48,17 @@ struct watch_task {
     bool was_late;         /* the tools did not end in time at the last look at places */
     /* The order. */
     enum watch_work work;
-    bool with_places;
-    uint64_t timeout_ns; /* of --hang-timeout */
+    bool with_progress, with_places; /* of WATCH_LOOK: samples for progress.h */
+    bool with_waits, describes;      /* of WATCH_LOOK: samples for waits.h, and all ranks */
+    bool takes_stacks;               /* for that description */
+    uint64_t timeout_ns;             /* of --hang-timeout */
     int rank_base;
     pid_t *pids;
     bool *have_succeeded;
     char folder[4096]; /* of the logs; the result: of the files */
     /* The results. */
     struct progress_sample *samples;
+    struct stall_look stall;
     char *text;
     bool folder_made, is_delivered; /* its name was reported */
     int first_worker;

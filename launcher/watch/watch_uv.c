@@ -5,12 +5,32 @@
 
 #include "launcher/util/side_thread_uv.h"
 #include "launcher/watch/progress.h"
+#include "launcher/watch/waits.h"
 #include "launcher/watch/watch_task_os.h"
+#include "base/minmax.h"
 #include "base/time.h"
+
+enum {
+    WAITS_MS = 1000, /* between two samples of waits */
+    SLACK_MS = 20,   /* a timer may be early */
+    LOOKS_PER_DESCRIPTION = 2,
+    DESCRIPTIONS_PER_STACKS = 30, /* in a long stall */
+};
+
+/* When the ranks are described. */
+struct description {
+    bool is_asked;
+    int n_unusual;      /* at the last description */
+    int n_looks;        /* since the last description */
+    int n_descriptions; /* of this stall */
+};
 
 struct watch {
     struct watch_host host;
     struct progress progress;
+    struct waits waits;
+    struct description description;
+    uint64_t progress_ns, waits_ns; /* times of the last orders of samples */
     struct watch_worker *workers;
     uint32_t generation;
     bool was_at_work;
@@ -52,17 +72,50 @@ static bool refresh(struct watch *w)
     bool is_at_work = false;
     uint32_t generation = w->host.describe(w->host.data, w->workers, &is_at_work);
 
-    if (is_at_work && (!w->was_at_work || generation != w->generation))
+    if (is_at_work && (!w->was_at_work || generation != w->generation)) {
         progress_begin(&w->progress, now_ns());
+        waits_begin(&w->waits);
+        w->description = (struct description){.is_asked = false};
+    }
     w->generation = generation;
     w->was_at_work = is_at_work;
     return is_at_work;
 }
 
-static void order_task(struct watch *w, bool places)
+/* A stall that has ended has one more description. */
+static bool is_description_due(const struct watch *w, uint64_t at_ns)
+{
+    const struct description *d = &w->description;
+    bool any = waits_count_unusual(&w->waits, at_ns) > 0;
+
+    return d->is_asked || any != (d->n_unusual > 0) || (any && d->n_looks >= LOOKS_PER_DESCRIPTION);
+}
+
+static bool is_due(uint64_t last_ns, uint64_t interval_ns, uint64_t at_ns)
+{
+    return at_ns - last_ns + SLACK_MS * UINT64_C(1000000) >= interval_ns;
+}
+
+static void order_look(struct watch *w, uint64_t at_ns)
+{
+    struct watch_task *t = w->task;
+
+    t->with_progress = is_due(w->progress_ns, progress_interval_ns(&w->progress), at_ns);
+    t->with_places = progress_wants_places(&w->progress, at_ns);
+    t->with_waits = is_due(w->waits_ns, WAITS_MS * UINT64_C(1000000), at_ns);
+    t->describes = is_description_due(w, at_ns);
+    t->takes_stacks = w->description.n_descriptions % DESCRIPTIONS_PER_STACKS == 0;
+    for (int i = 0; t->describes && i < w->host.n_workers; i++) {
+        t->stall.waits_ns[i] = waits_length_ns(&w->waits, i, at_ns);
+        t->stall.limits_ns[i] = waits_limit_ns(&w->waits, i);
+    }
+    w->progress_ns = t->with_progress ? at_ns : w->progress_ns;
+    w->waits_ns = t->with_waits ? at_ns : w->waits_ns;
+}
+
+static void order_task(struct watch *w)
 {
     w->task->work = w->requests.wants ? WATCH_STACKS : WATCH_LOOK;
-    w->task->with_places = places;
     w->task->timeout_ns = w->host.timeout_ns;
     w->task->rank_base = w->host.rank_base(w->host.data);
     for (int i = 0; i < w->host.n_workers; i++) {
@@ -71,6 +124,8 @@ static void order_task(struct watch *w, bool places)
     }
     if (w->requests.wants)
         watch_task_set_folder(w->task, w->host.folder(w->host.data));
+    else
+        order_look(w, now_ns());
     (void)order(w); /* without a thread the next tick tries again */
 }
 
@@ -80,8 +135,8 @@ static void on_tick(uv_timer_t *timer)
     bool is_at_work = refresh(w);
 
     if (!w->call && (w->requests.wants || (is_at_work && w->host.timeout_ns)))
-        order_task(w, progress_wants_places(&w->progress, now_ns()));
-    uint64_t ms = progress_interval_ns(&w->progress) / 1000000;
+        order_task(w);
+    size_t ms = min_size(progress_interval_ns(&w->progress) / 1000000, WAITS_MS);
     (void)uv_timer_start(timer, on_tick, ms ? ms : 1, 0); /* fails only without a callback */
 }
 
@@ -113,18 +168,43 @@ static void deliver_stacks(struct watch *w)
         finish_stacks(w); /* without native stacks */
 }
 
+static void judge_progress(struct watch *w)
+{
+    enum progress_verdict verdict =
+        progress_step(&w->progress, now_ns(), w->task->samples, w->host.n_store_changes(w->host.data));
+
+    if (verdict == PROGRESS_HANGS)
+        w->host.on_hang(w->host.data);
+    else if (verdict == PROGRESS_RESUMES)
+        w->host.on_resume(w->host.data);
+}
+
+static void deliver_ranks(struct watch *w)
+{
+    struct description *d = &w->description;
+    int n_unusual = waits_count_unusual(&w->waits, now_ns());
+
+    d->n_descriptions = n_unusual || d->is_asked ? d->n_descriptions + 1 : 0;
+    d->n_unusual = n_unusual;
+    d->n_looks = 0;
+    d->is_asked = false;
+    w->host.on_ranks(w->host.data, w->task->stall.ranks, w->task->stall.n_ranks, n_unusual);
+}
+
 static void take_samples(struct watch *w)
 {
     uint32_t generation = w->generation;
 
     if (!refresh(w) || w->generation != generation)
         return; /* the samples are of ended workers */
-    enum progress_verdict verdict =
-        progress_step(&w->progress, now_ns(), w->task->samples, w->host.n_store_changes(w->host.data));
-    if (verdict == PROGRESS_HANGS)
-        w->host.on_hang(w->host.data);
-    else if (verdict == PROGRESS_RESUMES)
-        w->host.on_resume(w->host.data);
+    if (w->task->with_progress)
+        judge_progress(w);
+    if (!w->task->with_waits)
+        return;
+    waits_step(&w->waits, now_ns(), w->task->stall.samples);
+    w->description.n_looks++;
+    if (w->task->describes)
+        deliver_ranks(w);
 }
 
 static void on_task_done(void *owner, void *task)
@@ -152,6 +232,12 @@ bool watch_take_stacks(struct watch *w, enum watch_reason reason)
     return result != STACK_REQUEST_REFUSED;
 }
 
+void watch_ask_ranks(struct watch *w)
+{
+    if (w)
+        w->description.is_asked = true;
+}
+
 /* ---- life ---- */
 
 static void free_watch(struct watch *w)
@@ -159,6 +245,7 @@ static void free_watch(struct watch *w)
     if (w->task)
         drop_task(w->task);
     progress_finish(&w->progress);
+    waits_finish(&w->waits);
     free(w->workers);
     free(w);
 }
@@ -173,6 +260,8 @@ int watch_create(struct watch **ret, const struct watch_host *host)
     w->workers = calloc((size_t)host->n_workers, sizeof(*w->workers));
     w->task = calloc(1, sizeof(*w->task));
     int r = w->workers && w->task ? progress_init(&w->progress, host->timeout_ns, host->n_workers) : -ENOMEM;
+    if (!r)
+        r = waits_init(&w->waits, host->n_workers);
     if (!r)
         r = watch_task_init(w->task, host->environment, host->python, host->n_workers, host->state_fds);
     if (r) {

@@ -1,7 +1,8 @@
 #pragma once
 
 /*
- * Watches the workers of a node: takes samples of their progress (progress.h), and stacks when they hang or when it is asked to.
+ * Watches the workers of a node: takes samples of their progress (progress.h) and of their waits (waits.h), stacks when they hang or
+ * on request, and a description of each rank while one of them waits unusually long.
  *
  * Everything that reads /proc, runs a tool or writes a file is done by a side thread; the loop's timer gives it one task at
  * a time. If the thread waits for a disk, the watch stands still and the job does not.
@@ -52,6 +53,9 @@ struct watch_host {
     void (*on_stacks)(void *data, const struct watch_stacks *stacks);
     /* The files are complete, some seconds later; worker: the first one of the first group, or -1. */
     void (*on_files)(void *data, enum watch_reason reason, int worker);
+    /* The ranks of this node, to be sorted at will. n_unusual: ranks that wait unusually long; 0 once more after the last such rank
+     * went on, and where watch_ask_ranks() was the reason. */
+    void (*on_ranks)(void *data, struct hang_rank *ranks, size_t n_ranks, int n_unusual);
     void *data;
 };
 
@@ -61,6 +65,9 @@ int watch_create(struct watch **ret, const struct watch_host *host);
 /* Takes the stacks of all workers, then calls on_stacks and on_files. False: they are being taken already, and on_stacks is
  * still to be called for them (stack_requests.h). */
 bool watch_take_stacks(struct watch *w, enum watch_reason reason);
+
+/* on_ranks() follows at the next look, whether a rank waits unusually long or not. NULL is fine. */
+void watch_ask_ranks(struct watch *w);
 
 /* Closes its handles; no callback comes any more. Afterwards, when the loop has run dry, watch_destroy(). NULL is fine for both. */
 void watch_close(struct watch *w);

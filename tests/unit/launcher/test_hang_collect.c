@@ -80,8 +80,10 @@ static void put_places(struct buf *frames, int node, const struct hang_rank *pla
         (void)snprintf(w->state, sizeof(w->state), "succeeded"); /* fits */
         memset(w->last_line, '\x01', sizeof(w->last_line) - 1);
     }
-    const struct node_ranks ranks = {
-        .node = &s.nodes[0], .places = places, .n_places = n, .purpose = node == 1 ? HANG_FOR_CRUNCTL : HANG_FOR_REPORT};
+    const struct node_ranks ranks = {.node = &s.nodes[0],
+                                     .places = places,
+                                     .n_places = n,
+                                     .purpose = node == 1 ? HANG_FOR_CRUNCTL : HANG_FOR_REPORT};
     assert_int_equal(node_ranks_put(frames, &to_first, &ranks), 0);
     job_status_finish(&s);
 }
@@ -264,7 +266,8 @@ static void test_a_body_of_ranks(void **state)
 
     assert_true(hang_message_get((const uint8_t *)body, strlen(body), &message));
     assert_int_equal(message.kind, HANG_MESSAGE_RANKS);
-    assert_true(message.piece.piece == 2 && message.piece.pieces == 3 && message.piece.purpose == HANG_FOR_REPORT);
+    assert_true(message.piece.piece == 2 && message.piece.pieces == 3 &&
+                message.piece.purpose == HANG_FOR_REPORT);
     assert_int_equal(message.piece.n_ranks, 1);
     assert_true(message.piece.ranks[0].rank == 1 && message.piece.ranks[0].pid == 2);
     assert_true(message.piece.ranks[0].state == 'S' && message.piece.ranks[0].child_state == 'D');

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 
 #include "launcher/watch/hang_report.h"
 #include "launcher/watch/stall.h"
@@ -217,49 +216,52 @@ static void the_line_names_the_waiters_and_the_awaited_rank(void **state)
 
 /* ---- activity ---- */
 
-enum {
-    FUTEX = SYS_futex,
-    READ = SYS_read,
-    WRITE = SYS_write,
-    SLEEP = SYS_clock_nanosleep,
-    WAIT4 = SYS_wait4,
-    POLL = SYS_ppoll
-};
-
 static const struct {
     struct activity_facts facts;
     enum activity activity;
 } facts[] = {
     {{.has_ended = true, .state = 'S'}, ACTIVITY_ENDED},
-    {{.state = 'T', .call = -2}, ACTIVITY_STOPPED},
-    {{.state = 't', .call = -2}, ACTIVITY_STOPPED},
-    {{.state = 'D', .call = -2}, ACTIVITY_BLOCKED},
-    {{.state = 'S', .call = FUTEX, .elapsed_ns = SECOND}, ACTIVITY_WAITS},
-    {{.state = 'S', .call = POLL, .elapsed_ns = SECOND, .read = 49}, ACTIVITY_WAITS}, /* /etc/hosts */
-    {{.state = 'S', .call = FUTEX, .elapsed_ns = SECOND, .ran_ns = SECOND / 2},
+    {{.state = 'T', .call = ACTIVITY_CALL_OTHER}, ACTIVITY_STOPPED},
+    {{.state = 't', .call = ACTIVITY_CALL_OTHER}, ACTIVITY_STOPPED},
+    {{.state = 'D', .call = ACTIVITY_CALL_OTHER}, ACTIVITY_BLOCKED},
+    {{.state = 'S', .call = ACTIVITY_CALL_WAITS, .elapsed_ns = SECOND}, ACTIVITY_WAITS},
+    {{.state = 'S', .call = ACTIVITY_CALL_WAITS, .elapsed_ns = SECOND, .read = 49},
+     ACTIVITY_WAITS}, /* /etc/hosts */
+    {{.state = 'S', .call = ACTIVITY_CALL_WAITS, .elapsed_ns = SECOND, .ran_ns = SECOND / 2},
      ACTIVITY_COMPUTES}, /* in another thread */
-    {{.state = 'R', .call = -1, .elapsed_ns = SECOND, .ran_ns = SECOND / 2}, ACTIVITY_COMPUTES},
-    {{.state = 'R', .call = -1, .elapsed_ns = SECOND}, ACTIVITY_COMPUTES},
-    {{.state = 'S', .call = FUTEX, .elapsed_ns = SECOND, .child_ran_ns = SECOND / 3}, ACTIVITY_CHILD},
-    {{.state = 'S', .call = WAIT4, .elapsed_ns = SECOND}, ACTIVITY_CHILD},
-    {{.state = 'S', .call = WAIT4, .elapsed_ns = SECOND, .child_ran_ns = SECOND, .child_compiles = true},
-     ACTIVITY_COMPILES},
-    {{.state = 'S', .call = SLEEP, .elapsed_ns = SECOND}, ACTIVITY_SLEEPS},
-    {{.state = 'S', .call = READ, .target = ACTIVITY_TARGET_PIPE, .elapsed_ns = SECOND}, ACTIVITY_NO_INPUT},
+    {{.state = 'R', .call = ACTIVITY_CALL_RUNS, .elapsed_ns = SECOND, .ran_ns = SECOND / 2},
+     ACTIVITY_COMPUTES},
+    {{.state = 'R', .call = ACTIVITY_CALL_RUNS, .elapsed_ns = SECOND}, ACTIVITY_COMPUTES},
+    {{.state = 'S', .call = ACTIVITY_CALL_WAITS, .elapsed_ns = SECOND, .child_ran_ns = SECOND / 3},
+     ACTIVITY_CHILD},
+    {{.state = 'S', .call = ACTIVITY_CALL_REAPS, .elapsed_ns = SECOND}, ACTIVITY_CHILD},
     {{.state = 'S',
-      .call = READ,
+      .call = ACTIVITY_CALL_REAPS,
+      .elapsed_ns = SECOND,
+      .child_ran_ns = SECOND,
+      .child_compiles = true},
+     ACTIVITY_COMPILES},
+    {{.state = 'S', .call = ACTIVITY_CALL_SLEEPS, .elapsed_ns = SECOND}, ACTIVITY_SLEEPS},
+    {{.state = 'S', .call = ACTIVITY_CALL_READS, .target = ACTIVITY_TARGET_PIPE, .elapsed_ns = SECOND},
+     ACTIVITY_NO_INPUT},
+    {{.state = 'S',
+      .call = ACTIVITY_CALL_READS,
       .target = ACTIVITY_TARGET_PIPE,
       .elapsed_ns = SECOND,
       .child_ran_ns = SECOND},
      ACTIVITY_CHILD},
-    {{.state = 'S', .call = READ, .target = ACTIVITY_TARGET_SOCKET, .elapsed_ns = SECOND}, ACTIVITY_WAITS},
-    {{.state = 'S', .call = READ, .target = ACTIVITY_TARGET_FILE, .elapsed_ns = SECOND}, ACTIVITY_READS},
-    {{.state = 'S', .call = WRITE, .target = ACTIVITY_TARGET_PIPE, .elapsed_ns = SECOND}, ACTIVITY_FULL_PIPE},
-    {{.state = 'S', .call = SLEEP, .elapsed_ns = SECOND, .read = 1000000},
+    {{.state = 'S', .call = ACTIVITY_CALL_READS, .target = ACTIVITY_TARGET_SOCKET, .elapsed_ns = SECOND},
+     ACTIVITY_WAITS},
+    {{.state = 'S', .call = ACTIVITY_CALL_READS, .target = ACTIVITY_TARGET_FILE, .elapsed_ns = SECOND},
+     ACTIVITY_READS},
+    {{.state = 'S', .call = ACTIVITY_CALL_WRITES, .target = ACTIVITY_TARGET_PIPE, .elapsed_ns = SECOND},
+     ACTIVITY_FULL_PIPE},
+    {{.state = 'S', .call = ACTIVITY_CALL_SLEEPS, .elapsed_ns = SECOND, .read = 1000000},
      ACTIVITY_READS}, /* between two reads */
-    {{.state = 'S', .call = SLEEP, .elapsed_ns = 4 * SECOND, .read = 200000}, ACTIVITY_SLEEPS},
-    {{.state = 'R', .call = -1, .elapsed_ns = SECOND, .ran_ns = SECOND, .written = 1 << 20}, ACTIVITY_WRITES},
-    {{.state = 'S', .call = -2, .elapsed_ns = SECOND}, ACTIVITY_UNKNOWN},
+    {{.state = 'S', .call = ACTIVITY_CALL_SLEEPS, .elapsed_ns = 4 * SECOND, .read = 200000}, ACTIVITY_SLEEPS},
+    {{.state = 'R', .call = ACTIVITY_CALL_RUNS, .elapsed_ns = SECOND, .ran_ns = SECOND, .written = 1 << 20},
+     ACTIVITY_WRITES},
+    {{.state = 'S', .call = ACTIVITY_CALL_OTHER, .elapsed_ns = SECOND}, ACTIVITY_UNKNOWN},
 };
 
 static void numbers_of_proc_are_an_activity(void **state)

@@ -1,4 +1,4 @@
-#include "launcher/watch/stall_task_os.h"
+#include "launcher/watch/stall_look_os.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -6,65 +6,40 @@
 #include <string.h>
 
 #include "base/time.h"
-#include "launcher/host/proc_info_os.h"
 #include "launcher/host/worker_beat_os.h"
 #include "launcher/watch/digest.h"
 #include "launcher/watch/hang_report.h"
 #include "launcher/watch/proc_activity_os.h"
-#include "launcher/watch/proc_sample_os.h"
+#include "launcher/watch/waits.h"
+#include "launcher/watch/watch_task_os.h"
 
-enum {
-    LOOKS_PER_LISTING = 8, /* descendants are looked for in every so many looks */
-    STACKS_MAX = 64,
-    STACKS_MS = 3000,
-};
+enum { STACKS_MAX = 64, STACKS_MS = 3000 };
 
-int stall_task_init(struct stall_task *t, char *const *environment, const char *python, int n_workers,
-                    const int *state_fds)
+int stall_look_init(struct stall_look *l, int n_workers)
 {
     size_t n = (size_t)n_workers;
 
-    *t = (struct stall_task){
-        .environment = environment, .python = python, .n_workers = n_workers, .state_fds = state_fds};
-    t->trees = calloc(n, sizeof(*t->trees));
-    t->activities = calloc(n, sizeof(*t->activities));
-    t->counts = calloc(n, sizeof(*t->counts));
-    t->pids = calloc(n, sizeof(*t->pids));
-    t->have_succeeded = calloc(n, sizeof(*t->have_succeeded));
-    t->waits_ns = calloc(n, sizeof(*t->waits_ns));
-    t->limits_ns = calloc(n, sizeof(*t->limits_ns));
-    t->samples = calloc(n, sizeof(*t->samples));
-    t->ranks = calloc(n, sizeof(*t->ranks));
-    return t->trees && t->activities && t->counts && t->pids && t->have_succeeded && t->waits_ns &&
-                   t->limits_ns && t->samples && t->ranks
-               ? 0
-               : -ENOMEM;
+    *l = (struct stall_look){.activities = calloc(n, sizeof(*l->activities)),
+                             .counts = calloc(n, sizeof(*l->counts)),
+                             .waits_ns = calloc(n, sizeof(*l->waits_ns)),
+                             .limits_ns = calloc(n, sizeof(*l->limits_ns)),
+                             .samples = calloc(n, sizeof(*l->samples)),
+                             .ranks = calloc(n, sizeof(*l->ranks))};
+    return l->activities && l->counts && l->waits_ns && l->limits_ns && l->samples && l->ranks ? 0 : -ENOMEM;
 }
 
-void stall_task_finish(struct stall_task *t)
+void stall_look_finish(struct stall_look *l)
 {
-    stack_tools_finish(&t->tools);
-    free(t->trees);
-    free(t->activities);
-    free(t->counts);
-    free(t->pids);
-    free(t->have_succeeded);
-    free(t->waits_ns);
-    free(t->limits_ns);
-    free(t->samples);
-    free(t->ranks);
-    *t = (struct stall_task){.n_workers = 0};
+    free(l->activities);
+    free(l->counts);
+    free(l->waits_ns);
+    free(l->limits_ns);
+    free(l->samples);
+    free(l->ranks);
+    *l = (struct stall_look){.n_ranks = 0};
 }
 
 /* ---- a look ---- */
-
-static bool are_trees_current(const struct stall_task *t)
-{
-    for (int i = 0; i < t->n_workers; i++)
-        if ((t->trees[i].n_pids ? t->trees[i].pids[0] : 0) != t->pids[i])
-            return false;
-    return true;
-}
 
 /* Published by the worker: whether it is in a collective, and its count of steps. */
 struct published {
@@ -72,7 +47,7 @@ struct published {
     uint64_t step, digest;
 };
 
-static struct published read_published(const struct stall_task *t, int worker)
+static struct published read_published(const struct watch_task *t, int worker)
 {
     struct worker_collective records[WORKER_COLLECTIVES_MAX];
     struct published p = {.digest = DIGEST_EMPTY};
@@ -95,38 +70,34 @@ static struct published read_published(const struct stall_task *t, int worker)
     return p;
 }
 
-static void look_at_worker(struct stall_task *t, int worker, uint64_t at_ns)
+static void look_at_worker(struct stall_look *l, const struct watch_task *t, int worker, uint64_t at_ns)
 {
-    struct proc_activity *a = &t->activities[worker];
+    struct proc_activity *a = &l->activities[worker];
     struct published p = read_published(t, worker);
 
     proc_activity_look(a, &t->trees[worker], at_ns);
-    bool has_counted = t->counts[worker] != p.digest;
-    t->samples[worker] = (struct wait_sample){
+    bool has_counted = l->counts[worker] != p.digest;
+    l->samples[worker] = (struct wait_sample){
         .is_alive = t->pids[worker] != 0,
         .waits = p.counts_collectives ? p.is_in_collective : activity_judge(&a->facts) == ACTIVITY_WAITS,
         .moved = has_counted || (!p.counts_collectives && a->moved),
         .step = p.step};
-    t->counts[worker] = p.digest;
+    l->counts[worker] = p.digest;
 }
 
-static void look(struct stall_task *t)
+void stall_look_take(struct stall_look *l, const struct watch_task *t)
 {
     uint64_t at_ns = now_ns();
 
-    if (t->n_looks++ % LOOKS_PER_LISTING == 0 || !are_trees_current(t))
-        (void)proc_find_trees(t->pids, t->n_workers, t->trees); /* the workers alone when it fails */
     for (int i = 0; i < t->n_workers; i++)
-        look_at_worker(t, i, at_ns);
+        look_at_worker(l, t, i, at_ns);
 }
 
 /* ---- the description ---- */
 
-static void describe_state(const struct stall_task *t, int worker, struct hang_rank *ret)
+static void describe_state(const struct proc_activity *a, const struct proc_tree *tree, struct hang_rank *ret)
 {
-    const struct proc_tree *tree = &t->trees[worker];
-
-    ret->state = (unsigned char)t->activities[worker].facts.state;
+    ret->state = (unsigned char)a->facts.state;
     for (int i = 1; i < tree->n_pids && !ret->child_state; i++) {
         char state = proc_sample_state(tree->pids[i]);
 
@@ -144,9 +115,10 @@ static enum stack_kind kind_of(enum activity activity)
     return activity == ACTIVITY_WAITS ? STACK_COLLECTIVE : STACK_OTHER;
 }
 
-static void describe_rank(const struct stall_task *t, int worker, struct hang_rank *ret)
+static void describe_waits(const struct stall_look *l, const struct watch_task *t, int worker,
+                           struct hang_rank *ret)
 {
-    const struct proc_activity *a = &t->activities[worker];
+    const struct proc_activity *a = &l->activities[worker];
     uint8_t records[PROC_SAMPLE_RECORDS];
     uint64_t bytes = a->facts.read > a->facts.written ? a->facts.read : a->facts.written;
 
@@ -154,19 +126,19 @@ static void describe_rank(const struct stall_task *t, int worker, struct hang_ra
                               .pid = t->pids[worker],
                               .host = t->host,
                               .has_ended = t->pids[worker] == 0,
-                              .waits_ms = (uint32_t)(t->waits_ns[worker] / 1000000),
-                              .limit_ms = (uint32_t)(t->limits_ns[worker] / 1000000)};
+                              .waits_ms = (uint32_t)(l->waits_ns[worker] / 1000000),
+                              .limit_ms = (uint32_t)(l->limits_ns[worker] / 1000000)};
     if (ret->has_ended) {
         ret->activity = ACTIVITY_ENDED;
         return;
     }
     if (a->facts.elapsed_ns)
         ret->bytes_per_s = (uint64_t)((double)bytes * 1e9 / (double)a->facts.elapsed_ns);
-    describe_state(t, worker, ret);
+    describe_state(a, &t->trees[worker], ret);
     ret->activity = proc_activity_text(a, &t->trees[worker], ret->text, sizeof(ret->text));
     ret->kind = kind_of(ret->activity);
     hang_add_collectives(ret, records, proc_sample_records(t->state_fds[worker], records));
-    if (t->samples[worker].waits)
+    if (l->samples[worker].waits)
         ret->activity = ACTIVITY_WAITS;
 }
 
@@ -185,10 +157,11 @@ static bool can_show_more(const struct hang_rank *r)
 }
 
 /* Python programs are read without a pause. Others are paused: the first that does not wait, and the first that does. */
-static void add_stack(struct stall_task *t, struct stall_stacks *s, struct hang_rank *r, bool paused[2])
+static void add_stack(const struct stack_tools *tools, struct stall_stacks *s, struct hang_rank *r,
+                      bool paused[2])
 {
     bool is_python = proc_sample_is_python((pid_t)r->pid), waits = r->activity == ACTIVITY_WAITS;
-    enum stack_tool tool = stack_tools_choose(&t->tools, is_python);
+    enum stack_tool tool = stack_tools_choose(tools, is_python);
     bool pauses = tool != STACK_TOOL_PY_SPY;
 
     if (tool == STACK_TOOL_NONE || (pauses && paused[waits]))
@@ -214,19 +187,16 @@ static void put_stack(struct hang_rank *r, const struct stack_summary *summary)
     }
 }
 
-static void take_stacks(struct stall_task *t)
+static void add_stacks(struct stall_look *l, const struct stack_tools *tools)
 {
     static _Thread_local struct stall_stacks stacks;
     bool paused[2] = {false, false};
 
-    if (!t->has_tools)
-        stack_tools_find(&t->tools, t->environment, t->python);
-    t->has_tools = true;
     stacks.n = 0;
-    for (size_t i = 0; i < t->n_ranks && stacks.n < STACKS_MAX; i++)
-        if (can_show_more(&t->ranks[i]))
-            add_stack(t, &stacks, &t->ranks[i], paused);
-    stack_tools_run(&t->tools, stacks.jobs, stacks.n, (uint64_t)STACKS_MS * 1000000u);
+    for (size_t i = 0; i < l->n_ranks && stacks.n < STACKS_MAX; i++)
+        if (can_show_more(&l->ranks[i]))
+            add_stack(tools, &stacks, &l->ranks[i], paused);
+    stack_tools_run(tools, stacks.jobs, stacks.n, (uint64_t)STACKS_MS * 1000000u);
     for (size_t i = 0; i < stacks.n; i++) {
         const struct stack_job *job = &stacks.jobs[i];
         struct stack_summary summary;
@@ -237,16 +207,12 @@ static void take_stacks(struct stall_task *t)
     }
 }
 
-void stall_task_run(struct stall_task *t)
+void stall_look_describe(struct stall_look *l, const struct watch_task *t, const struct stack_tools *tools)
 {
-    look(t);
-    t->n_ranks = 0;
-    if (!t->describes)
-        return;
-    proc_info_host_name(t->host, sizeof(t->host));
+    l->n_ranks = 0;
     for (int i = 0; i < t->n_workers; i++)
         if (t->pids[i] || t->have_succeeded[i])
-            describe_rank(t, i, &t->ranks[t->n_ranks++]);
-    if (t->takes_stacks)
-        take_stacks(t);
+            describe_waits(l, t, i, &l->ranks[l->n_ranks++]);
+    if (tools)
+        add_stacks(l, tools);
 }
