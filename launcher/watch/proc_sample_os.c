@@ -148,7 +148,9 @@ uint64_t proc_sample_bytes(pid_t pid)
 {
     char text[FILE_SIZE];
 
-    return read_of_process(pid, "io", text) ? field_of(text, "rchar: ") + field_of(text, "wchar: ") : 0;
+    return read_of_process(pid, "io", text)
+               ? field_of(text, "rchar: ") + PROGRESS_WRITTEN * field_of(text, "wchar: ")
+               : 0;
 }
 
 void proc_sample(const struct proc_tree *tree, int state_fd, struct progress_sample *ret)

@@ -25,7 +25,7 @@ struct proc_tree {
 /* Finds the trees of n workers (0: none) in one pass over /proc. Returns 0 or -errno; then each tree has the worker alone. */
 int proc_find_trees(const pid_t *workers, int n, struct proc_tree *trees);
 
-/* Bytes that the process has read and written so far; 0: there is none, or it may not be read. */
+/* Bytes of the process so far, as progress_sample.n_bytes counts them; 0: there is none, or it may not be read. */
 uint64_t proc_sample_bytes(pid_t pid);
 
 /* state_fd: the memory file of the worker, or -1. */

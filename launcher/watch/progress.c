@@ -27,7 +27,7 @@ void progress_finish(struct progress *p)
 void progress_begin(struct progress *p, uint64_t now_ns)
 {
     memset(p->ranks, 0, (size_t)p->n_ranks * sizeof(*p->ranks));
-    p->strong_ns = p->places_ns = now_ns;
+    p->strong_ns = p->places_ns = p->sample_ns = now_ns;
     p->has_sample = p->is_reported = false;
 }
 
@@ -49,9 +49,26 @@ bool progress_wants_places(const struct progress *p, uint64_t now_ns)
            now_ns - p->places_ns >= p->timeout_ns / LOOKS_PER_TIMEOUT - p->timeout_ns / SLACK;
 }
 
-static bool has_strong_sign(const struct progress_sample *was, const struct progress_sample *is)
+/* The end of a process takes its bytes from the sum: that moves, too. */
+static uint64_t difference(uint64_t a, uint64_t b)
 {
-    return was->is_alive != is->is_alive || was->n_bytes != is->n_bytes || was->head != is->head;
+    return (int64_t)(a - b) < 0 ? b - a : a - b;
+}
+
+static bool has_moved_bytes(struct progress_rank *r, const struct progress_sample *is, uint64_t elapsed_ns)
+{
+    double left_out = PROGRESS_READ_RATE * (double)elapsed_ns / 1e9;
+
+    r->excess = r->excess > left_out ? r->excess - left_out : 0;
+    r->excess += (double)difference(is->n_bytes, r->last.n_bytes);
+    return r->excess >= PROGRESS_READ_MIN;
+}
+
+static bool has_strong_sign(struct progress_rank *r, const struct progress_sample *is, uint64_t elapsed_ns)
+{
+    bool has_bytes = has_moved_bytes(r, is, elapsed_ns);
+
+    return has_bytes || r->last.is_alive != is->is_alive || r->last.head != is->head;
 }
 
 static bool is_share(uint64_t was, uint64_t is, uint64_t whole_ns, uint64_t share)
@@ -151,6 +168,7 @@ static void note_strong_sign(struct progress *p, uint64_t now_ns)
     for (int i = 0; i < p->n_ranks; i++) {
         p->ranks[i].has_place = false;
         p->ranks[i].n_still = 0;
+        p->ranks[i].excess = 0;
     }
 }
 
@@ -180,9 +198,10 @@ enum progress_verdict progress_step(struct progress *p, uint64_t now_ns,
     bool is_strong = !p->has_sample || n_changes != p->n_changes, was_reported = p->is_reported;
 
     for (int i = 0; i < p->n_ranks; i++) {
-        is_strong |= has_strong_sign(&p->ranks[i].last, &samples[i]);
+        is_strong |= has_strong_sign(&p->ranks[i], &samples[i], now_ns - p->sample_ns);
         p->ranks[i].last = samples[i];
     }
+    p->sample_ns = now_ns;
     p->n_changes = n_changes;
     p->has_sample = true;
     if (is_strong) {

@@ -6,9 +6,11 @@
  *
  * Signs of progress are strong or weak.
  *
- * strong: a counter has changed: bytes that the rank and its descendants have read or written (which includes what it
- *         prints), the head of the memory file that crun lends it (beat(step), libcrw's commits and collectives), changes of keys in
- *         the store that crun serves. One strong sign of any rank restarts the time: a rank that writes a checkpoint,
+ * strong: a counter has changed: bytes that the rank and its descendants have written (which includes what it prints) or read,
+ *         the head of the memory file that crun lends it (beat(step), libcrw's commits and collectives), changes of keys in the
+ *         store that crun serves. Reads count from a rate on: READ_MIN bytes above READ_RATE a second, whatever the time between
+ *         two looks. A program that waits may read small files again and again: a client without its server reads /etc/hosts for
+ *         each attempt to connect. One strong sign of any rank restarts the time: a rank that writes a checkpoint,
  *         compiles or waits for data keeps the others waiting, and that is not a hang.
  * weak:   only looked for when no strong sign was there for half of the time-out: the place of the main thread of each
  *         process of the rank. There are looks at 1/2, 2/3, 5/6 and 1 of the time-out, and as often behind it. PLACES_STILL
@@ -36,6 +38,9 @@
 enum {
     PROGRESS_PLACES_STILL = 3,
     PROGRESS_BUSY_SHARE = 20, /* of the time between two looks: one part in so many */
+    PROGRESS_READ_MIN = 4096, /* bytes, beside PROGRESS_READ_RATE bytes in each second */
+    PROGRESS_READ_RATE = 1024,
+    PROGRESS_WRITTEN = PROGRESS_READ_MIN, /* bytes read that a byte written counts as */
 };
 
 enum progress_stack {
@@ -58,7 +63,7 @@ struct progress_place {
 
 struct progress_sample {
     bool is_alive;
-    uint64_t n_bytes; /* read and written, but for what a process had done before it was found */
+    uint64_t n_bytes; /* read, and PROGRESS_WRITTEN times those written, since its processes were found */
     uint64_t head;    /* digest of the head of its memory file */
     bool has_place;
     struct progress_place place;
@@ -66,6 +71,7 @@ struct progress_sample {
 
 struct progress_rank {
     struct progress_sample last;
+    double excess;               /* bytes above PROGRESS_READ_RATE since the last strong sign */
     struct progress_place place; /* of the last look that showed one */
     bool has_place;
     uint64_t place_ns; /* of that look */
@@ -78,6 +84,7 @@ struct progress {
     struct progress_rank *ranks;
     int n_ranks;
     uint64_t n_changes; /* of the store */
+    uint64_t sample_ns; /* the last sample, or the begin */
     uint64_t strong_ns; /* the last strong sign */
     uint64_t places_ns; /* the last look at places */
     bool has_sample, is_reported;

@@ -101,6 +101,20 @@ def test_a_child_that_is_found_late_is_no_progress(tmp_path):
         hangs.end(p)
 
 
+def test_small_files_that_are_read_again_are_no_progress(tmp_path):
+    """As the client of a store at a wrong port, which reads /etc/hosts for each attempt to connect."""
+    script = ("import os, sys, time\nprint('up', flush=True)\n"
+              "while True:\n    open('/etc/hosts').read(49)\n    time.sleep(0.5)\n")
+    p = start(tmp_path, script, "--hang-timeout=5")
+    try:
+        jobs.wait_for(lambda: event(tmp_path, "hang"), 30)
+        assert 5e9 <= event(tmp_path, "hang")["silence_ns"] < 10e9, output(tmp_path)
+        time.sleep(3)
+        assert "makes progress again" not in output(tmp_path)
+    finally:
+        hangs.end(p)
+
+
 def test_hang_action_restart_uses_the_budget(tmp_path):
     script = "import os, time\nif os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n    time.sleep(1000)\n"
     p = start(tmp_path, script, "--hang-timeout=2", "--hang-action=restart", "--max-restarts=1")

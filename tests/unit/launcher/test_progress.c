@@ -7,7 +7,7 @@
 enum { RANKS = 3, TIMEOUT_S = 20, RUN_S = 100 };
 
 struct sign {
-    uint64_t bytes, head, where, switches, faults;
+    uint64_t written, read, head, where, switches, faults;
     uint64_t main_ran_ms, main_waited_ms, others_ran_ms;
     uint64_t processes;
     enum progress_stack stack;
@@ -20,7 +20,7 @@ typedef struct sign sign_of(int rank, int s);
 static struct sign waits(int rank, int s)
 {
     (void)s;
-    return (struct sign){.bytes = 1000 + (uint64_t)rank, .where = 7};
+    return (struct sign){.read = 1000 + (uint64_t)rank, .where = 7};
 }
 
 static struct sign all_wait(int rank, int s)
@@ -32,7 +32,49 @@ static struct sign one_writes_a_checkpoint(int rank, int s)
 {
     struct sign sign = waits(rank, s);
 
-    sign.bytes += rank == 1 ? (uint64_t)s / 15 : 0; /* 15 s between two pieces */
+    sign.written += rank == 1 ? (uint64_t)s / 15 : 0; /* 15 s between two pieces */
+    return sign;
+}
+
+static struct sign one_reads_blocks(int rank, int s)
+{
+    struct sign sign = waits(rank, s);
+
+    sign.read += rank == 1 ? (uint64_t)s / 15 * PROGRESS_READ_MIN : 0;
+    return sign;
+}
+
+static struct sign one_reads_slowly(int rank, int s)
+{
+    struct sign sign = waits(rank, s);
+
+    sign.read += rank == 1 ? 2 * PROGRESS_READ_RATE * (uint64_t)s : 0;
+    return sign;
+}
+
+/* Each attempt to connect reads /etc/hosts. */
+static struct sign all_try_to_connect(int rank, int s)
+{
+    struct sign sign = waits(rank, s);
+
+    sign.read += 49 * (uint64_t)s;
+    return sign;
+}
+
+static struct sign all_try_where_many_hosts_are_known(int rank, int s)
+{
+    struct sign sign = waits(rank, s);
+
+    sign.read += 3000 * (uint64_t)(s / 4);
+    return sign;
+}
+
+/* Its process ends and takes the bytes with it. */
+static struct sign a_process_ends_every_15_s(int rank, int s)
+{
+    struct sign sign = waits(rank, s);
+
+    sign.read += rank == 1 && s / 15 % 2 ? 100000 : 0;
     return sign;
 }
 
@@ -154,7 +196,7 @@ static struct sign hangs_after_50(int rank, int s)
 {
     struct sign sign = waits(rank, s);
 
-    sign.bytes += (uint64_t)(s < 50 ? s : 50);
+    sign.written += (uint64_t)(s < 50 ? s : 50);
     return sign;
 }
 
@@ -225,7 +267,7 @@ static struct sign tool_is_late(int rank, int s)
         sign = (struct sign){.runs = true,
                              .main_ran_ms = 500 * (uint64_t)s,
                              .stack = PROGRESS_STACK_LATE,
-                             .bytes = (uint64_t)s / 38};
+                             .written = (uint64_t)s / 38};
     return sign;
 }
 
@@ -233,7 +275,7 @@ static struct sign tool_never_ends(int rank, int s)
 {
     struct sign sign = tool_is_late(rank, s);
 
-    sign.bytes = 0;
+    sign.written = 0;
     return sign;
 }
 
@@ -276,7 +318,7 @@ static struct outcome run_job(sign_of *job, uint64_t timeout_s)
         for (int i = 0; i < RANKS; i++) {
             struct sign sign = job(i, s);
             samples[i] = (struct progress_sample){.is_alive = !sign.has_ended,
-                                                  .n_bytes = sign.bytes,
+                                                  .n_bytes = sign.read + PROGRESS_WRITTEN * sign.written,
                                                   .head = sign.head,
                                                   .has_place = places,
                                                   .place = {.where = sign.where,
@@ -309,6 +351,11 @@ static void a_table_of_jobs(void **state)
     } rows[] = {
         {all_wait, 20, 25},
         {one_writes_a_checkpoint, -1, -1},
+        {one_reads_blocks, -1, -1},
+        {one_reads_slowly, -1, -1},
+        {all_try_to_connect, 20, 25},
+        {all_try_where_many_hosts_are_known, 20, 25},
+        {a_process_ends_every_15_s, -1, -1},
         {one_beats, -1, -1},
         {one_compiles, -1, -1},
         {one_loops, 20, 25},
@@ -341,11 +388,26 @@ static void a_table_of_jobs(void **state)
     }
 }
 
+/* The time between two looks follows the time-out, 0.5 s to 2 s; the rate at which reads count does not. */
+static void small_reads_are_no_progress_for_any_timeout(void **state)
+{
+    static const int timeouts_s[] = {6, 15, 60};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(timeouts_s) / sizeof(timeouts_s[0]); i++) {
+        struct outcome o = run_job(all_try_to_connect, (uint64_t)timeouts_s[i]);
+        assert_in_range(o.hang_s, timeouts_s[i], timeouts_s[i] + 2);
+        assert_int_equal(o.n_hangs, 1);
+        assert_int_equal(o.resume_s, -1);
+        assert_int_equal(run_job(one_reads_slowly, (uint64_t)timeouts_s[i]).n_hangs, 0);
+    }
+}
+
 static struct sign waits_60_then_moves(int rank, int s)
 {
     struct sign sign = waits(rank, s);
 
-    sign.bytes += (uint64_t)(s > 60 ? s : 0);
+    sign.written += (uint64_t)(s > 60 ? s : 0);
     return sign;
 }
 
@@ -403,6 +465,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_table_of_jobs),
+        cmocka_unit_test(small_reads_are_no_progress_for_any_timeout),
         cmocka_unit_test(progress_after_a_report_is_reported_once),
         cmocka_unit_test(places_are_looked_at_four_times),
         cmocka_unit_test(changes_of_the_store_are_progress),
