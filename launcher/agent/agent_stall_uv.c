@@ -176,7 +176,7 @@ static void begin_collection(struct agent_stall *s)
 
 static void note_node(struct agent_stall *s, size_t node, bool is_unusual)
 {
-    if (node >= s->n_nodes)
+    if (!s->are_unusual || node >= s->n_nodes)
         return;
     s->are_unusual[node] = is_unusual;
     if (any_unusual(s))

@@ -1,5 +1,6 @@
 #include "launcher/output/logs_os.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -179,6 +180,7 @@ static bool is_of_owner(const char *path, int held)
 {
     struct stat first, now;
 
+    assert(path);
     return held < 0 || fstat(held, &first) < 0 || (lstat(path, &now) == 0 && now.st_uid == first.st_uid);
 }
 
