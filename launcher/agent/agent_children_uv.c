@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/utf8.h"
 #include "launcher/agent/agent_health_uv.h"
@@ -17,7 +18,9 @@
 #include "launcher/output/output_uv.h"
 #include "launcher/supervise/child_processes_os.h"
 #include "launcher/supervise/job_cgroup_os.h"
+#include "launcher/util/folder_list_os.h"
 #include "launcher/util/log_os.h"
+#include "launcher/util/proc_stat_os.h"
 #include "launcher/util/trace_os.h"
 #include "base/err.h"
 
@@ -26,6 +29,8 @@ enum {
     LISTED_MAX = 16384,
     SWEEP_INTERVAL_MS = 10,
     STUCK_NAMED_MAX = 16,
+    PARENTS_MAX = 32,
+    STUCK_FIRST_MS = 1000, /* after SIGKILL; then pauses that double */
 };
 
 struct agent_children {
@@ -37,6 +42,8 @@ struct agent_children {
     pid_t inherited[INHERITED_MAX]; /* children from before crun was executed (by a shell): not the job's */
     size_t n_inherited;
     uv_timer_t sweep; /* runs while crun kills the children of a lost guardian */
+    uv_timer_t stuck; /* runs from the order to kill on; .data: the children */
+    uint64_t stuck_ms;
 };
 
 static pid_t listed[LISTED_MAX];
@@ -80,9 +87,8 @@ static const char *containment_of(const struct agent_children *c)
 }
 
 /* With the reason, once. */
-static void trace_containment(void *self, const struct agent_step *step)
+static void trace_containment(struct agent_children *c, const struct agent_step *step)
 {
-    struct agent_children *c = self;
     const struct job_cgroup_shared *shared = c->guardians->shared;
     int error = shared ? shared->error : c->cgroup_error;
 
@@ -167,28 +173,95 @@ static int local_rank_of(const struct worker_group *g, pid_t pid)
     return -1;
 }
 
-static void log_stuck(const struct worker_group *g, pid_t pid)
+static bool is_below(pid_t pid, pid_t ancestor)
+{
+    struct proc_stat stat;
+
+    for (int depth = 0; depth < PARENTS_MAX && pid > 1 && proc_stat_read(pid, &stat); depth++) {
+        if (stat.parent == ancestor)
+            return true;
+        pid = stat.parent;
+    }
+    return false;
+}
+
+/* A worker, a process of the job in state D, or a child that a lost guardian has left. The keeper and a zygote may stay. */
+static bool is_stuck(const struct agent_children *c, pid_t pid)
+{
+    const struct generation *g = c->host->generation;
+    struct proc_stat stat;
+
+    if (pid <= 0 || !proc_stat_read(pid, &stat) || stat.has_ended || is_inherited(c, pid))
+        return false;
+    if (stat.state == 'D' || local_rank_of(c->host->group, pid) >= 0)
+        return is_below(pid, getpid());
+    return stat.parent == getpid() && !(g && g->guardian);
+}
+
+static bool log_if_stuck(const struct agent_children *c, pid_t pid)
 {
     char text[256];
 
-    proc_info_stuck(pid, local_rank_of(g, pid), text, sizeof(text));
+    if (!is_stuck(c, pid))
+        return false;
+    proc_info_stuck(pid, local_rank_of(c->host->group, pid), text, sizeof(text));
     log_line("%s", text);
+    return true;
+}
+
+static void log_all_stuck(const struct agent_children *c)
+{
+    struct folder_list processes;
+    const char *name;
+    int n_named = 0;
+
+    if (folder_list_open(&processes, "/proc") != 0)
+        return;
+    while (n_named < STUCK_NAMED_MAX && (name = folder_list_next(&processes)))
+        n_named += log_if_stuck(c, (pid_t)atol(name));
+    folder_list_close(&processes);
+}
+
+static void on_stuck(uv_timer_t *timer)
+{
+    struct agent_children *c = timer->data;
+
+    if (c->host->group->state != GROUP_KILLING)
+        return;
+    log_all_stuck(c);
+    c->stuck_ms *= 2;
+    (void)uv_timer_start(timer, on_stuck, c->stuck_ms, 0); /* fails only without a callback */
 }
 
 /* Processes that SIGKILL does not end wait in the kernel, mostly in a driver or a dead network file system. The
  * guardian has ended by now, so such processes are crun's children. */
 void agent_children_print_stuck(const struct agent_children *c)
 {
-    int n = list_children(c);
-
-    for (int i = 0; i < n && i < STUCK_NAMED_MAX; i++)
-        log_stuck(c->host->group, listed[i]);
+    log_all_stuck(c);
     log_line(
         "some processes of the job do not end on SIGKILL; crun ends without them, they go as soon as the kernel "
         "lets them");
 }
 
+static void after_step(void *self, const struct agent_step *step)
+{
+    struct agent_children *c = self;
+
+    trace_containment(c, step);
+    if (c->host->group->state != GROUP_KILLING || uv_is_active((const uv_handle_t *)&c->stuck))
+        return;
+    c->stuck_ms = STUCK_FIRST_MS;
+    (void)uv_timer_start(&c->stuck, on_stuck, c->stuck_ms, 0); /* fails only without a callback */
+}
+
 /* ---- life ---- */
+
+static void stop_stuck(void *self)
+{
+    struct agent_children *c = self;
+
+    uv_close((uv_handle_t *)&c->stuck, NULL);
+}
 
 struct agent_children *agent_children_create(struct agent_observer *observer, const struct agent_host *host,
                                              struct guardian_job *guardians, struct agent_health *health)
@@ -199,7 +272,8 @@ struct agent_children *agent_children_create(struct agent_observer *observer, co
         return NULL;
     *c = (struct agent_children){.host = host, .health = health, .guardians = guardians};
     (void)uv_timer_init(host->loop, &c->sweep); /* cannot fail */
-    c->sweep.data = c;
+    (void)uv_timer_init(host->loop, &c->stuck); /* cannot fail */
+    c->sweep.data = c->stuck.data = c;
     int n = child_processes_list(c->inherited, INHERITED_MAX);
     c->n_inherited = n > 0 ? (size_t)n : 0;
     if (n < 0)
@@ -209,9 +283,10 @@ struct agent_children *agent_children_create(struct agent_observer *observer, co
             "there is no /proc here, and no cgroup can be made: what workers leave behind in sessions of their "
             "own cannot be found and ended");
     *observer = (struct agent_observer){.self = c,
-                                        .after = trace_containment,
+                                        .after = after_step,
                                         .describe = describe_containment,
                                         .handle = (uv_handle_t *)&c->sweep,
+                                        .stop = stop_stuck,
                                         .destroy = free};
     return c;
 }

@@ -35,14 +35,18 @@ void proc_info_sender(int pid, unsigned user, char *out, size_t out_size)
 
 void proc_info_stuck(int pid, int local_rank, char *out, size_t out_size)
 {
-    char path[64], where[128], rank[32] = "";
+    char path[64], where[128], name[32] = "";
     struct proc_stat stat = {.state = '?'};
 
     (void)proc_stat_read(pid, &stat); /* '?' stays when it fails */
     (void)snprintf(path, sizeof(path), "/proc/%d/wchan", pid);
     (void)read_file_text(path, where, sizeof(where)); /* "" when it fails */
+    (void)snprintf(path, sizeof(path), "/proc/%d/comm", pid);
     if (local_rank >= 0)
-        (void)snprintf(rank, sizeof(rank), " (local rank %d)", local_rank);
-    (void)snprintf(out, out_size, "process %d%s does not end on SIGKILL: state %c, in %s", pid, rank,
+        (void)snprintf(name, sizeof(name), "local rank %d", local_rank);
+    else
+        (void)read_file_text(path, name, sizeof(name)); /* "" when it fails */
+    name[strcspn(name, "\n")] = '\0';
+    (void)snprintf(out, out_size, "process %d (%s) does not end on SIGKILL: state %c, in %s", pid, name,
                    stat.state, *where && *where != '0' ? where : "an unknown place");
 }

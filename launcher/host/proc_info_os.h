@@ -14,5 +14,5 @@ void proc_info_host_name(char *out, size_t out_size);
 void proc_info_sender(int pid, unsigned user, char *out, size_t out_size);
 
 /* "process 4711 (local rank 0) does not end on SIGKILL: state D, in nfs_wait". local_rank: -1 for a process that is no
- * worker. */
+ * worker, which has its name there. */
 void proc_info_stuck(int pid, int local_rank, char *out, size_t out_size);

@@ -134,16 +134,22 @@ def test_stopped_rank_is_woken_to_stop(tmp_path):
 
 @pytest.mark.skipif(not cgroups.can("freezer"), reason="needs the freezer of cgroup v1")
 def test_rank_that_cannot_be_killed(tmp_path):
-    """SIGKILL stays pending as with a process that sits in a driver. crun names it and ends all the same."""
+    """SIGKILL stays pending as with a process that sits in a driver. crun names it soon, and a process that it started, and ends all the same."""
     with open(tmp_path / "err", "w") as err:  # no pipe: the worker that is left would hold it open
         p = launches.start(["--standalone", "--nproc-per-node=2", "--shutdown-timeout=1", "--max-restarts=5", "--no-python",
-                            "sleep", "300"], stderr=err)
+                            "sh", "-c", "sleep 300 & echo $! >loader.$RANK; wait"], stderr=err, cwd=tmp_path)
     stuck = jobs.wait_for(lambda: len(w := jobs.workers(p.pid)) == 2 and w[1])
-    with cgroups.frozen(stuck):
+    jobs.wait_for(lambda: (tmp_path / "loader.1").exists() and (tmp_path / "loader.1").read_text())
+    loader = int((tmp_path / "loader.1").read_text())
+    named = [f"process {stuck} (local rank 1) does not end on SIGKILL: state D, in ", f"process {loader} (sleep) does not end on SIGKILL: state D, in "]
+    with cgroups.frozen(stuck, loader):
         os.kill(jobs.workers(p.pid)[0], signal.SIGKILL)
+        began = time.monotonic()
+        jobs.wait_for(lambda: all(text in (tmp_path / "err").read_text() for text in named), 60)
+        assert 2 <= time.monotonic() - began < 6 and p.poll() is None  # the timeout, and a second
         assert p.wait(timeout=60) == 1 and launches.state(stuck)[1] == "D"
     err = (tmp_path / "err").read_text()
-    assert f"process {stuck} (local rank 1) does not end on SIGKILL: state D, in " in err
+    assert [err.count(text) for text in named] == [4, 4], err  # 1, 3 and 7 s after SIGKILL, and at the end
     assert "not everything could be killed" in err and "will restart" not in err and "has been killed\n" not in err
     assert launches.wait_until_gone(p.tag, 30) == {}  # its SIGKILL was pending
 

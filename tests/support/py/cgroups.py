@@ -72,10 +72,11 @@ def cpu(cores):
 
 
 @contextlib.contextmanager
-def frozen(pid):
-    """As long as this lasts, not even SIGKILL ends pid (the freezer of cgroup v1)."""
+def frozen(*pids):
+    """As long as this lasts, not even SIGKILL ends these processes (the freezer of cgroup v1)."""
     with _made(ROOT / "freezer" / f"test-{os.getpid()}") as path:
-        (path / "cgroup.procs").write_text(str(pid))
+        for pid in pids:
+            (path / "cgroup.procs").write_text(str(pid))
         (path / "freezer.state").write_text("FROZEN")
         try:
             for _ in range(3000):
