@@ -56,6 +56,7 @@ static void take_sample(struct wait_rank *r, uint64_t now_ns, const struct wait_
         end_wait(r, now_ns, s->step > 0);
     note_steps(r, s->step);
     r->n_moves += r->has_waited && s->moved && r->n_moves < WAITS_MOVES;
+    r->n_all_moves += s->moved && r->n_all_moves < WAITS_MOVES_UNSEEN;
     r->has_waited |= s->waits;
     if (s->waits && s->is_alive && !r->since_ns)
         r->since_ns = now_ns;
@@ -96,7 +97,8 @@ static uint64_t median_ns(const struct wait_rank *r)
 uint64_t waits_limit_ns(const struct waits *w, int rank)
 {
     const struct wait_rank *r = &w->ranks[rank];
-    bool is_first = r->step < STEPS_LEARNT && r->n_waits < STEPS_LEARNT && r->n_moves < WAITS_MOVES;
+    bool is_first = r->step < STEPS_LEARNT && r->n_waits < STEPS_LEARNT && r->n_moves < WAITS_MOVES &&
+                    r->n_all_moves < WAITS_MOVES_UNSEEN;
     uint64_t limit_ns = is_first ? WAITS_FIRST_NS : WAITS_LEAST_NS;
 
     uint64_t usual_ns = WAITS_FACTOR * median_ns(r);

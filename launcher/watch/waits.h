@@ -13,14 +13,15 @@
  *
  *   limit = max(WAITS_LEAST_NS, WAITS_FACTOR * median); before the second step at least WAITS_FIRST_NS
  *
- * A rank without a count is behind its second step when WAITS_MOVES looks have found that it moved after its first wait.
+ * A rank without a count is behind the second step after WAITS_MOVES looks with a move since the first wait, or after
+ * WAITS_MOVES_UNSEEN looks with a move: short waits fall between two looks, and a GPU program polls.
  */
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-enum { WAITS_KEPT = 50, WAITS_FACTOR = 3, WAITS_MOVES = 2 };
+enum { WAITS_KEPT = 50, WAITS_FACTOR = 3, WAITS_MOVES = 2, WAITS_MOVES_UNSEEN = 10 };
 /* The line is to be there 10 s after the wait began: the look, the description and other nodes take the rest. */
 #define WAITS_LEAST_NS UINT64_C(8000000000)
 #define WAITS_FIRST_NS UINT64_C(30000000000)
@@ -38,7 +39,8 @@ struct wait_rank {
     uint64_t longest_ns;       /* since the last new step */
     uint32_t kept[WAITS_KEPT]; /* lengths of the last waits in ms, a ring */
     uint64_t n_waits;          /* that have ended, or steps */
-    int n_moves;               /* looks with a move since the first wait; WAITS_MOVES: enough */
+    int n_moves;               /* looks with a move since the first wait, up to WAITS_MOVES */
+    int n_all_moves;           /* looks with a move, up to WAITS_MOVES_UNSEEN */
     bool has_waited;
 };
 

@@ -39,6 +39,8 @@ static const struct {
     {1, 1, 1, true, 30},
     {60, 0, 1, true, 8}, /* no wait is seen */
     {60, 2, 1, true, 8},
+    {4, 0, 1, false, 30}, /* imports */
+    {20, 0, 1, false, 8}, /* neither a count nor a wait is seen: short waits, or waits that poll */
     {60, 8, 4, true, 24},  /* a pipeline: the wait is the rank's rhythm (8 s less the look that moved) */
     {60, 8, 4, false, 24}, /* the same without a count */
     {60, 20, 0, true, 60},
