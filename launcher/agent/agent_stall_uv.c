@@ -21,7 +21,10 @@
 #include "launcher/watch/stall.h"
 #include "launcher/watch/watch_uv.h"
 
-enum { COLLECT_MS = 2500 /* for the ranks of all nodes, with their stacks */ };
+enum {
+    COLLECT_MS = 2500, /* for the ranks of all nodes, with their stacks */
+    GROUPS_IN_HEADLINE = 2
+};
 
 struct agent_stall {
     const struct agent_host *host;
@@ -97,7 +100,8 @@ static void report(struct agent_stall *s, const struct hang_rank *ranks, size_t 
     if (!m || !headline || !groups)
         return; /* without memory: again after the pause */
     *m = (struct stall_message){.kind = STALL_MESSAGE_REPORT, .rank = stands_out ? ranks[0].rank : -1};
-    (void)snprintf(m->text, sizeof(m->text), "stall: %s\n%s", headline, groups); /* cut after many lines */
+    (void)snprintf(m->text, sizeof(m->text), "stall: %s\n%s", headline,
+                   hang_count_groups(ranks, n_ranks) > GROUPS_IN_HEADLINE ? groups : ""); /* may be cut */
     announce(s, m);
 }
 

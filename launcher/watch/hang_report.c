@@ -363,6 +363,15 @@ static void add_wait_lines(struct strbuf *t, const struct hang_rank *ranks, size
         add_wait_line(t, &waits[i], ranks, n_ranks);
 }
 
+size_t hang_count_groups(const struct hang_rank *ranks, size_t n_ranks)
+{
+    size_t n = n_ranks > 0;
+
+    for (size_t i = 1; i < n_ranks; i++)
+        n += compare_places(&ranks[i - 1], &ranks[i]) != 0;
+    return n;
+}
+
 char *hang_text(const struct hang_rank *ranks, size_t n_ranks, bool stands_out)
 {
     struct strbuf t = {0};

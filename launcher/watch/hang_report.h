@@ -57,6 +57,9 @@ void hang_add_collectives(struct hang_rank *rank, const uint8_t *records, size_t
 /* Sorts the ranks into this order, those of a group next to each other. Returns whether the first group stands out. */
 bool hang_sort(struct hang_rank *ranks, size_t n_ranks);
 
+/* Number of groups of sorted ranks. */
+size_t hang_count_groups(const struct hang_rank *ranks, size_t n_ranks);
+
 /* The lines about the groups of sorted ranks, at most HANG_LINES_MAX - 2, each with its newline: malloc'ed, or NULL
  * without memory. */
 char *hang_text(const struct hang_rank *ranks, size_t n_ranks, bool stands_out);

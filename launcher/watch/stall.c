@@ -94,33 +94,54 @@ static const struct hang_rank *find_waiter(const struct hang_rank *ranks, size_t
     return found;
 }
 
+/* Ranks that began to wait with the waiter: the limits of some may be a look later. */
+static size_t count_waiting(const struct hang_rank *ranks, size_t n_ranks, const struct hang_rank *waiter)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < n_ranks; i++)
+        n += waiter && ranks[i].waits_ms >= waiter->waits_ms / 2 && ranks[i].waits_ms > 0;
+    return n;
+}
+
+static bool begins_with(const char *text, const char *beginning)
+{
+    return strncmp(text, beginning, strlen(beginning)) == 0;
+}
+
+static void add_wait(struct strbuf *t, const struct hang_rank *waiter)
+{
+    strbuf_add(t, " %u s", waiter->waits_ms / 1000);
+    if (waiter->limit_ms > WAITS_LEAST_NS / NS_PER_MS && waiter->limit_ms != WAITS_FIRST_NS / NS_PER_MS)
+        strbuf_add(t, " (usual: up to %u s)", waiter->limit_ms / WAITS_FACTOR / 1000);
+    if (waiter->kind == STACK_COLLECTIVE && !begins_with(waiter->text, "wait"))
+        strbuf_add(t, " %s%s", begins_with(waiter->text, "in ") ? "" : "in ", waiter->text);
+}
+
 static void add_awaited(struct strbuf *t, const struct hang_rank *awaited)
 {
     strbuf_add(t, " for rank %d on %s", awaited->rank, awaited->host);
     if (!awaited->has_ended)
         strbuf_add(t, " (pid %lld)", (long long)awaited->pid);
-    if (awaited->text[0])
+    if (awaited->kind == STACK_COLLECTIVE && !begins_with(awaited->text, "wait"))
+        strbuf_add(t, ": waits %s%s", begins_with(awaited->text, "in ") ? "" : "in ", awaited->text);
+    else if (awaited->text[0])
         strbuf_add(t, ": %s", awaited->text);
 }
 
 char *stall_text(const struct hang_rank *ranks, size_t n_ranks, bool stands_out)
 {
-    const struct hang_rank *waiter = find_waiter(ranks, n_ranks);
+    size_t n_awaited = stands_out && n_ranks > 0;
+    const struct hang_rank *waiter = find_waiter(ranks + n_awaited, n_ranks - n_awaited);
     struct strbuf t = {0};
-    size_t n_waiting = 0;
 
-    for (size_t i = 0; i < n_ranks; i++)
-        n_waiting += is_unusual(&ranks[i]);
-    strbuf_add(&t, "%zu of %zu ranks %s waited for %u s", n_waiting, n_ranks, n_waiting == 1 ? "has" : "have",
-               waiter ? waiter->waits_ms / 1000 : 0);
-    if (waiter && waiter->limit_ms > WAITS_LEAST_NS / NS_PER_MS &&
-        waiter->limit_ms != WAITS_FIRST_NS / NS_PER_MS)
-        strbuf_add(&t, " (usual: up to %u s)", waiter->limit_ms / WAITS_FACTOR / 1000);
-    if (waiter && waiter->text[0])
-        strbuf_add(&t, ", %s,", waiter->text);
-    if (stands_out && n_ranks > 0)
+    size_t n_waiting = count_waiting(ranks + n_awaited, n_ranks - n_awaited, waiter);
+    strbuf_add(&t, "%zu of %zu ranks %s waited", n_waiting, n_ranks, n_waiting == 1 ? "has" : "have");
+    if (waiter)
+        add_wait(&t, waiter);
+    if (n_awaited)
         add_awaited(&t, &ranks[0]);
     else
-        strbuf_add(&t, " and no rank stands out");
+        strbuf_add(&t, "; no rank stands out");
     return strbuf_steal(&t);
 }

@@ -46,6 +46,6 @@ void stall_begin(struct stall *s);
 enum stall_verdict stall_step(struct stall *s, uint64_t now_ns, const struct hang_rank *ranks, size_t n_ranks,
                               bool stands_out);
 
-/* "3 of 4 ranks have waited for 12 s (limit 10 s), in all-reduce, collective 57 of all ranks, for rank 2 on host-a (pid 7), which
- * reads /data/x at 1.0 MB/s": malloc'ed, or NULL without memory. */
+/* "3 of 4 ranks have waited 12 s (usual: up to 4 s) in all-reduce, collective 57 of all ranks for rank 2 on host-a (pid 7): reads
+ * /data/x at 1.0 MB/s": malloc'ed, or NULL without memory. */
 char *stall_text(const struct hang_rank *ranks, size_t n_ranks, bool stands_out);

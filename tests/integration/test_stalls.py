@@ -57,7 +57,7 @@ class Job:
         return (self.folder / f"node{node}").read_text()
 
     def line(self, node=0):
-        return re.search(r"crun: stall: (\d+) of (\d+) ranks have waited for (\d+) s.*? for rank (\d+) on \S+ \(pid (\d+)\): (.*)", self.text(node))
+        return re.search(r"crun: stall: (\d+) of (\d+) ranks have waited (\d+) s.*? for rank (\d+) on \S+ \(pid (\d+)\): (.*)", self.text(node))
 
     def wait_line(self, node=0):
         jobs.wait_for(lambda: self.line(node) or self.nodes[node].poll() is not None, 60)
@@ -107,7 +107,7 @@ def test_the_awaited_rank_and_its_activity_are_named(tmp_path, kinds):
             assert re.match(KINDS[job.kind].replace("FOLDER", str(job.folder)), activity), job.text()
             assert untouched(pid), job.text()
             jobs.wait_for(lambda: job.events("stall"), 10)
-            assert job.events("stall")[0]["rank"] == 1 and "all-reduce, collective 31 of all 3 ranks: rank 1 is missing" in job.text()
+            assert job.events("stall")[0]["rank"] == 1 and " in all-reduce, collective 31 of all ranks for rank 1 " in job.text()
             job.resume(int(pid))
         for job in running:
             if job.kind == "skip":  # its last collective never comes

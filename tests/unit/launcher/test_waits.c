@@ -35,12 +35,10 @@ static const struct {
     bool counts;
     uint64_t limit_s;
 } rhythms[] = {
-    {0, 0, 1, true, 30}, /* before the second step */
-    {1, 1, 1, true, 30},
-    {60, 0, 1, true, 8}, /* no wait is seen */
-    {60, 2, 1, true, 8},
-    {4, 0, 1, false, 30}, /* imports */
-    {20, 0, 1, false, 8}, /* neither a count nor a wait is seen: short waits, or waits that poll */
+    {0, 0, 1, true, 30},                         /* before the second step */
+    {1, 1, 1, true, 30},   {60, 0, 1, true, 8},  /* no wait is seen */
+    {60, 2, 1, true, 8},   {4, 0, 1, false, 30}, /* imports */
+    {20, 0, 1, false, 8},  /* neither a count nor a wait is seen: short waits, or waits that poll */
     {60, 8, 4, true, 24},  /* a pipeline: the wait is the rank's rhythm (8 s less the look that moved) */
     {60, 8, 4, false, 24}, /* the same without a count */
     {60, 20, 0, true, 60},
@@ -204,15 +202,15 @@ static void the_line_names_the_waiters_and_the_awaited_rank(void **state)
     (void)state;
     assert_string_equal(
         text,
-        "2 of 4 ranks have waited for 12 s, in all-reduce, collective 57 of all ranks, for rank 2 on b "
-        "(pid 102): reads /data/x at 1.0 MB/s");
+        "2 of 4 ranks have waited 12 s in all-reduce, collective 57 of all ranks for rank 2 on b (pid 102): "
+        "reads /data/x at 1.0 MB/s");
     free(text);
     ranks[1].limit_ms = 12000;
     text = stall_text(ranks + 1, 1, false);
     assert_string_equal(
         text,
-        "1 of 1 ranks has waited for 12 s (usual: up to 4 s), in all-reduce, collective 57 of all ranks, "
-        "and no rank stands out");
+        "1 of 1 ranks has waited 12 s (usual: up to 4 s) in all-reduce, collective 57 of all ranks; "
+        "no rank stands out");
     free(text);
 }
 
