@@ -11,15 +11,16 @@ enum { LINE_MAX_SIZE = 512, FRAMES_MAX = 64, NAME_SIZE = 72 };
 
 struct stack_frame {
     char function[NAME_SIZE];
-    char file[NAME_SIZE]; /* without its folder; "": not known */
+    char file[NAME_SIZE]; /* without the folder; "": not known */
     int line;
-    bool is_python, is_library;
+    bool is_python, is_library, is_importer;
     bool is_torch_distributed;
 };
 
 struct stack_frames {
     struct stack_frame items[FRAMES_MAX]; /* the innermost first */
     int n;
+    bool has_user, imports; /* an importer has been called by code of the user */
 };
 
 /* ---- one line ---- */
@@ -34,7 +35,7 @@ static void copy_name(char *out, const char *from, size_t n)
     size_t size = n < NAME_SIZE - 1 ? n : NAME_SIZE - 1;
 
     for (size_t i = 0; i < size; i++)
-        out[i] = (char)(from[i] >= ' ' && from[i] < 0x7f ? from[i] : '?'); /* it goes to a terminal */
+        out[i] = (char)(from[i] >= ' ' && from[i] < 0x7f ? from[i] : '?'); /* for a terminal */
     out[size] = '\0';
 }
 
@@ -66,6 +67,7 @@ static bool parse_python_frame(const char *line, struct stack_frame *f)
     f->is_library = contains(open, "/site-packages/") || contains(open, "/dist-packages/") ||
                     contains(open, "/lib/python3") || contains(open, "/lib64/python3") ||
                     contains(open, "(<frozen") || !f->is_python;
+    f->is_importer = contains(open, "(<frozen importlib");
     f->is_torch_distributed = contains(open, "torch/distributed/");
     return true;
 }
@@ -106,14 +108,26 @@ static bool is_thread_headline(const char *line, int pid, bool *ret_is_main)
     return true;
 }
 
+/* Nested imports are deep: frames of the importer are left out, and of too many frames the outermost is kept. */
+static void add_frame(struct stack_frames *frames, const struct stack_frame *f)
+{
+    frames->imports |= f->is_importer && !frames->has_user;
+    frames->has_user |= f->is_python && !f->is_library;
+    if (f->is_importer && frames->n > 0)
+        return;
+    if (frames->n == FRAMES_MAX)
+        frames->n--;
+    frames->items[frames->n++] = *f;
+}
+
 static void take_line(const char *line, int pid, bool *in_main, struct stack_frames *frames)
 {
     struct stack_frame f = {.line = 0};
 
     if (is_thread_headline(line, pid, in_main))
         return;
-    if (*in_main && frames->n < FRAMES_MAX && (parse_native_frame(line, &f) || parse_python_frame(line, &f)))
-        frames->items[frames->n++] = f;
+    if (*in_main && (parse_native_frame(line, &f) || parse_python_frame(line, &f)))
+        add_frame(frames, &f);
 }
 
 static void parse(const char *bytes, size_t n_bytes, int pid, struct stack_frames *frames)
@@ -170,7 +184,7 @@ static enum stack_kind kind_of_frame(const struct stack_frame *f)
     return STACK_OTHER;
 }
 
-/* Waits of the C library, and what it is called through. */
+/* Waits of the C library, and their callers. */
 static bool is_plumbing(const struct stack_frame *f)
 {
     static const char *const names[] = {"_",      "?",       "futex",   "pthread_",  "poll",
@@ -189,7 +203,7 @@ static const struct stack_frame *find_user_frame(const struct stack_frames *fram
     return NULL;
 }
 
-/* The frame that names what the thread does: a known operation; else what the user's code has called; else its own
+/* The frame that names the work of the thread: a known operation; else the function called by the user's code; else the user's
  * function. Of a program without Python the first function that is no wait of the C library. */
 static const struct stack_frame *find_operation(const struct stack_frames *frames,
                                                 const struct stack_frame *user)
@@ -213,7 +227,9 @@ static void describe(const struct stack_frames *frames, struct stack_summary *re
     const struct stack_frame *place = user ? user : operation;
 
     ret->kind = kind_of_frame(operation);
-    const char *name = ret->kind == STACK_DATA ? "data loader wait" : operation->function;
+    const char *name = ret->kind == STACK_DATA                       ? "data loader wait"
+                       : frames->imports && ret->kind == STACK_OTHER ? "import"
+                                                                     : operation->function;
     if (place->file[0])
         (void)snprintf(ret->text, sizeof(ret->text), place->line ? "%.70s at %.70s:%d" : "%.70s at %.70s",
                        name, place->file, place->line);
@@ -242,6 +258,7 @@ bool stack_summarize(const char *bytes, size_t n_bytes, int pid, struct stack_su
 
     *ret = (struct stack_summary){.kind = STACK_UNKNOWN};
     frames.n = 0;
+    frames.has_user = frames.imports = false;
     parse(bytes, n_bytes, pid, &frames);
     if (frames.n == 0)
         return false;

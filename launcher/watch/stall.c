@@ -114,7 +114,10 @@ static void add_wait(struct strbuf *t, const struct hang_rank *waiter)
     strbuf_add(t, " %u s", waiter->waits_ms / 1000);
     if (waiter->limit_ms > WAITS_LEAST_NS / NS_PER_MS && waiter->limit_ms != WAITS_FIRST_NS / NS_PER_MS)
         strbuf_add(t, " (usual: up to %u s)", waiter->limit_ms / WAITS_FACTOR / 1000);
-    if (waiter->kind == STACK_COLLECTIVE && !begins_with(waiter->text, "wait"))
+    const char *place = strstr(waiter->text, ", in ");
+    if (place)
+        strbuf_add(t, "%s", place + 1);
+    else if (waiter->kind == STACK_COLLECTIVE && !begins_with(waiter->text, "wait"))
         strbuf_add(t, " %s%s", begins_with(waiter->text, "in ") ? "" : "in ", waiter->text);
 }
 

@@ -33,6 +33,13 @@ static const struct {
     {PY_SPY("    backward (" TORCH "autograd/graph.py:5)\n    backward (" TORCH
             "_tensor.py:9)\n    step (/job/train.py:12)\n"),
      STACK_OTHER, "backward at train.py:12"},
+    {PY_SPY(
+         "    get_data (<frozen importlib._bootstrap_external>:1073)\n    <module> (" TORCH
+         "nn/__init__.py:8)\n    exec_module (<frozen importlib._bootstrap_external>:940)\n    <module> (/job/train.py:2)\n"),
+     STACK_OTHER, "import at train.py:2"},
+    {PY_SPY("    <module> (/job/helper.py:3)\n    exec_module (<frozen importlib._bootstrap_external>:940)\n"
+            "    <module> (/job/train.py:2)\n"),
+     STACK_OTHER, "<module> at helper.py:3"},
     {"PID 7 - process\nTID 7:\n#0  0x00007f0eb5a epoll_wait\n#1  0x000055 crw_all_reduce\n#2  0x000056 main\nTID 9:\n#0 "
      " 0x01 f\n",
      STACK_COLLECTIVE, "crw_all_reduce"},
