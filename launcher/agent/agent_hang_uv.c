@@ -272,6 +272,7 @@ static void describe_hang(void *self, struct job_status *ret)
     for (int i = 0; i < h->host->group->config.n_workers; i++)
         ret->nodes[0].workers[i].hang =
             h->is_reported && !h->is_elsewhere && (!h->stands_out || h->worker == i);
+    agent_stall_describe(h->stall, &ret->nodes[0]);
 }
 
 /* ---- other agents ---- */

@@ -12,6 +12,7 @@
 #include "launcher/agent/agent_host_uv.h"
 #include "launcher/agent/hang_report_uv.h"
 #include "launcher/ctl/hang_message_json.h"
+#include "launcher/ctl/job_status.h"
 #include "launcher/rdzv/membership_uv.h"
 #include "launcher/report/events.h"
 #include "launcher/report/events_os.h"
@@ -33,6 +34,7 @@ struct agent_stall {
     uint64_t generation; /* of the members below */
     bool is_asked;       /* node 0 waits for the own ranks */
     bool was_unusual;    /* node 0 knows of an own rank that waits unusually long */
+    int awaited;         /* rank, in the last report of a stall that goes on; -1: none */
     /* Node 0. */
     bool *are_unusual; /* per node: a rank there waits unusually long */
     size_t n_nodes;
@@ -51,13 +53,19 @@ static void print_lines(const char *text)
     }
 }
 
-static void print_message(const struct agent_stall *s, const struct stall_message *m)
+static void print_message(struct agent_stall *s, const struct stall_message *m)
 {
     print_lines(m->text);
-    if (m->kind == STALL_MESSAGE_REPORT)
-        events_write(s->host->events, s->host->group,
-                     (struct event){.kind = EVENT_STALL,
-                                    .hang = &(struct event_hang){.rank = m->rank, .groups = m->text}});
+    if (m->kind == STALL_MESSAGE_REPORT || m->kind == STALL_MESSAGE_GOES_ON)
+        s->awaited = m->rank;
+    if (m->kind != STALL_MESSAGE_REPORT)
+        return;
+    const struct event_stall stall = {.n_waiting = m->facts.n_waiting,
+                                      .waits_ms = m->facts.waits_ms,
+                                      .activity = activity_name(m->facts.activity),
+                                      .bytes_per_s = m->facts.bytes_per_s};
+    const struct event_hang event = {.rank = m->rank, .groups = m->text, .stall = &stall};
+    events_write(s->host->events, s->host->group, (struct event){.kind = EVENT_STALL, .hang = &event});
 }
 
 /* ---- messages ---- */
@@ -82,7 +90,7 @@ static void send_message(const struct agent_stall *s, int32_t to, const struct s
     buf_finish(&frame);
 }
 
-static void announce(const struct agent_stall *s, const struct stall_message *m)
+static void announce(struct agent_stall *s, const struct stall_message *m)
 {
     if (has_other_nodes(s))
         send_message(s, AGENT_MESSAGE_TO_ALL, m);
@@ -99,7 +107,9 @@ static void report(struct agent_stall *s, const struct hang_rank *ranks, size_t 
 
     if (!m || !headline || !groups)
         return; /* without memory: again after the pause */
-    *m = (struct stall_message){.kind = STALL_MESSAGE_REPORT, .rank = stands_out ? ranks[0].rank : -1};
+    *m = (struct stall_message){.kind = STALL_MESSAGE_REPORT,
+                                .rank = stands_out ? ranks[0].rank : -1,
+                                .facts = stall_facts(ranks, n_ranks, stands_out)};
     (void)snprintf(m->text, sizeof(m->text), "stall: %s\n%s", headline,
                    hang_count_groups(ranks, n_ranks) > GROUPS_IN_HEADLINE ? groups : ""); /* may be cut */
     announce(s, m);
@@ -199,6 +209,7 @@ static void forget_generation(struct agent_stall *s)
     stall_begin(&s->stall);
     s->generation = s->host->group->generation;
     s->is_asked = s->was_unusual = false;
+    s->awaited = -1;
     free(s->are_unusual);
     s->are_unusual = n_nodes ? calloc(n_nodes, sizeof(*s->are_unusual)) : NULL;
     s->n_nodes = s->are_unusual ? n_nodes : 0; /* without memory no node is noted */
@@ -270,6 +281,12 @@ void agent_stall_take_message(struct agent_stall *s, const struct hang_message *
     }
 }
 
+void agent_stall_describe(const struct agent_stall *s, struct node_status *ret)
+{
+    for (size_t i = 0; s && s->generation == s->host->group->generation && i < ret->n_workers; i++)
+        ret->workers[i].awaited = ret->workers[i].rank >= 0 && ret->workers[i].rank == s->awaited;
+}
+
 /* ---- life ---- */
 
 struct agent_stall *agent_stall_create(const struct agent_host *host, struct watch *watch)
@@ -280,6 +297,7 @@ struct agent_stall *agent_stall_create(const struct agent_host *host, struct wat
         return NULL;
     s->host = host;
     s->watch = watch;
+    s->awaited = -1;
     (void)uv_timer_init(host->loop, &s->timer); /* cannot fail */
     s->timer.data = s;
     return s;

@@ -15,6 +15,7 @@ struct agent_host;
 struct agent_stall;
 struct hang_message;
 struct hang_rank;
+struct node_status;
 struct watch;
 
 /* watch: asked for ranks. NULL without memory. */
@@ -25,6 +26,9 @@ void agent_stall_take_ranks(struct agent_stall *s, struct hang_rank *ranks, size
 
 /* Of kind HANG_MESSAGE_STALL, or ranks with the purpose HANG_FOR_STALL, of the present generation. */
 void agent_stall_take_message(struct agent_stall *s, const struct hang_message *message);
+
+/* Marks the awaited rank of a reported stall. */
+void agent_stall_describe(const struct agent_stall *s, struct node_status *ret);
 
 /* The job is over. Closes its handles; agent_stall_destroy() when the loop has ended. */
 void agent_stall_stop(struct agent_stall *s);

@@ -120,6 +120,7 @@ static void add_worker_line(struct status_page *p, const struct node_status *n, 
     add_line(p, "  %6s  %-12.12s %8lld  %-22s %6s %9s %12s %10s%s", rank, n->host, (long long)w->pid, end,
              cpu, memory, up, step,
              w->hang        ? "  HANG"
+             : w->awaited   ? "  AWAITED"
              : w->straggler ? "  SLOW"
                             : "");
 }

@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "launcher/watch/hang_collect.h"
+#include "launcher/watch/stall.h"
 #include "rendezvous/session/agent_message_json.h"
 
 struct buf;
@@ -38,6 +39,7 @@ struct stall_message {
     int node;                  /* NOTE: group rank of the sender */
     uint32_t n_unusual;        /* NOTE */
     int rank;                  /* ASK: also its stack; REPORT: the awaited rank; -1: none */
+    struct stall_facts facts;  /* REPORT */
     char text[HANG_TEXT_SIZE]; /* REPORT, GOES_ON */
 };
 

@@ -36,6 +36,7 @@ struct worker_status {
         beats[JOB_STATUS_BEATS_MAX]; /* its last ones, the latest first, for job_stragglers.h */
     size_t n_beats;
     bool hang, straggler;
+    bool awaited;                         /* in a stall that was reported (stall.h) */
     int64_t started_s;                    /* since 1970; 0: not started */
     char log[JOB_STATUS_NAME_SIZE];       /* the file of its standard output; "": none, or too long a name */
     char last_line[JOB_STATUS_LINE_SIZE]; /* of that file; "": none */

@@ -32,6 +32,7 @@ static const struct field worker_fields[] = {
     {"started", FIELD_I64_AT(struct worker_status, started_s)},
     {"hang", FIELD_BOOL, offsetof(struct worker_status, hang), .required = true},
     {"straggler", FIELD_BOOL, offsetof(struct worker_status, straggler), .always = true},
+    {"awaited", FIELD_BOOL, offsetof(struct worker_status, awaited), .always = true},
 };
 
 /* Optional texts of a worker. */

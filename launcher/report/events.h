@@ -64,13 +64,20 @@ struct event_warm {
     int64_t took_us;
 };
 
+struct event_stall {
+    uint32_t n_waiting, waits_ms; /* ranks that wait unusually long, and the longest wait */
+    const char *activity;         /* of the awaited rank, a word */
+    uint64_t bytes_per_s;         /* the same; 0: no transfer */
+};
+
 /* Where the ranks are. */
 struct event_hang {
     bool is_hang;
     int rank; /* that stands out; -1: none */
     uint64_t silence_ns;
-    const char *groups; /* lines; or NULL */
-    const char *folder; /* of the files with the stacks; or NULL */
+    const char *groups;              /* lines; or NULL */
+    const char *folder;              /* of the files with the stacks; or NULL */
+    const struct event_stall *stall; /* STALL; or NULL */
 };
 
 /* A line of a worker, and the rule that it matches. */

@@ -135,12 +135,23 @@ void events_add_lines(cJSON *object, const char *name, const char *lines)
     }
 }
 
+static void add_stall(cJSON *line, const struct event_stall *s)
+{
+    add_integer(line, "waiting", s->n_waiting);
+    add_integer(line, "waits_ms", s->waits_ms);
+    (void)cJSON_AddStringToObject(line, "activity", s->activity);
+    if (s->bytes_per_s)
+        add_integer(line, "bytes_per_s", (int64_t)s->bytes_per_s);
+}
+
 static void add_hang(cJSON *line, const struct event_hang *h)
 {
     if (h->is_hang)
         add_integer(line, "silence_ns", (int64_t)h->silence_ns);
     if (h->rank >= 0)
         add_integer(line, "rank", h->rank);
+    if (h->stall)
+        add_stall(line, h->stall);
     if (h->folder)
         events_add_text(line, "folder", h->folder);
     events_add_lines(line, "groups", h->groups);

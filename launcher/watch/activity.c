@@ -80,6 +80,16 @@ enum activity activity_judge(const struct activity_facts *f)
 
 /* ---- words ---- */
 
+const char *activity_name(enum activity activity)
+{
+    static const char *const names[ACTIVITY_COUNT] = {
+        "unknown",  "waits",     "computes", "compiles", "reads",   "writes", "sleeps",
+        "no_input", "full_pipe", "child",    "stopped",  "blocked", "ended",
+    };
+
+    return activity < ACTIVITY_COUNT ? names[activity] : names[ACTIVITY_UNKNOWN];
+}
+
 static void put_rate(const struct activity_words *w, const char *verb, char *out, size_t size)
 {
     const char *path = w->path ? w->path : "a file";

@@ -75,6 +75,9 @@ enum activity activity_judge(const struct activity_facts *f);
 /* Whether processes of the name compile ("cc1plus", "ptxas"). */
 bool activity_is_compiler(const char *name);
 
+/* "reads", a word for programs. */
+const char *activity_name(enum activity activity);
+
 struct activity_words {
     enum activity activity;
     const char *path; /* of the descriptor; NULL: not known */

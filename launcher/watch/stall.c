@@ -104,6 +104,22 @@ static size_t count_waiting(const struct hang_rank *ranks, size_t n_ranks, const
     return n;
 }
 
+struct stall_facts stall_facts(const struct hang_rank *ranks, size_t n_ranks, bool stands_out)
+{
+    size_t n_awaited = stands_out && n_ranks > 0;
+    const struct hang_rank *waiter = find_waiter(ranks + n_awaited, n_ranks - n_awaited);
+    struct stall_facts facts = {.n_waiting =
+                                    (uint32_t)count_waiting(ranks + n_awaited, n_ranks - n_awaited, waiter),
+                                .waits_ms = waiter ? waiter->waits_ms : 0};
+
+    if (n_awaited) {
+        facts.activity = ranks[0].activity;
+        if (facts.activity == ACTIVITY_READS || facts.activity == ACTIVITY_WRITES)
+            facts.bytes_per_s = ranks[0].bytes_per_s;
+    }
+    return facts;
+}
+
 static bool begins_with(const char *text, const char *beginning)
 {
     return strncmp(text, beginning, strlen(beginning)) == 0;
@@ -136,10 +152,10 @@ char *stall_text(const struct hang_rank *ranks, size_t n_ranks, bool stands_out)
 {
     size_t n_awaited = stands_out && n_ranks > 0;
     const struct hang_rank *waiter = find_waiter(ranks + n_awaited, n_ranks - n_awaited);
+    uint32_t n_waiting = stall_facts(ranks, n_ranks, stands_out).n_waiting;
     struct strbuf t = {0};
 
-    size_t n_waiting = count_waiting(ranks + n_awaited, n_ranks - n_awaited, waiter);
-    strbuf_add(&t, "%zu of %zu ranks %s waited", n_waiting, n_ranks, n_waiting == 1 ? "has" : "have");
+    strbuf_add(&t, "%u of %zu ranks %s waited", n_waiting, n_ranks, n_waiting == 1 ? "has" : "have");
     if (waiter)
         add_wait(&t, waiter);
     if (n_awaited)

@@ -29,6 +29,13 @@ struct hang_rank;
 #define STALL_FAST_BYTES UINT64_C(20000000)
 #define STALL_AGAIN_NS UINT64_C(60000000000) /* first pause between two lines on one stall */
 
+/* Numbers of a report, for the event log. */
+struct stall_facts {
+    enum activity activity;       /* of the awaited rank; ACTIVITY_UNKNOWN: none stands out */
+    uint64_t bytes_per_s;         /* of a transfer; else 0 */
+    uint32_t n_waiting, waits_ms; /* ranks with an unusual wait, and the longest wait */
+};
+
 enum stall_verdict { STALL_NOTHING, STALL_REPORT, STALL_GOES_ON };
 
 struct stall {
@@ -45,6 +52,9 @@ void stall_begin(struct stall *s);
 /* ranks: of all nodes, in the order of hang_sort(); stands_out: the result of hang_sort(). Without ranks: no rank waits unusually long. */
 enum stall_verdict stall_step(struct stall *s, uint64_t now_ns, const struct hang_rank *ranks, size_t n_ranks,
                               bool stands_out);
+
+/* Of the ranks that stall_step() got. */
+struct stall_facts stall_facts(const struct hang_rank *ranks, size_t n_ranks, bool stands_out);
 
 /* "3 of 4 ranks have waited 12 s (usual: up to 4 s) in all-reduce, collective 57 of all ranks for rank 2 on host-a (pid 7): reads
  * /data/x at 1.0 MB/s": malloc'ed, or NULL without memory. */

@@ -6,6 +6,7 @@ import pathlib
 import re
 import signal
 import subprocess
+import tempfile
 import time
 
 import pytest
@@ -29,6 +30,8 @@ KINDS = {
     "stop": r"is stopped by a signal",
     "skip": r"sleeps",
 }
+# And what the event log calls it, where that is not the kind and an "s".
+NAMES = {"fifo": "no_input", "open": "no_input", "pipe": "full_pipe", "blocked": "blocked", "starve": "child", "stop": "stopped", "skip": "sleeps"}
 NODES = 3
 
 
@@ -107,6 +110,7 @@ def test_the_awaited_rank_and_its_activity_are_named(tmp_path, kinds):
             assert re.match(KINDS[job.kind].replace("FOLDER", str(job.folder)), activity), job.text()
             assert untouched(pid), job.text()
             jobs.wait_for(lambda: job.events("stall"), 10)
+            assert job.events("stall")[0]["activity"] == NAMES.get(job.kind, job.kind + "s"), job.events("stall")
             assert job.events("stall")[0]["rank"] == 1 and " in all-reduce, collective 31 of all ranks for rank 1 " in job.text()
             job.resume(int(pid))
         for job in running:
@@ -119,12 +123,35 @@ def test_the_awaited_rank_and_its_activity_are_named(tmp_path, kinds):
             job.finish()
 
 
+@pytest.fixture
+def runtime(monkeypatch):
+    """Sockets have short paths, so not below tmp_path."""
+    with tempfile.TemporaryDirectory(prefix="crun-") as folder:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        yield folder
+
+
+def awaited_ranks():
+    """As crunctl shows them: in a line for people, and as JSON."""
+    crunctl = WORKER.parents[2] / "launcher/crunctl"
+    line = subprocess.run([crunctl, "status"], capture_output=True, text=True, timeout=60, check=True).stdout
+    answer = subprocess.run([crunctl, "--json", "status"], capture_output=True, text=True, timeout=60, check=True).stdout
+    return ({int(n) for n in re.findall(r"^ +(\d+) .*  AWAITED$", line, re.MULTILINE)},
+            {w["rank"] for job in map(json.loads, answer.splitlines()) for node in job["nodes"] for w in node["workers"] if w["awaited"]})
+
+
+@pytest.mark.usefixtures("runtime")
 def test_all_nodes_print_one_report(tmp_path):
     with Job(tmp_path / "read", "read", n_nodes=NODES, ranks=2) as job:
         for node in range(NODES):
             waiting, n_ranks, _, rank, pid, activity = job.wait_line(node).groups()
             assert (waiting, n_ranks, rank) == ("5", "6", "3") and activity.startswith(f"reads {job.folder}/data at "), job.text(node)
+        assert awaited_ranks() == ({3}, {3})
+        facts = [{key: e[key] for key in ("rank", "activity", "waiting", "waits_ms", "bytes_per_s")} for node in range(NODES) for e in job.events("stall", node)[:1]]
+        assert len(facts) == NODES and facts[0] == facts[1] == facts[2]
+        assert (facts[0]["activity"], facts[0]["waiting"]) == ("reads", 5) and 8000 <= facts[0]["waits_ms"] <= 20000 and 4e5 < facts[0]["bytes_per_s"] < 2e6
         job.resume(int(pid))
+        jobs.wait_for(lambda: "the ranks go on" in job.text() and awaited_ranks() == (set(), set()), 20)
         assert [p.wait(60) for p in job.nodes] == [0] * NODES
         assert all("crun: stall: the ranks go on" in job.text(node) for node in range(NODES))
         assert len({job.line(node).group(0) for node in range(NODES)}) == 1

@@ -149,6 +149,35 @@ static void test_lines_of_any_origin(void **state)
     cJSON_Delete(object);
 }
 
+static void test_facts_of_a_stall(void **state)
+{
+    static const struct {
+        int rank;
+        struct event_stall stall;
+        const char *answer;
+    } cases[] = {
+        {3,
+         {5, 12000, "reads", 1000000},
+         "\"rank\":3,\"waiting\":5,\"waits_ms\":12000,\"activity\":\"reads\",\"bytes_per_s\":1000000,\"groups\":[]}\n"},
+        {0,
+         {1, 9000, "ended", 0},
+         "\"rank\":0,\"waiting\":1,\"waits_ms\":9000,\"activity\":\"ended\",\"groups\":[]}\n"},
+        {-1,
+         {2, 9000, "unknown", 0},
+         "\"restarts\":0,\"waiting\":2,\"waits_ms\":9000,\"activity\":\"unknown\",\"groups\":[]}\n"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        const struct event_hang hang = {.rank = cases[i].rank, .stall = &cases[i].stall};
+        char *line = events_json_line(&job, &(struct event){.kind = EVENT_STALL, .hang = &hang});
+
+        if (!strstr(line, cases[i].answer))
+            fail_msg("row %zu: %s", i, line);
+        free(line);
+    }
+}
+
 static void test_torch_lines(void **state)
 {
     const struct event_ending ending = {.local_rank = 1, .pid = 7, .code = 3};
@@ -181,9 +210,8 @@ static void test_torch_lines(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_kind),
-        cmocka_unit_test(test_text_of_any_origin),
-        cmocka_unit_test(test_lines_of_any_origin),
+        cmocka_unit_test(test_every_kind),          cmocka_unit_test(test_text_of_any_origin),
+        cmocka_unit_test(test_lines_of_any_origin), cmocka_unit_test(test_facts_of_a_stall),
         cmocka_unit_test(test_torch_lines),
     };
 
