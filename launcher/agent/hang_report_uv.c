@@ -174,6 +174,7 @@ void hang_report_collect(const struct agent_host *host, const struct watch_stack
         .node = (int)host->assignment->group_rank, .pieces = 1, .ranks = s->ranks, .n_ranks = s->n_ranks};
 
     text_copy(own.host, sizeof(own.host), s->host);
+    text_copy(ret->nccl, sizeof(ret->nccl), s->nccl);
     hang_collect_add(ret, &own);
 }
 

@@ -68,7 +68,8 @@ void hang_collect_report(struct hang_collect *c, struct hang_result *ret)
     *ret = (struct hang_result){.rank = stands_out ? c->ranks[0].rank : -1};
     for (size_t i = 0; i < c->n_nodes; i++)
         n_silent += !c->nodes[i].host || c->nodes[i].n_pieces < c->nodes[i].pieces;
-    int n = snprintf(ret->text, sizeof(ret->text), "%s", text ? text : ""); /* at most HANG_LINES_MAX lines */
+    int n = snprintf(ret->text, sizeof(ret->text), "%s%s", text ? text : "",
+                     c->nccl); /* at most HANG_LINES_MAX lines */
     if (n_silent > 0 && n >= 0 && (size_t)n < sizeof(ret->text))
         (void)snprintf(ret->text + n, sizeof(ret->text) - (size_t)n,
                        "  %zu node%s not sent where all ranks are\n", n_silent,

@@ -48,6 +48,7 @@ struct hang_collect {
     struct hang_collect_node *nodes;
     struct hang_rank *ranks;
     size_t n_nodes, n_ranks, n_ranks_max;
+    char nccl[HANG_NCCL_SIZE]; /* a line of the own node (nccl_ras_json.h); "": none */
 };
 
 /* For a generation of so many nodes and ranks. 0 or -ENOMEM; then nothing is collected. */

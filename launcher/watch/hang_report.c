@@ -9,8 +9,8 @@
 enum {
     WAITS_MAX = 8,
     WAITS_SHOWN = 2,
-    /* Beside the headline, a line for ranks at other places, and one for nodes that are silent. */
-    GROUPS_SHOWN = HANG_LINES_MAX - 3 - WAITS_SHOWN,
+    /* Beside the headline, a line for ranks at other places, one from NCCL, and one for nodes that are silent. */
+    GROUPS_SHOWN = HANG_LINES_MAX - 4 - WAITS_SHOWN,
     RANKS_TEXT_SIZE = 120
 };
 

@@ -19,7 +19,7 @@
 #include "launcher/watch/stack_text.h"
 #include "proto/worker_memory.h"
 
-enum { HANG_LINES_MAX = 12, HANG_COLLECTIVES_MAX = 4 };
+enum { HANG_LINES_MAX = 12, HANG_NCCL_SIZE = 320, HANG_COLLECTIVES_MAX = 4 };
 
 /* A process group that a rank is in, of a program on libcrw (proto/worker_memory.h). */
 struct hang_collective {
@@ -60,6 +60,6 @@ bool hang_sort(struct hang_rank *ranks, size_t n_ranks);
 /* Number of groups of sorted ranks. */
 size_t hang_count_groups(const struct hang_rank *ranks, size_t n_ranks);
 
-/* The lines about the groups of sorted ranks, at most HANG_LINES_MAX - 2, each with its newline: malloc'ed, or NULL
+/* The lines about the groups of sorted ranks, at most HANG_LINES_MAX - 3, each with its newline: malloc'ed, or NULL
  * without memory. */
 char *hang_text(const struct hang_rank *ranks, size_t n_ranks, bool stands_out);

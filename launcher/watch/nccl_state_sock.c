@@ -15,10 +15,12 @@
 #include <unistd.h>
 
 #include "launcher/util/envp.h"
+#include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/time.h"
 
-enum { RAS_PORT = 28028, RAS_MS = 2000, RAS_BYTES_MAX = 256 << 10 };
+enum { RAS_PORT = 28028, RAS_MS = 2000 };
+enum { RAS_BLOCK = 64 << 10, RAS_TEXT_MAX = 256 << 10, RAS_JSON_MAX = 8 << 20 }; /* bytes */
 
 void nccl_state_trigger(char *const *environment, int rank_base, int n_workers)
 {
@@ -81,25 +83,52 @@ static int connect_to_ras(const struct sockaddr_in *address, uint64_t deadline_n
     return -1;
 }
 
-void nccl_state_write(char *const *environment, const char *folder)
+/* answer: all bytes before the end, the deadline or n_max. */
+static void ask(char *const *environment, const char *request, size_t n_max, uint64_t deadline_ns,
+                struct buf *answer)
 {
-    static const char request[] = "verbose status\n";
-    uint64_t deadline_ns = now_ns() + (uint64_t)RAS_MS * 1000000u;
     struct sockaddr_in address;
-    char path[4200], block[4096];
-    size_t n_bytes = 0;
 
     _cleanup_close_ int fd = ras_address(envp_get(environment, "NCCL_RAS_ADDR"), &address)
                                  ? connect_to_ras(&address, deadline_ns)
                                  : -1;
-    if (fd < 0 || send(fd, request, sizeof(request) - 1, MSG_NOSIGNAL) < 0)
+    if (fd < 0 || send(fd, request, strlen(request), MSG_NOSIGNAL) < 0)
         return;
-    (void)snprintf(path, sizeof(path), "%s/nccl_ras.txt", folder); /* fits */
-    _cleanup_close_ int file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-    while (file >= 0 && n_bytes < RAS_BYTES_MAX && wait_until(fd, POLLIN, deadline_ns)) {
-        ssize_t n = recv(fd, block, sizeof(block), 0);
-        if (n <= 0 || write(file, block, (size_t)n) != n)
-            return; /* the end, or a full disk */
-        n_bytes += (size_t)n;
+    while (buf_size(answer) < n_max && wait_until(fd, POLLIN, deadline_ns)) {
+        uint8_t *room = buf_reserve(answer, RAS_BLOCK);
+        ssize_t n = room ? recv(fd, room, RAS_BLOCK, 0) : -1;
+
+        if (n <= 0)
+            return;
+        buf_commit(answer, (size_t)n);
     }
+}
+
+/* A full disk costs the file, or a part of it. */
+static void write_file(const char *folder, const char *name, const struct buf *text)
+{
+    char path[4200];
+
+    if (!folder || buf_size(text) == 0)
+        return;
+    (void)snprintf(path, sizeof(path), "%s/%s", folder, name); /* fits */
+    _cleanup_close_ int file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    if (file >= 0)
+        (void)!write(file, buf_bytes(text), buf_size(text));
+}
+
+void nccl_state_write(char *const *environment, const char *folder, const struct stack_job *jobs,
+                      size_t n_jobs, char line[HANG_NCCL_SIZE])
+{
+    uint64_t deadline_ns = now_ns() + (uint64_t)RAS_MS * 1000000u;
+    struct buf answer = {0}, json = {0};
+
+    ask(environment, "set format json\nverbose status\n", RAS_JSON_MAX, deadline_ns, &answer);
+    (void)nccl_ras_read((const char *)buf_bytes(&answer), buf_size(&answer), jobs, n_jobs, &json, line);
+    write_file(folder, "nccl_ras.json", &json);
+    buf_reset(&answer);
+    ask(environment, "verbose status\n", RAS_TEXT_MAX, deadline_ns, &answer);
+    write_file(folder, "nccl_ras.txt", &answer);
+    buf_finish(&answer);
+    buf_finish(&json);
 }

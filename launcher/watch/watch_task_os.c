@@ -11,7 +11,6 @@
 #include "launcher/host/proc_info_os.h"
 #include "launcher/util/envp.h"
 #include "launcher/watch/digest.h"
-#include "launcher/watch/hang_report.h"
 #include "launcher/watch/nccl_state_sock.h"
 #include "launcher/watch/proc_activity_os.h"
 #include "launcher/watch/stack_text.h"
@@ -309,7 +308,9 @@ static void report(struct watch_task *t, const struct stack_set *set)
     t->n_ranks = n;
     free(t->text);
     t->stands_out = ranks && hang_sort(ranks, n);
-    t->text = ranks ? hang_text(ranks, n, t->stands_out) : NULL;
+    _cleanup_free_ char *groups = ranks ? hang_text(ranks, n, t->stands_out) : NULL;
+    if (asprintf(&t->text, "%s%s", groups ? groups : "", t->nccl) < 0)
+        t->text = NULL;
     t->first_worker = n ? ranks[0].rank - t->rank_base : -1;
 }
 
@@ -373,6 +374,10 @@ static void remove_files(struct watch_task *t)
     for (int i = 0; t->folder_made && i < t->n_workers; i++) {
         stack_file_path(t, i, path, sizeof(path));
         (void)unlink(path); /* not each rank has one */
+    }
+    for (int i = 0; t->folder_made && i < 2; i++) {
+        (void)snprintf(path, sizeof(path), "%s/nccl_ras.%s", t->folder, i ? "json" : "txt"); /* fits */
+        (void)unlink(path);
     }
     if (t->folder_made)
         (void)rmdir(t->folder); /* stays if a user has put something there */
@@ -439,16 +444,15 @@ static void take_stacks(struct watch_task *t)
         return; /* without memory: the next time */
     stack_tools_run(tools_of(t), t->set.jobs, t->set.n, report_limit_ns(&t->set));
     note_blocked(&t->set);
+    nccl_state_write(t->environment, t->folder_made ? t->folder : NULL, t->set.jobs, t->set.n, t->nccl);
     report(t, &t->set);
     write_files(t, &t->set, true);
 }
 
 static void complete_files(struct watch_task *t)
 {
-    if (t->folder_made) {
+    if (t->folder_made)
         add_native_frames(t, &t->set);
-        nccl_state_write(t->environment, t->folder);
-    }
     free_set(&t->set);
 }
 

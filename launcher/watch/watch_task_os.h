@@ -4,14 +4,15 @@
  * What the watch's thread does: one look at the workers of the node, or their stacks, as files and as a report.
  *
  * The files are in FOLDER/stacks_N, for the user alone: rank_R.txt has each process of the rank, with what /proc and the tool
- * have about its threads; nccl_ras.txt the answer of NCCL's RAS service where that listens. PyTorch's flight recorder, where it
- * has been given pipes (TORCH_NCCL_DEBUG_INFO_PIPE_FILE), gets the order to write its own files.
+ * have about its threads; nccl_ras.txt and nccl_ras.json the answers of NCCL's RAS service where that listens. PyTorch's flight
+ * recorder, where it has been given pipes (TORCH_NCCL_DEBUG_INFO_PIPE_FILE), gets the order to write its own files.
  */
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
 
+#include "launcher/watch/hang_report.h"
 #include "launcher/watch/proc_sample_os.h"
 #include "launcher/watch/progress.h"
 #include "launcher/watch/stack_tool_os.h"
@@ -32,8 +33,6 @@ struct stack_set {
     } * processes;         /* of each job */
     size_t n;
 };
-
-struct hang_rank;
 
 struct watch_task {
     char *const *environment;
@@ -60,6 +59,7 @@ struct watch_task {
     struct progress_sample *samples;
     struct stall_look stall;
     char *text;
+    char nccl[HANG_NCCL_SIZE];      /* a line of the text */
     bool folder_made, is_delivered; /* its name was reported */
     int first_worker;
     bool stands_out;
@@ -73,7 +73,7 @@ struct watch_task {
 int watch_task_init(struct watch_task *t, char *const *environment, const char *python, int n_workers,
                     const int *state_fds);
 
-/* Removes the files of stacks that were not delivered, without what was added by nccl_state_write(). */
+/* Removes the files of stacks that were not delivered. */
 void watch_task_finish(struct watch_task *t);
 
 /* NULL: no files. */

@@ -152,6 +152,7 @@ static void deliver_stacks(struct watch *w)
 {
     const struct watch_stacks stacks = {.reason = w->requests.reason,
                                         .silence_ns = progress_silence_ns(&w->progress, now_ns()),
+                                        .nccl = w->task->nccl,
                                         .text = w->task->text,
                                         .folder = w->task->folder_made ? w->task->folder : NULL,
                                         .worker = w->task->first_worker,

@@ -27,6 +27,7 @@ struct watch_worker {
 struct watch_stacks {
     enum watch_reason reason;
     uint64_t silence_ns;
+    const char *nccl;   /* the line of the text about NCCL's communicators, or "" */
     const char *text;   /* lines about groups of ranks, the one that stands out first; may be NULL */
     const char *folder; /* of the files; NULL: there are none */
     int worker;         /* the first one of the first group */

@@ -17,11 +17,13 @@ import time
 
 import pytest
 
+import fake_ras
 import hangs
 import jobs
 import nodes as lib
 import tool_kills
 
+UP = "import os, time\nprint('up', os.getpid(), flush=True)\ntime.sleep(1000)\n"
 SLEEPER = "import os, sys, time\nif os.environ['RANK'] == '1':\n    os.kill(os.getpid(), 19)\ntime.sleep(1000)\n"
 
 
@@ -242,26 +244,20 @@ def test_sigquit_takes_stacks_then_stops(tmp_path):
         hangs.end(p)
 
 
-class Ras(threading.Thread):
-    """NCCL's RAS service: one client, an answer, the end."""
+def pids_of(text):
+    return [int(pid) for pid in re.findall(r"up (\d+)", text)]
 
-    def __init__(self):
-        super().__init__(daemon=True)
-        self.server = socket.create_server(("127.0.0.1", 0))
-        self.request = b""
-        self.start()
 
-    def run(self):
-        client = self.server.accept()[0]
-        with client:
-            while not self.request.endswith(b"\n"):
-                self.request += client.recv(100)
-            client.sendall(b"Job summary\n  (0 nodes)\n")
+def behind(version, own, *all_reduces, missing=()):
+    """NCCL's answer about a communicator; of each rank the number of all-reduces. own: the process of rank 0."""
+    ranks = [fake_ras.rank(i, 70 + i if i else own, (0, 0, 0, 0, n)) for i, n in enumerate(all_reduces)]
+    return fake_ras.document(version, [fake_ras.communicator("0xabc", ranks, missing)])
 
 
 def test_the_flight_recorder_and_nccl_are_asked(tmp_path, monkeypatch):
-    """Each rank's pipe gets the order to write; a file in the place of one is left alone, and RAS's answer is kept."""
-    ras = Ras()
+    """Each rank's pipe gets the order to write; a file in the place of one is left alone. RAS's answers are kept, and the missing
+    rank is named, also where the JSON lacks a comma."""
+    ras = fake_ras.Ras()
     prefix = tmp_path / "recorder"
     pipes = {}
     for rank in (0, 2):
@@ -269,20 +265,53 @@ def test_the_flight_recorder_and_nccl_are_asked(tmp_path, monkeypatch):
         pipes[rank] = os.open(f"{prefix}{rank}.pipe", os.O_RDONLY | os.O_NONBLOCK)
     pathlib.Path(f"{prefix}1.pipe").write_text("of the user")
     monkeypatch.setenv("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", str(prefix))
-    monkeypatch.setenv("NCCL_RAS_ADDR", f"localhost:{ras.server.getsockname()[1]}")
-    p = start(tmp_path, "import time\ntime.sleep(1000)\n", "--hang-timeout=2")
+    monkeypatch.setenv("NCCL_RAS_ADDR", ras.address)
+    p = start(tmp_path, UP, "--hang-timeout=2")
+    line = "NCCL: rank 2 (10.0.0.1, pid 72) of communicator 0xabc of 3 ranks does not answer NCCL's RAS"
     try:
+        jobs.wait_for(lambda: pids_of(output(tmp_path)), 60)
+        ras.answer = behind("2.28.9", pids_of(output(tmp_path))[0], 42, 42, missing=[fake_ras.missing(2, 72)])
         jobs.wait_for(lambda: event(tmp_path, "hang"), 60)
-        answer = pathlib.Path(event(tmp_path, "hang")["folder"]) / "nccl_ras.txt"
-        jobs.wait_for(lambda: answer.exists() and answer.read_text() == "Job summary\n  (0 nodes)\n", 60)
-        assert ras.request == b"verbose status\n" and stat.S_IMODE(answer.stat().st_mode) == 0o600
+        assert event(tmp_path, "hang")["groups"][-1] == line and f"  {line}\n" in output(tmp_path)
+        answers = [pathlib.Path(event(tmp_path, "hang")["folder"]) / f"nccl_ras.{kind}" for kind in ("json", "txt")]
+        assert json.loads(answers[0].read_text())["communicators"][0]["missing_ranks"][0]["pid"] == 72
+        jobs.wait_for(lambda: answers[1].exists() and answers[1].read_text() == fake_ras.TEXT, 60)
+        assert ras.requests == ["set format json", "verbose status", "verbose status"]
+        assert [stat.S_IMODE(answer.stat().st_mode) for answer in answers] == [0o600, 0o600]
         assert [os.read(pipe, 100) for pipe in pipes.values()] == [b"1\n", b"1\n"]
         assert pathlib.Path(f"{prefix}1.pipe").read_text() == "of the user"
     finally:
         hangs.end(p)
         for pipe in pipes.values():
             os.close(pipe)
-        ras.server.close()
+        ras.close()
+
+
+@pytest.mark.usefixtures("runtime")
+def test_any_answer_of_ras_leaves_the_report(tmp_path, monkeypatch):
+    """As NCCL 2.27 and 2.29, of another job, cut, of endless depth or length, and byte after byte: the stacks come in time, and crun stays small."""
+    other = behind("2.29.3", 1, 42, 41, 42)
+    ras = fake_ras.Ras()
+    monkeypatch.setenv("NCCL_RAS_ADDR", ras.address)
+    p = start(tmp_path, UP, "--hang-timeout=0")
+    try:
+        jobs.wait_for(lambda: len(pids_of(output(tmp_path))) == 3, 60)
+        whole = behind("2.29.3", pids_of(output(tmp_path))[0], 42, 41, 42)
+        answers = {"old": None, "whole": whole, "other": other, "cut": whole[:-20], "deep": "deep", "huge": "huge", "slow": "slow"}
+        for kind, ras.answer in answers.items():
+            began = time.monotonic()
+            answer = subprocess.run([pathlib.Path(jobs.crun()).parent / "crunctl", "stacks"], capture_output=True, text=True, timeout=60, check=True)
+            assert time.monotonic() - began < 20
+            line = "NCCL: rank 1 (10.0.0.1, pid 71) of communicator 0xabc of 3 ranks has launched 41 AllReduce, others 42"
+            assert re.findall("NCCL.*", answer.stdout) == [line] * (kind == "whole"), (kind, answer.stdout)
+            assert jobs.ranks_in(answer.stdout) == [0, 1, 2], answer.stdout
+            folder = pathlib.Path(re.search(r"stacks: (\S+)", answer.stdout)[1])
+            assert (folder / "nccl_ras.json").exists() == (kind in ("whole", "other")), kind
+        peak = re.search(r"VmHWM:\s+(\d+) kB", pathlib.Path(f"/proc/{p.pid}/status").read_text())
+        assert int(peak[1]) < 64 << 10, peak[0]
+    finally:
+        hangs.end(p)
+        ras.close()
 
 
 def test_workers_that_do_not_end_are_looked_at_before_the_kill(tmp_path):
@@ -413,8 +442,9 @@ def test_nodes_agree_before_a_hang_is_reported(tmp_path):
 
 
 def test_one_report_over_all_nodes(tmp_path):
-    """Rank 2 is stopped: both nodes name it first, and the ranks of both."""
-    script = ("import os, signal, time\n"
+    """Rank 2 is stopped: both nodes name it first, and the ranks of both. NCCL's RAS is asked where node 0 is."""
+    ras = fake_ras.Ras()
+    script = ("import os, signal, time\nprint('up', os.getpid(), flush=True)\n"
               "if os.environ['RANK'] == '2':\n    os.kill(os.getpid(), signal.SIGSTOP)\n"
               "time.sleep(1000)\n")
     path = tmp_path / "job.py"
@@ -424,7 +454,10 @@ def test_one_report_over_all_nodes(tmp_path):
         for i in range(2):
             nodes.crun("--nnodes=2", "--nproc-per-node=2", f"--node-rank={i}", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job",
                        "--hang-timeout=3", f"--log-dir={tmp_path / f'logs{i}'}",
-                       f"--event-log={tmp_path / f'events{i}'}", "--no-python", sys.executable, str(path))
+                       f"--event-log={tmp_path / f'events{i}'}", "--no-python", sys.executable, str(path),
+                       env={"NCCL_RAS_ADDR": ras.address if i == 0 else "localhost:1"})
+        jobs.wait_for(lambda: pids_of(list(nodes)[0].text()), 60)
+        ras.answer = behind("2.29.3", pids_of(list(nodes)[0].text())[0], 9, 9, missing=[fake_ras.missing(2, 72)])
         jobs.wait_for(lambda: all(hangs.find_event(tmp_path / f"events{i}", "hang") for i in range(2)), 60)
         found = [hangs.find_event(tmp_path / f"events{i}", "hang") for i in range(2)]
         assert [e["rank"] for e in found] == [2, 2], found
@@ -432,7 +465,9 @@ def test_one_report_over_all_nodes(tmp_path):
         text = "\n".join(found[0]["groups"])
         assert re.search(r"rank 2 on .* stands out: stopped by a signal", text), text
         assert "ranks 0-1, 3" in text, text
+        assert text.endswith("NCCL: rank 2 (10.0.0.1, pid 72) of communicator 0xabc of 3 ranks does not answer NCCL's RAS"), text
         assert all("stands out: stopped by a signal" in node.text() for node in nodes), nodes.texts()
+    ras.close()
 
 
 def test_crunctl_takes_the_stacks_of_all_nodes(tmp_path, runtime):

@@ -142,7 +142,7 @@ static void test_ranks_of_all_nodes(void **state)
     hang_collect_finish(&c);
 }
 
-/* Two waits, ranks at more places than are shown, and a node that has sent nothing. */
+/* Two waits, ranks at more places than are shown, a line of NCCL, and a node that has sent nothing. */
 static void test_the_report_has_a_bound(void **state)
 {
     static struct hang_result result;
@@ -152,6 +152,7 @@ static void test_the_report_has_a_bound(void **state)
     size_t n_lines = 1; /* the headline */
 
     assert_int_equal(hang_collect_begin(&c, 4, 4 * NODE_RANKS), 0);
+    (void)snprintf(c.nccl, sizeof(c.nccl), "  NCCL: rank 2 is behind\n"); /* fits */
     for (int node = 0; node < 3; node++) {
         make_ranks(node, ranks);
         piece = (struct hang_piece){.node = node, .pieces = 1, .ranks = ranks, .n_ranks = HANG_PIECE_RANKS};
@@ -168,6 +169,7 @@ static void test_the_report_has_a_bound(void **state)
     assert_int_equal(n_lines, HANG_LINES_MAX);
     assert_non_null(strstr(result.text, "  1 node has not sent where all ranks are\n"));
     assert_non_null(strstr(result.text, "more ranks at other places\n"));
+    assert_non_null(strstr(result.text, "  NCCL: rank 2 is behind\n"));
     hang_collect_finish(&c);
 }
 
