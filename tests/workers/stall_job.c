@@ -12,6 +12,7 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -19,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -215,16 +217,23 @@ static void opens_fifo(void)
     (void)close(open(path, O_RDONLY | O_CLOEXEC));
 }
 
+/* The port refuses: a client that tries again and again, with a look into a small file each time. */
 static void connects(void)
 {
+    const struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_port = htons(9), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+
     while (!may_go()) {
         FILE *hosts = fopen("/etc/hosts", "re");
         char text[49];
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
         if (hosts) {
             (void)!fread(text, 1, sizeof(text), hosts);
             (void)fclose(hosts);
         }
+        (void)connect(fd, (const struct sockaddr *)&address, sizeof(address)); /* refused */
+        (void)close(fd);
         pause_ms(500);
     }
 }
@@ -233,10 +242,10 @@ static const struct {
     const char *name;
     void (*act)(void);
 } kinds[] = {
-    {"sleep", sleeps},    {"compute", computes},  {"read", reads_slowly},        {"write", writes_slowly},
-    {"fifo", reads_fifo}, {"pipe", fills_pipe},   {"blocked", is_blocked},       {"starve", starves},
-    {"stop", stops},      {"open", opens_fifo},   {"connect", connects},         {"disk", writes_frozen},
-    {"import", imports},  {"key", waits_for_key}, {"starve-idle", starves_idly},
+    {"sleep", sleeps},       {"compute", computes}, {"read", reads_slowly},  {"write", writes_slowly},
+    {"fifo", reads_fifo},    {"pipe", fills_pipe},  {"blocked", is_blocked}, {"starve", starves},
+    {"stop", stops},         {"open", opens_fifo},  {"connect", connects},   {"port", connects},
+    {"disk", writes_frozen}, {"import", imports},   {"key", waits_for_key},  {"starve-idle", starves_idly},
 };
 
 static bool stall(const char *kind)

@@ -34,7 +34,7 @@ KINDS = {
     "disk": {"c": ("start", "init", "load", "steps", "save", "leave", "exit"), "torch": ("start", "init", "load", "steps", "save", "leave")},
     "import": {"c": ("start", "init", "load", "steps"), "torch": ("start", "init", "load", "steps")},
     "key": {"c": ("init", "load", "steps", "save", "leave"), "torch": ("init", "load", "steps", "save", "leave")},
-    "port": {"c": ("meeting",), "torch": ("init",)},
+    "port": {"c": ("meeting", "start", "init"), "torch": ("init",)},
     "starve": {"c": ("load", "steps", "leave"), "torch": ("load", "steps")},
     "pipe": {"c": ("init", "load", "steps", "save"), "torch": ("load", "steps", "save")},
 }
@@ -53,7 +53,7 @@ ACTIVITIES = {
     "import": r"reads FOLDER/slow/|imports |.*slow_module",
     "key": r".*\bkey\b",
     "stop": r"is stopped by a signal",
-    "port": r"",
+    "port": r"sleeps|.*connect|.*init_process_group",
     "skip": r"", "order": r"", "size": r"",
 }
 
@@ -215,7 +215,7 @@ class Job:
 
     def resume(self):
         """True when the rank goes on."""
-        if self.case.kind in (*WRONG_CALLS, "key", "port") or self.case.phase == "meeting":
+        if self.case.kind in (*WRONG_CALLS, "key") or (self.case.kind, self.case.program) == ("port", "torch") or self.case.phase == "meeting":
             return False
         (self.folder / "go").touch()
         if self.disk:
