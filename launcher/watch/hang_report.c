@@ -34,7 +34,7 @@ static int compare_places(const struct hang_rank *a, const struct hang_rank *b)
     return a->kind != b->kind ? (int)a->kind - (int)b->kind : strcmp(a->text, b->text);
 }
 
-/* ---- collectives that are counted ---- */
+/* ---- counted collectives ---- */
 
 static const char *collective_name(enum worker_collective_kind kind)
 {
@@ -95,7 +95,7 @@ void hang_add_collectives(struct hang_rank *rank, const uint8_t *records, size_t
 
 /* A collective in which ranks wait for others. */
 struct hang_wait {
-    struct hang_collective of; /* of the rank that has come furthest */
+    struct hang_collective of; /* of the rank furthest on */
     size_t n_missing;
 };
 
@@ -121,7 +121,7 @@ static void add_wait(struct hang_wait *waits, size_t *n, const struct hang_colle
         waits[i].of = *of;
 }
 
-/* Those for which a rank is missing. Returns how many. */
+/* Keeps collectives with a missing rank. Returns how many. */
 static size_t find_waits(const struct hang_rank *ranks, size_t n_ranks, struct hang_wait waits[WAITS_MAX])
 {
     size_t n = 0, n_kept = 0;
@@ -139,10 +139,11 @@ static size_t find_waits(const struct hang_rank *ranks, size_t n_ranks, struct h
     return n_kept;
 }
 
-/* What all ranks are compared with. */
+/* Facts about all ranks, to compare each rank with. */
 struct hang_majority {
     bool any_collective, any_in_loop, any_known;
     size_t n_largest; /* collective group */
+    size_t n_ranks, n_ended, n_waiting;
     struct hang_wait waits[WAITS_MAX];
     size_t n_waits;
 };
@@ -155,8 +156,11 @@ static struct hang_majority survey(const struct hang_rank *ranks, size_t n_ranks
     for (size_t i = 0; i < n_ranks; i++) {
         m.any_known |= ranks[i].kind != STACK_UNKNOWN;
         m.any_in_loop |= !ranks[i].has_ended && ranks[i].kind != STACK_DESTROY;
-        m.any_collective |= ranks[i].kind == STACK_COLLECTIVE && !ranks[i].has_ended;
+        m.n_ended += ranks[i].has_ended;
+        m.n_waiting += ranks[i].kind == STACK_COLLECTIVE && !ranks[i].has_ended;
     }
+    m.any_collective = m.n_waiting > 0;
+    m.n_ranks = n_ranks;
     return m;
 }
 
@@ -168,21 +172,40 @@ static bool is_waited_for(const struct hang_rank *r, const struct hang_majority 
     return false;
 }
 
+/* Less than half of the ranks have begun the collective: the majority waits elsewhere, perhaps for the rank. */
+static bool waits_for_most(const struct hang_rank *r, const struct hang_majority *m)
+{
+    const struct hang_collective *c = waits_in(r);
+
+    for (size_t i = 0; c && i < m->n_waits; i++)
+        if (m->waits[i].of.group == c->group)
+            return m->waits[i].n_missing > m->n_ranks / 2;
+    return false;
+}
+
+/* Part of a majority in an uncounted call. */
+static bool waits_with_most(const struct hang_rank *r, size_t n_together, const struct hang_majority *m)
+{
+    return r->kind == STACK_COLLECTIVE && !waits_in(r) && n_together > m->n_ranks / 2;
+}
+
 static int suspicion_of(const struct hang_rank *r, size_t n_together, const struct hang_majority *m)
 {
-    if (r->has_ended)
-        return m->any_in_loop ? 80 : 0;
+    if (r->has_ended) /* a majority of ended ranks waits for the rest */
+        return m->any_in_loop && m->n_ended <= m->n_waiting ? 80 : 0;
     if (r->state == 'T' || r->state == 't')
         return 100;
     if (r->state == 'D')
         return 95;
     if (r->child_state)
         return 90;
+    if (waits_with_most(r, n_together, m))
+        return 0;
     if (m->n_waits > 0 && is_waited_for(r, m))
         return waits_in(r) ? 45 : 85;
     if (m->n_waits > 0 && waits_in(r))
-        return 0;
-    if (r->kind == STACK_UNKNOWN) /* the tool was too slow: that is nothing about the rank */
+        return waits_for_most(r, m) ? 40 : 0;
+    if (r->kind == STACK_UNKNOWN) /* the tool was too slow: no fact about the rank */
         return m->any_known ? -1 : 0;
     if (r->kind == STACK_DESTROY)
         return m->any_in_loop ? 70 : 0;
@@ -291,7 +314,7 @@ static const char *state_text(uint32_t state)
     return state == 'D' ? "blocked in the kernel (state D), " : "";
 }
 
-/* Which hosts: of one rank with its process. */
+/* Hosts; the process of a single rank. */
 static void add_hosts(struct strbuf *t, const struct hang_rank *ranks, size_t n)
 {
     size_t n_hosts = 1;

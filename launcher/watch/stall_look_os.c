@@ -41,9 +41,9 @@ void stall_look_finish(struct stall_look *l)
 
 /* ---- a look ---- */
 
-/* Published by the worker: whether it is in a collective, and its count of steps. */
+/* Published by the worker: a present collective, and the count of steps. */
 struct published {
-    bool counts_collectives, is_in_collective;
+    bool is_in_collective;
     uint64_t step, digest;
 };
 
@@ -58,7 +58,6 @@ static struct published read_published(const struct watch_task *t, int worker)
     for (size_t i = 0; i < n; i++) {
         if (!records[i].group || (pid_t)records[i].pid != t->pids[worker])
             continue;
-        p.counts_collectives = true;
         p.is_in_collective |= records[i].kind != WORKER_COLLECTIVE_NONE;
         p.step += records[i].number;
         p.digest = digest_add(p.digest, &records[i].number, sizeof(records[i].number));
@@ -70,6 +69,18 @@ static struct published read_published(const struct watch_task *t, int worker)
     return p;
 }
 
+/* A rank without a process after a success waits for the ranks still running. */
+static void look_at_ended_worker(struct stall_look *l, const struct watch_task *t, int worker)
+{
+    bool has_succeeded = t->have_succeeded[worker];
+
+    l->samples[worker] = (struct wait_sample){.is_alive = has_succeeded,
+                                              .waits = has_succeeded,
+                                              .moved = l->activities[worker].pid != 0,
+                                              .step = l->samples[worker].step};
+    l->activities[worker] = (struct proc_activity){.pid = 0};
+}
+
 static void look_at_worker(struct stall_look *l, const struct watch_task *t, int worker, uint64_t at_ns)
 {
     struct proc_activity *a = &l->activities[worker];
@@ -77,11 +88,11 @@ static void look_at_worker(struct stall_look *l, const struct watch_task *t, int
 
     proc_activity_look(a, &t->trees[worker], at_ns);
     bool has_counted = l->counts[worker] != p.digest;
-    l->samples[worker] = (struct wait_sample){
-        .is_alive = t->pids[worker] != 0,
-        .waits = p.counts_collectives ? p.is_in_collective : activity_judge(&a->facts) == ACTIVITY_WAITS,
-        .moved = has_counted || (!p.counts_collectives && a->moved),
-        .step = p.step};
+    l->samples[worker] =
+        (struct wait_sample){.is_alive = true,
+                             .waits = p.is_in_collective || activity_judge(&a->facts) == ACTIVITY_WAITS,
+                             .moved = has_counted || (!p.is_in_collective && a->moved),
+                             .step = p.step};
     l->counts[worker] = p.digest;
 }
 
@@ -90,7 +101,10 @@ void stall_look_take(struct stall_look *l, const struct watch_task *t)
     uint64_t at_ns = now_ns();
 
     for (int i = 0; i < t->n_workers; i++)
-        look_at_worker(l, t, i, at_ns);
+        if (t->pids[i])
+            look_at_worker(l, t, i, at_ns);
+        else
+            look_at_ended_worker(l, t, i);
 }
 
 /* ---- the description ---- */
@@ -150,13 +164,21 @@ struct stall_stacks {
     size_t n;
 };
 
-static bool can_show_more(const struct hang_rank *r)
+static bool is_in_collective(const struct hang_rank *r)
 {
-    return !r->has_ended && r->kind != STACK_COLLECTIVE ? !hang_is_blocked(r->state)
-                                                        : r->n_collectives == 0 && !r->has_ended;
+    for (int i = 0; i < r->n_collectives; i++)
+        if (r->collectives[i].kind != WORKER_COLLECTIVE_NONE)
+            return true;
+    return false;
 }
 
-/* Python programs are read without a pause. Others are paused: the first that does not wait, and the first that does. */
+static bool can_show_more(const struct hang_rank *r)
+{
+    return !r->has_ended && !is_in_collective(r) &&
+           (r->kind == STACK_COLLECTIVE || !hang_is_blocked(r->state));
+}
+
+/* Python programs are read without a pause. Others are paused: the first without a wait, and the first with one. */
 static void add_stack(const struct stack_tools *tools, struct stall_stacks *s, struct hang_rank *r,
                       bool paused[2])
 {
@@ -187,6 +209,17 @@ static void put_stack(struct hang_rank *r, const struct stack_summary *summary)
     }
 }
 
+/* A stack of a program other than Python pauses the program, so one waiter stands for all waiters with equal text. */
+static void put_stack_of_waiter(struct stall_look *l, const struct hang_rank *waiter,
+                                const struct stack_summary *summary)
+{
+    const struct hang_rank was = *waiter;
+
+    for (size_t i = 0; i < l->n_ranks; i++)
+        if (l->ranks[i].kind == STACK_COLLECTIVE && strcmp(l->ranks[i].text, was.text) == 0)
+            put_stack(&l->ranks[i], summary);
+}
+
 static void add_stacks(struct stall_look *l, const struct stack_tools *tools)
 {
     static _Thread_local struct stall_stacks stacks;
@@ -201,7 +234,11 @@ static void add_stacks(struct stall_look *l, const struct stack_tools *tools)
         const struct stack_job *job = &stacks.jobs[i];
         struct stack_summary summary;
 
-        if (job->text && stack_summarize(job->text, job->n_text, (int)job->pid, &summary))
+        bool is_known = job->text && stack_summarize(job->text, job->n_text, (int)job->pid, &summary);
+        if (is_known && !job->is_blocked && summary.kind == STACK_COLLECTIVE &&
+            stacks.ranks[i]->kind == STACK_COLLECTIVE)
+            put_stack_of_waiter(l, stacks.ranks[i], &summary);
+        else if (is_known)
             put_stack(stacks.ranks[i], &summary);
         free(stacks.jobs[i].text);
     }

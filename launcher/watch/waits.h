@@ -22,9 +22,10 @@
 #include <stdint.h>
 
 enum { WAITS_KEPT = 50, WAITS_FACTOR = 3, WAITS_MOVES = 2, WAITS_MOVES_UNSEEN = 10 };
-/* The line is to be there 10 s after the wait began: the look, the description and other nodes take the rest. */
-#define WAITS_LEAST_NS UINT64_C(8000000000)
-#define WAITS_FIRST_NS UINT64_C(30000000000)
+/* The line is to be there 10 s after the wait began, 30 s before the second step: the look, the description, a stack and other nodes take
+ * the rest. */
+#define WAITS_LEAST_NS UINT64_C(7000000000)
+#define WAITS_FIRST_NS UINT64_C(27000000000)
 
 struct wait_sample {
     bool is_alive;

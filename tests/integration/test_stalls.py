@@ -106,7 +106,7 @@ def test_the_awaited_rank_and_its_activity_are_named(tmp_path, kinds):
         for job in running:
             waiting, n_ranks, seconds, rank, pid, activity = job.wait_line().groups()
             assert (int(waiting), int(n_ranks), int(rank)) == (2, 3, 1), job.text()
-            assert 8 <= int(seconds) <= 20, job.text()
+            assert 7 <= int(seconds) <= 20, job.text()
             assert re.match(KINDS[job.kind].replace("FOLDER", str(job.folder)), activity), job.text()
             assert untouched(pid), job.text()
             jobs.wait_for(lambda: job.events("stall"), 10)

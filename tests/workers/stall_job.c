@@ -1,13 +1,13 @@
 /*
  * A program on libcrw in which one rank stalls: stall_job KIND RANK STEP STEP_MS FOLDER [PHASE [MOVER MOVE]]. All ranks make all-reduces in the
- * world, with a pause of STEP_MS before each. At step STEP the rank RANK does what KIND names and the others wait for it. It goes on when the file
+ * world, with a pause of STEP_MS before each. At step STEP the rank RANK acts as KIND names and the others wait for it. The rank goes on when the file
  * FOLDER/go exists, but for "stop", "skip", "order" and "size". Each rank prints "STEP N" after step N = STEP - 1, and "DONE" at the end.
  *
  * PHASE: start, init, load, steps, save, leave or exit. The job has all these phases then, and the rank stalls in the given phase. The rank writes
- * the time into FOLDER/stalled, each other rank into FOLDER/began.RANK as it reaches the same place (monotonic, in ns). In phase "steps" each
- * rank writes FOLDER/steps.RANK: time and processor time in ns of the STEPS_MEASURED steps before the stall, and of those after it.
+ * the time into FOLDER/stalled, each other rank into FOLDER/began.RANK at the same place (monotonic, in ns). In phase "steps" each
+ * rank writes FOLDER/steps.RANK: time and processor time in ns of the STEPS_MEASURED steps before the stall, and of the steps after it.
  *
- * MOVER: a further thread of that rank prints a line (MOVE "prints") or writes 100 KB into a file ("writes") every half second; -1: no rank.
+ * MOVER: a further thread of the rank prints a line (MOVE "prints") or writes 100 KB into a file ("writes") every half second; -1: no rank.
  */
 
 #include <dlfcn.h>
@@ -136,7 +136,7 @@ static void is_blocked(void)
     (void)waitpid(child, NULL, 0);
 }
 
-/* Waits for a process of its own, which computes. */
+/* Waits for a computing process of its own. */
 static void starves(void)
 {
     int ends[2];
@@ -155,7 +155,7 @@ static void starves(void)
     (void)waitpid(child, NULL, 0);
 }
 
-/* The same with a process that sleeps. */
+/* The same with a sleeping process. */
 static void starves_idly(void)
 {
     int ends[2];
@@ -208,7 +208,7 @@ static void stops(void)
     (void)raise(SIGSTOP);
 }
 
-/* A file system that answers slowly is a FIFO that each module is read from. */
+/* A slow file system is a FIFO in place of a module. */
 static void opens_fifo(void)
 {
     char path[4096];
@@ -276,7 +276,7 @@ static void note_time(const char *name)
     (void)clock_gettime(CLOCK_MONOTONIC, &t); /* cannot fail */
     FILE *f = fopen(path, "we");
     if (!f)
-        return; /* the test misses it */
+        return; /* the test misses the file */
     (void)fprintf(f, "%lld\n", (long long)t.tv_sec * 1000000000 + t.tv_nsec);
     (void)fclose(f);
 }
@@ -322,7 +322,7 @@ static int call_wrongly(const struct job *j)
 {
     int64_t one = 1;
 
-    if (strcmp(j->kind, "skip") == 0) /* an optional part of the step that only this rank has */
+    if (strcmp(j->kind, "skip") == 0) /* an optional part of the step, of the culprit alone */
         return crw_barrier(j->other) != 0 ? 3 : 0;
     if (strcmp(j->kind, "size") == 0 ? pass_batch(j) != 0
                                      : crw_all_reduce(j->other, &one, 1, CRW_I64, CRW_MAX) != 0)
@@ -387,7 +387,7 @@ static void write_times(const struct job *j, const struct times t[4])
     path_of(name, path);
     FILE *f = fopen(path, "we");
     if (!f)
-        return; /* the test misses it */
+        return; /* the test misses the file */
     (void)fprintf(f, "%lld %lld %lld %lld\n", between(t[0].wall, t[1].wall), between(t[0].cpu, t[1].cpu),
                   between(t[2].wall, t[3].wall), between(t[2].cpu, t[3].cpu));
     (void)fclose(f);

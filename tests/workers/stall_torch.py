@@ -13,7 +13,7 @@ import time
 
 KIND, CULPRIT, STEP, STEP_MS = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 FOLDER, PHASE, RANK = pathlib.Path(sys.argv[5]), sys.argv[6], int(os.environ["RANK"])
-STEPS_BEHIND, STEPS_MEASURED = 130, 100
+STEPS_BEHIND, STEPS_MEASURED = 130 if STEP >= 100 else 3, 100
 
 
 def move(how):
@@ -123,9 +123,19 @@ def times():
     return time.monotonic_ns(), time.process_time_ns()
 
 
+def pass_batch(dist, t):
+    """The culprit sends a batch in fewer pieces than the others expect. (gloo ends the processes of collectives of other sizes.)"""
+    for rank in range(dist.get_world_size()):
+        if RANK == CULPRIT and rank != RANK:
+            dist.send(t, rank)
+    for _ in range(0 if RANK == CULPRIT else 2):
+        dist.recv(t, CULPRIT)
+
+
 def stall_in_step(dist, groups, t):
     if KIND == "size":
-        dist.all_reduce(t.new_ones(1_000_000))
+        pass_batch(dist, t)
+        dist.all_reduce(t)
     elif KIND == "skip":
         dist.barrier(group=groups[1])
     elif KIND == "order":
@@ -148,6 +158,8 @@ def run(dist, groups, torch):
             if RANK == CULPRIT:
                 stall_in_step(dist, groups, t)
                 continue
+            if KIND == "size":
+                pass_batch(dist, t)
         dist.all_reduce(t)
         if i % 10 == 9:
             dist.all_reduce(t, group=groups[1])

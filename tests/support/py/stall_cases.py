@@ -85,6 +85,7 @@ class Case:
 
     @property
     def is_early(self):
+        """Whether the stall is before the second step."""
         return self.phase in ("meeting", "start", "init", "load") or (self.phase == "steps" and self.step < 2)
 
     def __str__(self):
@@ -105,10 +106,13 @@ def draw(number, seed, program, kind, can_freeze=True):
         ranks = chance.randint(4, 16) if n_nodes == 1 else chance.randint(2, 5)
     culprit = chance.randrange(n_nodes * ranks)
     step = chance.choice((0, 1, 2, 3, 7, chance.randint(100, 130), chance.randint(100, 130)))
+    step_ms = chance.randint(15, 40)
+    if program == "torch":  # counts no steps: looks have to see some
+        step_ms = chance.randint(60, 120) if step >= 100 else chance.randint(1500, 3000)
     others = [rank for rank in range(n_nodes * ranks) if rank != culprit]
     mover = chance.choice(others) if chance.random() < 0.5 else -1
     act = "starve-idle" if kind == "starve" and chance.random() < 0.4 else "blocked" if kind == "disk" and not can_freeze else kind
-    return Case(number, program, kind, act, phase, n_nodes, ranks, culprit, step, chance.randint(15, 40), mover,
+    return Case(number, program, kind, act, phase, n_nodes, ranks, culprit, step, step_ms, mover,
                 chance.choice(("prints", "writes")))
 
 

@@ -140,6 +140,50 @@ static void the_rank_that_others_wait_for_comes_first(void **state)
     expect_culprit(odd, " stands out: ended with success");
 }
 
+/* In the collective of number `number` of the world; 0: in a call that is not counted, of so many collectives before. */
+static struct hang_rank counting(int rank, uint64_t number, const char *text)
+{
+    struct hang_rank r = in_reduce(rank);
+
+    r.collectives[0] =
+        (struct hang_collective){.group = 1,
+                                 .number = number ? number : 112,
+                                 .kind = number ? WORKER_COLLECTIVE_ALL_REDUCE : WORKER_COLLECTIVE_NONE,
+                                 .n_ranks = 4,
+                                 .is_world = true};
+    r.n_collectives = 1;
+    (void)strcpy(r.text, text);
+    return r;
+}
+
+/* Ranks 0, 1 and 3 wait for a message of rank 2, which is in a collective. */
+static void most_that_wait_elsewhere_are_not_blamed(void **state)
+{
+    struct hang_rank ranks[] = {counting(0, 0, "crw_recv"), counting(1, 0, "crw_recv"),
+                                counting(2, 113, "in all-reduce"), counting(3, 0, "crw_recv")};
+
+    (void)state;
+    assert_true(hang_sort(ranks, 4));
+    assert_int_equal(ranks[0].rank, 2);
+    struct hang_rank few[] = {counting(0, 113, "in all-reduce"), counting(1, 113, "in all-reduce"),
+                              counting(2, 0, "crw_recv"), counting(3, 113, "in all-reduce")};
+    assert_true(hang_sort(few, 4));
+    assert_int_equal(few[0].rank, 2);
+}
+
+static void of_a_job_that_ends_the_rank_that_runs_is_awaited(void **state)
+{
+    struct hang_rank ranks[] = {in_reduce(0), in_reduce(1), in_reduce(2), in_reduce(3)};
+
+    (void)state;
+    for (int i = 0; i < 3; i++)
+        ranks[i].has_ended = true;
+    ranks[3].kind = STACK_OTHER;
+    (void)strcpy(ranks[3].text, "sleeps");
+    assert_true(hang_sort(ranks, 4));
+    assert_int_equal(ranks[0].rank, 3);
+}
+
 static void equal_ranks_are_one_group_without_a_culprit(void **state)
 {
     struct hang_rank ranks[] = {in_reduce(0), in_reduce(1), in_reduce(2)};
@@ -287,6 +331,8 @@ int main(void)
         cmocka_unit_test(tool_output_becomes_one_line),
         cmocka_unit_test(the_digest_ignores_the_line_of_the_innermost_frame),
         cmocka_unit_test(the_rank_that_others_wait_for_comes_first),
+        cmocka_unit_test(most_that_wait_elsewhere_are_not_blamed),
+        cmocka_unit_test(of_a_job_that_ends_the_rank_that_runs_is_awaited),
         cmocka_unit_test(equal_ranks_are_one_group_without_a_culprit),
         cmocka_unit_test(a_rank_without_a_stack_does_not_stand_out),
         cmocka_unit_test(counted_collectives_name_the_missing_rank),

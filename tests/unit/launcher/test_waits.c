@@ -35,10 +35,10 @@ static const struct {
     bool counts;
     uint64_t limit_s;
 } rhythms[] = {
-    {0, 0, 1, true, 30},                         /* before the second step */
-    {1, 1, 1, true, 30},   {60, 0, 1, true, 8},  /* no wait is seen */
-    {60, 2, 1, true, 8},   {4, 0, 1, false, 30}, /* imports */
-    {20, 0, 1, false, 8},  /* neither a count nor a wait is seen: short waits, or waits that poll */
+    {0, 0, 1, true, 27},                         /* before the second step */
+    {1, 1, 1, true, 27},   {60, 0, 1, true, 7},  /* no wait is seen */
+    {60, 2, 1, true, 7},   {4, 0, 1, false, 27}, /* imports */
+    {20, 0, 1, false, 7},  /* neither a count nor a wait is seen: short waits, or waits that poll */
     {60, 8, 4, true, 24},  /* a pipeline: the wait is the rank's rhythm (8 s less the look that moved) */
     {60, 8, 4, false, 24}, /* the same without a count */
     {60, 20, 0, true, 60},
@@ -70,7 +70,7 @@ static void a_wait_counts_from_its_first_look_and_ends_with_a_move(void **state)
     for (uint64_t t = 1; t <= 12; t++)
         waits_step(&w, t * SECOND, &s);
     assert_int_equal(waits_length_ns(&w, 0, 12 * SECOND), 11 * SECOND);
-    assert_int_equal(waits_count_unusual(&w, 12 * SECOND), 0); /* 30 s before the second step */
+    assert_int_equal(waits_count_unusual(&w, 12 * SECOND), 0); /* WAITS_FIRST_NS before the second step */
     assert_int_equal(waits_count_unusual(&w, 31 * SECOND), 1);
     s.moved = true; /* and waits again, at another place */
     waits_step(&w, 32 * SECOND, &s);
@@ -197,6 +197,7 @@ static void the_line_names_the_waiters_and_the_awaited_rank(void **state)
 {
     struct hang_rank ranks[] = {worker(2, ACTIVITY_READS, 1000000), waiter(0, 12), waiter(1, 11),
                                 waiter(3, 2)};
+    ranks[1].limit_ms = ranks[2].limit_ms = WAITS_LEAST_NS / 1000000;
     char *text = stall_text(ranks, 4, true);
 
     (void)state;
