@@ -232,7 +232,7 @@ class Job:
         if self.case.kind == "fifo":
             with open(os.open(self.folder / "fifo", os.O_RDWR | os.O_NONBLOCK), "wb", buffering=0) as fifo:
                 fifo.write(b"x")
-                jobs.wait_until(lambda: self.stamp("steps.0") or not self.is_running(), 5, 0.1)
+                jobs.wait_until(lambda: (self.folder / "steps.0").exists() or not self.is_running(), 3, 0.1)
         return True
 
     def is_running(self):
