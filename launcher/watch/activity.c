@@ -78,6 +78,17 @@ enum activity activity_judge(const struct activity_facts *f)
     return judge_call(f);
 }
 
+bool activity_waits_now(const struct activity_facts *f)
+{
+    bool is_transfer = f->call == ACTIVITY_CALL_READS || f->call == ACTIVITY_CALL_WRITES;
+    uint64_t threads_ns = f->ran_ns > f->main_ran_ns ? f->ran_ns - f->main_ran_ns : 0;
+
+    if (f->has_ended || f->state != 'S' || f->child_runs ||
+        threads_ns > f->elapsed_ns / ACTIVITY_THREADS_SHARE)
+        return false;
+    return f->call == ACTIVITY_CALL_WAITS || (is_transfer && f->target == ACTIVITY_TARGET_SOCKET);
+}
+
 /* ---- words ---- */
 
 const char *activity_name(enum activity activity)

@@ -55,7 +55,11 @@ enum activity_call {
 
 /* Bytes a second, from which on bytes count as progress. A waiting program may still read small files again and again (49 bytes of /etc/hosts
  * for each attempt to connect). */
-enum { ACTIVITY_BYTES_MIN = 64 << 10, ACTIVITY_BUSY_SHARE = 20 /* one part in so many of the time */ };
+enum {
+    ACTIVITY_BYTES_MIN = 64 << 10,
+    ACTIVITY_BUSY_SHARE = 20 /* one part in so many of the time */,
+    ACTIVITY_THREADS_SHARE = 4
+};
 
 /* Differences since the look before. */
 struct activity_facts {
@@ -65,12 +69,18 @@ struct activity_facts {
     enum activity_target target; /* of the descriptor of the call; ACTIVITY_TARGET_NONE: none, or not known */
     uint64_t elapsed_ns;
     uint64_t ran_ns;        /* of all threads of the worker */
+    uint64_t main_ran_ns;   /* of its main thread */
     uint64_t child_ran_ns;  /* of its descendants */
     bool child_compiles;    /* a compiler is among the descendants that ran */
+    bool child_runs;        /* at the look a descendant was on a CPU or in state D */
     uint64_t read, written; /* bytes, descendants included */
 };
 
 enum activity activity_judge(const struct activity_facts *f);
+
+/* Whether the rank waits for other ranks at the moment of the look, between two pieces of work as well. A rank with other busy
+ * threads (the threads of a backward pass) may wait for these threads, and counts as busy. */
+bool activity_waits_now(const struct activity_facts *f);
 
 /* Whether processes of the name compile ("cc1plus", "ptxas"). */
 bool activity_is_compiler(const char *name);

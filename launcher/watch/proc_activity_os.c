@@ -74,7 +74,7 @@ static enum activity_call group_of(int number)
 struct sums {
     uint64_t ran_ns, child_ran_ns, read, written;
     char state;
-    bool has_ended;
+    bool has_ended, child_runs;
 };
 
 static void add_process(struct sums *s, pid_t pid, bool is_worker)
@@ -89,6 +89,7 @@ static void add_process(struct sums *s, pid_t pid, bool is_worker)
     }
     if (!is_there)
         return;
+    s->child_runs |= !is_worker && (stat.state == 'R' || stat.state == 'D');
     *(is_worker ? &s->ran_ns : &s->child_ran_ns) += proc_stat_ns(stat.cpu_ticks);
     if (read_of_process(pid, "io", text)) {
         s->read += field_of(text, "rchar: ");
@@ -186,6 +187,7 @@ static void set_differences(struct proc_activity *a, const struct proc_activity 
 
     f->elapsed_ns = since(was->at_ns, a->at_ns);
     f->ran_ns = since(was->ran_ns, a->ran_ns);
+    f->main_ran_ns = since(was->main_ran_ns, a->main_ran_ns);
     if (a->processes != was->processes)
         return;
     f->child_ran_ns = since(was->child_ran_ns, a->child_ran_ns);
@@ -213,6 +215,7 @@ void proc_activity_look(struct proc_activity *a, const struct proc_tree *tree, u
     read_call(a->pid, a);
     a->facts.has_ended = sums.has_ended;
     a->facts.state = sums.state;
+    a->facts.child_runs = sums.child_runs;
     a->facts.target = find_target(a);
     bool is_same = was.pid == a->pid && was.at_ns;
     a->moved = !is_same || was.place != a->place ||

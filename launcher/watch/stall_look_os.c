@@ -41,10 +41,10 @@ void stall_look_finish(struct stall_look *l)
 
 /* ---- a look ---- */
 
-/* Published by the worker: a present collective, and the count of steps. */
+/* Published by the worker: a present collective, the count of steps, and the last beat as in struct wait_sample. */
 struct published {
     bool is_in_collective;
-    uint64_t step, digest;
+    uint64_t step, digest, beat_end, beat_ns;
 };
 
 static struct published read_published(const struct watch_task *t, int worker)
@@ -64,6 +64,8 @@ static struct published read_published(const struct watch_task *t, int worker)
     }
     if (fd >= 0 && worker_beat_read(fd, &beat) && beat.step >= 0) {
         p.step = (uint64_t)beat.step;
+        p.beat_end = p.step + 1;
+        p.beat_ns = beat.at_ns;
         p.digest = digest_add(p.digest, &beat.at_ns, sizeof(beat.at_ns));
     }
     return p;
@@ -76,6 +78,7 @@ static void look_at_ended_worker(struct stall_look *l, const struct watch_task *
 
     l->samples[worker] = (struct wait_sample){.is_alive = has_succeeded,
                                               .waits = has_succeeded,
+                                              .waits_now = has_succeeded,
                                               .moved = l->activities[worker].pid != 0,
                                               .step = l->samples[worker].step};
     l->activities[worker] = (struct proc_activity){.pid = 0};
@@ -91,6 +94,9 @@ static void look_at_worker(struct stall_look *l, const struct watch_task *t, int
     l->samples[worker] =
         (struct wait_sample){.is_alive = true,
                              .waits = p.is_in_collective || activity_judge(&a->facts) == ACTIVITY_WAITS,
+                             .waits_now = p.is_in_collective || activity_waits_now(&a->facts),
+                             .beat_end = p.beat_end,
+                             .rests = at_ns > p.beat_ns + WAITS_REST_NS,
                              .moved = has_counted || (!p.is_in_collective && a->moved),
                              .step = p.step};
     l->counts[worker] = p.digest;

@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NS_PER_MS = 1000000, STEPS_LEARNT = 2 };
+enum { NS_PER_MS = 1000000, LOOK_NS = 1000000000, STEPS_LEARNT = 2 };
+
+#define LOOKS_MASK ((UINT64_C(1) << WAITS_LOOKS) - 1)
 
 int waits_init(struct waits *w, int n_ranks)
 {
@@ -62,12 +64,6 @@ static void take_sample(struct wait_rank *r, uint64_t now_ns, const struct wait_
         r->since_ns = now_ns;
 }
 
-void waits_step(struct waits *w, uint64_t now_ns, const struct wait_sample *samples)
-{
-    for (int i = 0; i < w->n_ranks; i++)
-        take_sample(&w->ranks[i], now_ns, &samples[i]);
-}
-
 uint64_t waits_length_ns(const struct waits *w, int rank, uint64_t now_ns)
 {
     const struct wait_rank *r = &w->ranks[rank];
@@ -94,16 +90,20 @@ static uint64_t median_ns(const struct wait_rank *r)
     return (uint64_t)sorted[n / 2] * NS_PER_MS;
 }
 
+static uint64_t at_least_usual_ns(const struct wait_rank *r, uint64_t ns)
+{
+    uint64_t usual_ns = WAITS_FACTOR * median_ns(r);
+
+    return usual_ns > ns ? usual_ns : ns;
+}
+
 uint64_t waits_limit_ns(const struct waits *w, int rank)
 {
     const struct wait_rank *r = &w->ranks[rank];
     bool is_first = r->step < STEPS_LEARNT && r->n_waits < STEPS_LEARNT && r->n_moves < WAITS_MOVES &&
                     r->n_all_moves < WAITS_MOVES_UNSEEN;
-    uint64_t limit_ns = is_first ? WAITS_FIRST_NS : WAITS_LEAST_NS;
 
-    uint64_t usual_ns = WAITS_FACTOR * median_ns(r);
-
-    return usual_ns > limit_ns ? usual_ns : limit_ns;
+    return at_least_usual_ns(r, is_first ? WAITS_FIRST_NS : WAITS_LEAST_NS);
 }
 
 int waits_count_unusual(const struct waits *w, uint64_t now_ns)
@@ -113,4 +113,68 @@ int waits_count_unusual(const struct waits *w, uint64_t now_ns)
     for (int i = 0; i < w->n_ranks; i++)
         n += waits_length_ns(w, i, now_ns) >= waits_limit_ns(w, i);
     return n;
+}
+
+/* ---- the share ---- */
+
+static uint64_t last_beat_of(const struct waits *w, const struct wait_sample *samples)
+{
+    uint64_t last = 0;
+
+    for (int i = 0; i < w->n_ranks; i++)
+        if (samples[i].is_alive && samples[i].beat_end && (!last || samples[i].beat_end < last))
+            last = samples[i].beat_end;
+    return last;
+}
+
+static bool is_ahead(const struct wait_rank *r, const struct wait_sample *s, uint64_t last_beat)
+{
+    uint64_t stride = r->beat_end && s->beat_end > r->beat_end ? s->beat_end - r->beat_end : 1;
+
+    return s->rests && s->beat_end > last_beat && s->beat_end - last_beat <= stride;
+}
+
+static void note_look(struct wait_rank *r, const struct wait_sample *s, uint64_t last_beat)
+{
+    bool waits = s->waits_now || is_ahead(r, s, last_beat),
+         begins = waits && (s->moved || !r->n_looks_waited);
+
+    r->beat_end = s->beat_end;
+    r->n_looks_waited = !waits ? 0 : begins ? 1 : r->n_looks_waited + 1;
+    if (!s->is_alive || (uint64_t)r->n_looks_waited * LOOK_NS > at_least_usual_ns(r, WAITS_LEAST_NS))
+        return;
+    r->looks = r->looks << 1 | waits;
+    r->begun = r->begun << 1 | begins;
+    r->n_looks += r->n_looks < WAITS_LOOKS;
+}
+
+int waits_percent(const struct waits *w, int rank)
+{
+    const struct wait_rank *r = &w->ranks[rank];
+
+    return r->n_looks < WAITS_LOOKS_LEAST ? -1
+                                          : 100 * __builtin_popcountll(r->looks & LOOKS_MASK) / r->n_looks;
+}
+
+bool waits_any_share(const struct waits *w, int percent)
+{
+    for (int i = 0; i < w->n_ranks; i++)
+        if (waits_percent(w, i) >= percent)
+            return true;
+    return false;
+}
+
+int waits_count_begun(const struct waits *w, int rank)
+{
+    return __builtin_popcountll(w->ranks[rank].begun & LOOKS_MASK);
+}
+
+void waits_step(struct waits *w, uint64_t now_ns, const struct wait_sample *samples)
+{
+    uint64_t last_beat = last_beat_of(w, samples);
+
+    for (int i = 0; i < w->n_ranks; i++) {
+        take_sample(&w->ranks[i], now_ns, &samples[i]);
+        note_look(&w->ranks[i], &samples[i], last_beat);
+    }
 }

@@ -101,6 +101,110 @@ static void uneven_steps_are_usual(void **state)
     waits_finish(&w);
 }
 
+/* ---- the share ---- */
+
+/* Looks at two ranks of which rank 0 is tested: so many of each period find it in a wait that moves on if so. */
+static int share_of(int looks, int period, int waiting, bool moves, int *ret_begun)
+{
+    struct waits w;
+
+    assert_int_equal(waits_init(&w, 2), 0);
+    for (int t = 0; t < looks; t++) {
+        const struct wait_sample s[2] = {
+            {.is_alive = true, .waits_now = t % period < waiting, .moved = moves || t % period == 0},
+            {.is_alive = true}};
+
+        waits_step(&w, (uint64_t)(t + 1) * SECOND, s);
+        assert_true(waits_percent(&w, 1) <= 0);
+    }
+    int percent = waits_percent(&w, 0);
+    *ret_begun = waits_count_begun(&w, 0);
+    waits_finish(&w);
+    return percent;
+}
+
+static void the_share_is_that_of_the_last_minute(void **state)
+{
+    static const struct {
+        int looks, period, waiting;
+        bool moves;
+        int percent, begun;
+    } rows[] = {
+        {WAITS_LOOKS_LEAST - 1, 1, 1, true, -1, WAITS_LOOKS_LEAST - 1},
+        {WAITS_LOOKS_LEAST, 1, 1, true, 100, WAITS_LOOKS_LEAST},
+        {60, 1, 0, true, 0, 0},
+        {60, 4, 1, true, 25, 15},
+        {600, 4, 3, true, 75, 45},
+        {600, 4, 3, false, 75, 15}, /* waits of three looks each */
+        {120, 120, 60, true, 0, 0}, /* more than a minute ago */
+        {90, 120, 60, true, 50, 30},
+    };
+    int begun;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        int percent = share_of(rows[i].looks, rows[i].period, rows[i].waiting, rows[i].moves, &begun);
+
+        if (percent != rows[i].percent || begun != rows[i].begun)
+            fail_msg("row %zu: %d %%, %d waits", i, percent, begun);
+    }
+}
+
+/* A save of five minutes on another rank, in a job that waits a quarter of the time: no more than the usual length counts. */
+static void an_unusually_long_wait_is_left_out(void **state)
+{
+    struct waits w;
+
+    (void)state;
+    assert_int_equal(waits_init(&w, 1), 0);
+    for (uint64_t t = 1; t <= 400; t++) {
+        const struct wait_sample s = {.is_alive = true,
+                                      .waits_now = t > 100 || t % 4 == 0,
+                                      .moved = t <= 101,
+                                      .step = t < 100 ? t : 100};
+
+        waits_step(&w, t * SECOND, &s);
+    }
+    assert_in_range(waits_percent(&w, 0), 25, 25 + 100 * 8 / WAITS_LOOKS);
+    waits_finish(&w);
+}
+
+/* Three ranks with steps of 3 s, by their beats alone; the last one reports each step late_s later. */
+static void by_beats(int late_s, int drift, bool rests, int ret_percent[3])
+{
+    struct waits w;
+
+    assert_int_equal(waits_init(&w, 3), 0);
+    for (int t = 0; t < 90; t++) {
+        struct wait_sample s[3] = {{.is_alive = true, .rests = rests},
+                                   {.is_alive = true, .rests = rests},
+                                   {.is_alive = true, .rests = rests}};
+
+        for (int i = 0; i < 3; i++)
+            s[i].beat_end = (uint64_t)(t + 30 - (i == 2 ? late_s : 0)) / 3 + 10;
+        s[2].beat_end -= (uint64_t)(drift * t / 10);
+        waits_step(&w, (uint64_t)(t + 1) * SECOND, s);
+    }
+    for (int i = 0; i < 3; i++)
+        ret_percent[i] = waits_percent(&w, i);
+    waits_finish(&w);
+}
+
+static void ranks_with_beats_wait_while_they_are_ahead(void **state)
+{
+    int percent[3];
+
+    (void)state;
+    by_beats(2, 0, true, percent);
+    assert_true(percent[0] == 66 && percent[1] == 66 && percent[2] == 0);
+    by_beats(0, 0, true, percent);
+    assert_true(percent[0] == 0 && percent[1] == 0 && percent[2] == 0);
+    by_beats(2, 0, false, percent); /* a beat between the looks at two ranks */
+    assert_true(percent[0] == 0 && percent[1] == 0 && percent[2] == 0);
+    by_beats(0, 1, true, percent); /* the others go on: they do not wait */
+    assert_true(percent[0] == 0 && percent[1] == 0 && percent[2] == 0);
+}
+
 /* ---- stalls ---- */
 
 static struct hang_rank waiter(int rank, uint32_t waits_s)
@@ -273,6 +377,39 @@ static void numbers_of_proc_are_an_activity(void **state)
             fail_msg("row %zu: %d", i, (int)activity_judge(&facts[i].facts));
 }
 
+/* Half a second of work between two waits is no reason against a wait at the moment; work of other threads or processes is. */
+static void a_wait_at_the_moment(void **state)
+{
+    static const struct {
+        struct activity_facts facts;
+        bool waits;
+    } rows[] = {
+        {{.state = 'S', .call = ACTIVITY_CALL_WAITS}, true},
+        {{.state = 'S', .call = ACTIVITY_CALL_WAITS, .ran_ns = SECOND / 2, .main_ran_ns = SECOND / 2}, true},
+        {{.state = 'S', .call = ACTIVITY_CALL_WAITS, .ran_ns = SECOND / 2}, false},
+        {{.state = 'S', .call = ACTIVITY_CALL_WAITS, .ran_ns = SECOND / 5}, true}, /* gloo's own threads */
+        {{.state = 'S', .call = ACTIVITY_CALL_WAITS, .child_runs = true}, false},
+        {{.state = 'S', .call = ACTIVITY_CALL_WAITS, .child_ran_ns = SECOND},
+         true}, /* a loader that is ahead */
+        {{.state = 'S', .call = ACTIVITY_CALL_READS, .target = ACTIVITY_TARGET_SOCKET}, true},
+        {{.state = 'S', .call = ACTIVITY_CALL_WRITES, .target = ACTIVITY_TARGET_SOCKET}, true},
+        {{.state = 'S', .call = ACTIVITY_CALL_READS, .target = ACTIVITY_TARGET_PIPE}, false},
+        {{.state = 'S', .call = ACTIVITY_CALL_SLEEPS}, false},
+        {{.state = 'R', .call = ACTIVITY_CALL_WAITS}, false},
+        {{.state = 'D', .call = ACTIVITY_CALL_WAITS}, false},
+        {{.state = 'S', .call = ACTIVITY_CALL_WAITS, .has_ended = true}, false},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct activity_facts f = rows[i].facts;
+
+        f.elapsed_ns = SECOND;
+        if (activity_waits_now(&f) != rows[i].waits)
+            fail_msg("row %zu", i);
+    }
+}
+
 static const struct {
     struct activity_words words;
     const char *text;
@@ -308,10 +445,14 @@ int main(void)
         cmocka_unit_test(limit_is_three_times_the_usual_wait),
         cmocka_unit_test(a_wait_counts_from_its_first_look_and_ends_with_a_move),
         cmocka_unit_test(uneven_steps_are_usual),
+        cmocka_unit_test(the_share_is_that_of_the_last_minute),
+        cmocka_unit_test(an_unusually_long_wait_is_left_out),
+        cmocka_unit_test(ranks_with_beats_wait_while_they_are_ahead),
         cmocka_unit_test(a_stall_is_reported_again_after_twice_the_pause_and_when_it_ends),
         cmocka_unit_test(what_the_awaited_rank_does_decides_how_long_it_is_tolerated),
         cmocka_unit_test(the_line_names_the_waiters_and_the_awaited_rank),
         cmocka_unit_test(numbers_of_proc_are_an_activity),
+        cmocka_unit_test(a_wait_at_the_moment),
         cmocka_unit_test(an_activity_has_words),
     };
 
