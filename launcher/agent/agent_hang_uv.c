@@ -18,6 +18,7 @@
 #include "launcher/report/events_os.h"
 #include "launcher/util/log_os.h"
 #include "launcher/ctl/hang_message_json.h"
+#include "launcher/watch/waits.h"
 #include "launcher/watch/watch_uv.h"
 #include "base/time.h"
 #include "rendezvous/server/server_uv.h"
@@ -269,10 +270,15 @@ static void describe_hang(void *self, struct job_status *ret)
 {
     const struct agent_hang *h = self;
 
-    for (int i = 0; i < h->host->group->config.n_workers; i++)
-        ret->nodes[0].workers[i].hang =
-            h->is_reported && !h->is_elsewhere && (!h->stands_out || h->worker == i);
+    for (int i = 0; i < h->host->group->config.n_workers; i++) {
+        struct worker_status *w = &ret->nodes[0].workers[i];
+
+        w->hang = h->is_reported && !h->is_elsewhere && (!h->stands_out || h->worker == i);
+        if (h->watch && h->host->group->state == GROUP_RUNNING)
+            w->waits_percent = waits_percent(watch_waits(h->watch), i);
+    }
     agent_stall_describe(h->stall, &ret->nodes[0]);
+    job_status_mark_slow(ret);
 }
 
 /* ---- other agents ---- */

@@ -24,7 +24,6 @@ enum agent_part {
     PART_METRICS,
     PART_EVENTS,
     PART_STATUS,
-    PART_STRAGGLERS,
     PART_STACKS,
     PART_HANG,
     PART_HEALTH,
@@ -44,7 +43,7 @@ struct agent {
     struct agent_health *health;
     struct agent_start *start;
     struct rank_assignment assignment;  /* of the current or next generation */
-    bool has_opened_views;              /* status, metrics, hang and stragglers */
+    bool has_opened_views;              /* status, metrics and hang */
     struct agent_status *status;        /* for crunctl; or NULL */
     struct rdzv_static_uv *rdzv_static; /* JOB_STATIC, once it has begun; or NULL */
     struct agent_hang *hang;

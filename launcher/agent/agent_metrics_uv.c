@@ -59,7 +59,13 @@ static void write_states(const struct node_status *n, struct metrics_text *m)
     }
 }
 
-enum worker_value { LAST_STEP, HANG_SUSPECTED, STRAGGLER };
+enum worker_value { LAST_STEP, HANG_SUSPECTED, STRAGGLER, WAITS };
+
+static bool has_value(const struct worker_status *w, enum worker_value kind)
+{
+    return w->rank >= 0 && (kind != LAST_STEP || w->last_step >= 0) && /* equal labels without ranks */
+           (kind != WAITS || w->waits_percent >= 0);
+}
 
 /* One sample for each worker with a value. */
 static void write_workers(const struct node_status *n, struct metrics_text *m, const char *name,
@@ -71,11 +77,12 @@ static void write_workers(const struct node_status *n, struct metrics_text *m, c
     for (size_t i = 0; i < n->n_workers; i++) {
         const struct worker_status *w = &n->workers[i];
         double value = kind == LAST_STEP        ? (double)w->step_ms / 1000
+                       : kind == WAITS          ? w->waits_percent / 100.0
                        : kind == HANG_SUSPECTED ? w->hang
                                                 : w->straggler;
 
-        (void)snprintf(rank, sizeof(rank), "%d", (int)w->rank);       /* fits */
-        if (w->rank >= 0 && (kind != LAST_STEP || w->last_step >= 0)) /* equal labels without ranks */
+        (void)snprintf(rank, sizeof(rank), "%d", (int)w->rank); /* fits */
+        if (has_value(w, kind))
             metrics_sample(m, name, "", (const struct metric_label[]){{"rank", rank}, {NULL, NULL}}, value);
     }
 }
@@ -86,7 +93,9 @@ static void write_node(const struct node_status *n, struct metrics_text *m)
     write_workers(n, m, "crun_last_step_timestamp_seconds", "When a worker reported its last step.",
                   LAST_STEP);
     write_workers(n, m, "crun_hang_suspected", "1: the worker makes no progress.", HANG_SUSPECTED);
-    write_workers(n, m, "crun_straggler", "1: the worker holds the others up.", STRAGGLER);
+    write_workers(n, m, "crun_straggler", "1: the worker holds the others of this node up.", STRAGGLER);
+    write_workers(n, m, "crun_worker_waits_ratio",
+                  "Share of the last minute that the worker waited for others.", WAITS);
 }
 
 static void compose_job_metrics(void *data, struct metrics_text *m)

@@ -19,6 +19,7 @@
 #include "launcher/util/log_os.h"
 #include "launcher/watch/hang_collect.h"
 #include "launcher/watch/hang_report.h"
+#include "launcher/watch/slow.h"
 #include "launcher/watch/stall.h"
 #include "launcher/watch/watch_uv.h"
 
@@ -31,6 +32,7 @@ struct agent_stall {
     const struct agent_host *host;
     struct watch *watch;
     struct stall stall;  /* of the job: on node 0, or without a rendezvous */
+    struct slow slow;    /* the same */
     uint64_t generation; /* of the members below */
     bool is_asked;       /* node 0 waits for the own ranks */
     bool was_unusual;    /* node 0 knows of an own rank that waits unusually long */
@@ -58,14 +60,16 @@ static void print_message(struct agent_stall *s, const struct stall_message *m)
     print_lines(m->text);
     if (m->kind == STALL_MESSAGE_REPORT || m->kind == STALL_MESSAGE_GOES_ON)
         s->awaited = m->rank;
-    if (m->kind != STALL_MESSAGE_REPORT)
+    if (m->kind == STALL_MESSAGE_GOES_ON)
         return;
     const struct event_stall stall = {.n_waiting = m->facts.n_waiting,
                                       .waits_ms = m->facts.waits_ms,
                                       .activity = activity_name(m->facts.activity),
                                       .bytes_per_s = m->facts.bytes_per_s};
-    const struct event_hang event = {.rank = m->rank, .groups = m->text, .stall = &stall};
-    events_write(s->host->events, s->host->group, (struct event){.kind = EVENT_STALL, .hang = &event});
+    const struct event_hang event = {
+        .rank = m->rank, .groups = m->text, .stall = m->kind == STALL_MESSAGE_REPORT ? &stall : NULL};
+    enum event_kind kind = m->kind == STALL_MESSAGE_REPORT ? EVENT_STALL : EVENT_SLOW;
+    events_write(s->host->events, s->host->group, (struct event){.kind = kind, .hang = &event});
 }
 
 /* ---- messages ---- */
@@ -134,6 +138,19 @@ static void decide(struct agent_stall *s, const struct hang_rank *ranks, size_t 
     }
 }
 
+static void judge_slowness(struct agent_stall *s, const struct hang_rank *ranks, size_t n_ranks)
+{
+    const struct hang_rank *rank = slow_step(&s->slow, now_ns(), ranks, n_ranks);
+    _cleanup_free_ struct stall_message *m = rank ? calloc(1, sizeof(*m)) : NULL;
+
+    if (!m)
+        return;
+    m->kind = STALL_MESSAGE_SLOW;
+    m->rank = rank->rank;
+    slow_text(&s->slow, rank, m->text, sizeof(m->text));
+    announce(s, m);
+}
+
 /* ---- node 0: the ranks of all nodes ---- */
 
 static bool any_unusual(const struct agent_stall *s)
@@ -157,6 +174,7 @@ static void decide_for_all(struct agent_stall *s)
     bool stands_out = hang_sort(s->collect.ranks, s->collect.n_ranks);
 
     decide(s, s->collect.ranks, s->collect.n_ranks, stands_out);
+    judge_slowness(s, s->collect.ranks, s->collect.n_ranks);
     end_collection(s);
 }
 
@@ -183,20 +201,21 @@ static void begin_collection(struct agent_stall *s)
         return;
     s->is_collecting = true;
     s->is_asked = true;
-    watch_ask_ranks(s->watch);
-    send_message(s, AGENT_MESSAGE_TO_ALL, &(struct stall_message){.kind = STALL_MESSAGE_ASK, .rank = -1});
+    watch_ask_ranks(s->watch, any_unusual(s));
+    send_message(s, AGENT_MESSAGE_TO_ALL,
+                 &(struct stall_message){.kind = STALL_MESSAGE_ASK, .n_unusual = any_unusual(s), .rank = -1});
     (void)uv_timer_start(&s->timer, on_collected, COLLECT_MS, 0); /* fails only without a callback */
 }
 
-static void note_node(struct agent_stall *s, size_t node, bool is_unusual)
+static void take_note(struct agent_stall *s, const struct stall_message *note)
 {
-    if (!s->are_unusual || node >= s->n_nodes)
+    if (!s->are_unusual || note->node < 0 || (size_t)note->node >= s->n_nodes)
         return;
-    s->are_unusual[node] = is_unusual;
-    if (any_unusual(s))
-        begin_collection(s);
-    else
+    s->are_unusual[note->node] = note->n_unusual > 0;
+    if (!any_unusual(s))
         decide(s, NULL, 0, false);
+    if (any_unusual(s) || (note->waits_mostly && slow_is_due(&s->slow, now_ns())))
+        begin_collection(s);
 }
 
 /* ---- generations ---- */
@@ -207,6 +226,7 @@ static void forget_generation(struct agent_stall *s)
 
     end_collection(s);
     stall_begin(&s->stall);
+    slow_begin(&s->slow);
     s->generation = s->host->group->generation;
     s->is_asked = s->was_unusual = false;
     s->awaited = -1;
@@ -238,6 +258,25 @@ static void pass_ranks(struct agent_stall *s, const struct hang_rank *ranks, siz
     add_piece(s, &piece);
 }
 
+/* While a rank waits most of the time, node 0 has a note for each description of the watch. */
+static void note_ranks(struct agent_stall *s, const struct hang_rank *ranks, size_t n_ranks, int n_unusual)
+{
+    struct stall_message note = {.kind = STALL_MESSAGE_NOTE,
+                                 .node = (int)s->host->assignment->group_rank,
+                                 .n_unusual = (uint32_t)n_unusual,
+                                 .rank = -1};
+
+    for (size_t i = 0; i < n_ranks; i++)
+        note.waits_mostly |= ranks[i].waits_percent >= SLOW_LINE_PERCENT;
+    if (n_unusual == 0 && !s->was_unusual && !note.waits_mostly)
+        return;
+    s->was_unusual = n_unusual > 0;
+    if (is_node_0(s))
+        take_note(s, &note);
+    else
+        send_message(s, 0, &note);
+}
+
 void agent_stall_take_ranks(struct agent_stall *s, struct hang_rank *ranks, size_t n_ranks, int n_unusual)
 {
     if (!s)
@@ -247,21 +286,12 @@ void agent_stall_take_ranks(struct agent_stall *s, struct hang_rank *ranks, size
         bool stands_out = hang_sort(ranks, n_ranks);
 
         decide(s, ranks, n_unusual ? n_ranks : 0, stands_out);
+        judge_slowness(s, ranks, n_ranks);
         return;
     }
     if (s->is_asked)
         pass_ranks(s, ranks, n_ranks);
-    if (n_unusual == 0 && !s->was_unusual)
-        return;
-    s->was_unusual = n_unusual > 0;
-    if (is_node_0(s))
-        note_node(s, 0, n_unusual > 0);
-    else
-        send_message(s, 0,
-                     &(struct stall_message){.kind = STALL_MESSAGE_NOTE,
-                                             .node = (int)s->host->assignment->group_rank,
-                                             .n_unusual = (uint32_t)n_unusual,
-                                             .rank = -1});
+    note_ranks(s, ranks, n_ranks, n_unusual);
 }
 
 void agent_stall_take_message(struct agent_stall *s, const struct hang_message *message)
@@ -272,10 +302,10 @@ void agent_stall_take_message(struct agent_stall *s, const struct hang_message *
     if (message->kind == HANG_MESSAGE_RANKS) {
         add_piece(s, &message->piece);
     } else if (message->stall.kind == STALL_MESSAGE_NOTE) {
-        note_node(s, (size_t)message->stall.node, message->stall.n_unusual > 0);
+        take_note(s, &message->stall);
     } else if (message->stall.kind == STALL_MESSAGE_ASK) {
         s->is_asked = true;
-        watch_ask_ranks(s->watch);
+        watch_ask_ranks(s->watch, message->stall.n_unusual > 0);
     } else if (!is_node_0(s)) {
         print_message(s, &message->stall);
     }

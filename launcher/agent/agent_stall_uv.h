@@ -6,6 +6,9 @@
  *   node k: a rank waits unusually long --NOTE, ranks--> node 0 --ASK--> all nodes --ranks--> node 0 --REPORT--> all nodes
  *   node k: the last such rank goes on  --NOTE(0)------> node 0 --GOES_ON--> all nodes
  *
+ * The line about a slow rank (slow.h) goes the same way: a node with a rank that waits most of the time sends a NOTE at each description
+ * of the watch, node 0 asks all nodes without stacks, and sends SLOW.
+ *
  * In a static rendezvous a node knows the own ranks alone, and the line is about the own ranks.
  */
 

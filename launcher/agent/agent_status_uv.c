@@ -15,6 +15,8 @@
 #include "launcher/ctl/node_ranks_json.h"
 #include "launcher/ctl/proc_usage_os.h"
 #include "launcher/host/proc_info_os.h"
+#include "launcher/host/worker_beat_os.h"
+#include "launcher/host/worker_memory_os.h"
 #include "launcher/output/logs_os.h"
 #include "launcher/rdzv/membership_uv.h"
 #include "launcher/util/trace_os.h"
@@ -63,6 +65,20 @@ static void name_worker_log(const struct agent_host *host, int i, struct worker_
         (void)strcpy(ret->log, path);
 }
 
+/* The memory file outlives a process of the worker: beats of a former process are older than the start. */
+static void describe_steps(const struct agent_host *host, int i, struct worker_status *ret)
+{
+    const struct group_worker *w = &host->group->workers[i];
+    struct worker_beat beat;
+
+    if (w->state == GROUP_WORKER_NONE || !host->worker_memory->states ||
+        !worker_beat_read(host->worker_memory->states[i], &beat) || beat.at_ns < w->ordered_ns)
+        return;
+    ret->last_step = beat.step;
+    ret->step_ms = wall_clock_ns(beat.at_ns) / 1000000;
+    ret->steps_per_s = worker_beat_rate(&beat, w->ordered_ns, now_ns());
+}
+
 static void describe_worker_status(const struct agent_host *host, int i, struct worker_status *ret)
 {
     const struct group_worker *w = &host->group->workers[i];
@@ -76,6 +92,7 @@ static void describe_worker_status(const struct agent_host *host, int i, struct 
     if (w->state != GROUP_WORKER_NONE && w->started_ns > 0)
         ret->started_s = wall_clock_ns(w->started_ns) / 1000000000;
     name_worker_log(host, i, ret);
+    describe_steps(host, i, ret);
 }
 
 int agent_status_describe(const struct agent_status *s, struct job_status *ret)

@@ -33,7 +33,6 @@
 #include "launcher/agent/agent_signals_uv.h"
 #include "launcher/agent/agent_start_uv.h"
 #include "launcher/agent/agent_status_uv.h"
-#include "launcher/agent/agent_stragglers_uv.h"
 #include "launcher/agent/asked_stacks_uv.h"
 #include "launcher/cli/plan.h"
 #include "launcher/ctl/job_status.h"
@@ -198,7 +197,6 @@ static void open_views(struct agent *a)
     a->generation_host.guardians.socket = agent_status_socket(a->status);
     agent_metrics_open(&a->parts[PART_METRICS], &a->host);
     agent_hang_open(a->hang);
-    agent_stragglers_open(&a->parts[PART_STRAGGLERS], &a->host);
 }
 
 /* Makes the files of the attempt. Returns 0, or -errno with a line logged. */

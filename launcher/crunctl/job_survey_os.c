@@ -15,7 +15,6 @@
 #include "launcher/crunctl/last_line.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/job_status_json.h"
-#include "launcher/ctl/job_stragglers.h"
 #include "launcher/ctl/proc_usage_os.h"
 #include "launcher/host/nvml_os.h"
 #include "launcher/util/side_thread_os.h"
@@ -58,12 +57,10 @@ static int ask_socket(struct job_survey *look, struct survey_options *o, struct 
 {
     _cleanup_(buf_finish) struct buf reply = {0};
     size_t n_before = look->n_jobs;
-    uint64_t answered_ns;
 
     int r = control_client_ask(s, "status", CONTROL_PATIENCE_MS, &reply);
     if (!r)
         r = take_reply(look, o, (const char *)buf_bytes(&reply), buf_size(&reply));
-    answered_ns = now_ns();
     if (r || look->n_jobs == n_before)
         return r;
     struct job_status *job = &look->jobs[n_before];
@@ -73,10 +70,7 @@ static int ask_socket(struct job_survey *look, struct survey_options *o, struct 
     if (s->is_foreign)
         drop_logs(job);
     other_nodes_add(job, o, s);
-    for (size_t i = 0; i < job->n_nodes_known; i++)
-        if (!job->nodes[i].is_remote)
-            job->nodes[i].age_ms = (int64_t)(now_ns() - answered_ns) / 1000000;
-    job_stragglers_mark(job);
+    job_status_mark_slow(job);
     return 0;
 }
 
@@ -231,7 +225,7 @@ static int ask_endpoint(struct job_survey *ret, struct survey_options *request)
     query_answer_finish(&looked);
     ret->taken_ns = now_ns();
     for (size_t i = 0; i < ret->n_jobs; i++)
-        job_stragglers_mark(&ret->jobs[i]);
+        job_status_mark_slow(&ret->jobs[i]);
     return r;
 }
 

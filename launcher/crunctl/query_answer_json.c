@@ -56,7 +56,6 @@ static int take_node(struct query_answer *l, const struct look_node *node)
         return r;
     struct node_status *added = &s->nodes[s->n_nodes_known - 1];
     added->is_remote = true;
-    added->age_ms = node->status_ms;
     text_copy(added->state, sizeof(added->state), node->state);
     l->n_unreported++;
     return 0;

@@ -231,7 +231,8 @@ static const char *mark_of(const struct worker_status *w)
 static void add_rank(struct top_page *p, const struct rank_row *row)
 {
     const struct worker_status *w = row->worker;
-    char rank[16], end[64], memory[24] = "-", cpu[CELL_SIZE], step[CELL_SIZE] = "-", rate[CELL_SIZE];
+    char rank[16], end[64], memory[24] = "-", cpu[CELL_SIZE], step[CELL_SIZE] = "-", rate[CELL_SIZE],
+                            waits[CELL_SIZE];
     const char *style = w->hang || has_state(w, "failed") ? STYLE_BAD
                         : w->straggler                    ? STYLE_WARN
                                                           : STYLE_PLAIN;
@@ -243,9 +244,10 @@ static void add_rank(struct top_page *p, const struct rank_row *row)
     if (w->last_step >= 0)
         (void)snprintf(step, sizeof(step), "%lld", (long long)w->last_step);
     format_rate(w->steps_per_s, rate);
+    format_percent(w->waits_percent >= 0, w->waits_percent, waits);
     status_format_rank(w->rank, rank);
-    (void)add_line(p, style, "%5s %-9.9s %7lld %-10.10s%-4s %7s %6s %5s %8s  %s", rank, row->node->host,
-                   (long long)w->pid, end, mark_of(w), step, rate, cpu, memory, w->last_line);
+    (void)add_line(p, style, "%5s %-9.9s %7lld %-10.10s%-4s %7s %6s %5s %5s %8s  %s", rank, row->node->host,
+                   (long long)w->pid, end, mark_of(w), step, rate, waits, cpu, memory, w->last_line);
 }
 
 /* ---- ranks ---- */
@@ -292,8 +294,8 @@ static void add_ranks(struct top_page *p, const struct job_status *j, size_t *fi
     skipped = *first < n ? *first : n;
     *first -= skipped;
     if (skipped < n || n == 0)
-        (void)add_line(p, STYLE_HEAD, "%5s %-9s %7s %-14s %7s %6s %5s %8s  %s", "RANK", "HOST", "PID",
-                       "STATE", "STEP", "STEP/S", "CPU", "MEMORY", "LAST LINE");
+        (void)add_line(p, STYLE_HEAD, "%5s %-9s %7s %-14s %7s %6s %5s %5s %8s  %s", "RANK", "HOST", "PID",
+                       "STATE", "STEP", "STEP/S", "WAITS", "CPU", "MEMORY", "LAST LINE");
     n_shown = n - skipped;
     if (p->n_left != SIZE_MAX && n_shown > p->n_left)
         n_shown = p->n_left > 0 ? p->n_left - 1 : 0;

@@ -27,18 +27,20 @@ enum hang_message_kind {
 };
 
 enum stall_message_kind {
-    STALL_MESSAGE_NOTE,    /* to node 0: so many ranks of the sender wait unusually long */
+    STALL_MESSAGE_NOTE,    /* to node 0: ranks of the sender wait unusually long, or most of the time */
     STALL_MESSAGE_ASK,     /* from node 0: send your ranks */
     STALL_MESSAGE_REPORT,  /* from node 0: print these lines */
     STALL_MESSAGE_GOES_ON, /* from node 0: print that the ranks go on */
+    STALL_MESSAGE_SLOW,    /* from node 0: print the line about a slow rank */
     STALL_MESSAGE_KIND_COUNT
 };
 
 struct stall_message {
     enum stall_message_kind kind;
     int node;                  /* NOTE: group rank of the sender */
-    uint32_t n_unusual;        /* NOTE */
-    int rank;                  /* ASK: also its stack; REPORT: the awaited rank; -1: none */
+    uint32_t n_unusual;        /* NOTE: ranks that wait unusually long; ASK: not 0 for stacks */
+    bool waits_mostly;         /* NOTE: a rank waits most of the time */
+    int rank;                  /* REPORT, SLOW: the awaited rank; -1: none */
     struct stall_facts facts;  /* REPORT */
     char text[HANG_TEXT_SIZE]; /* REPORT, GOES_ON */
 };

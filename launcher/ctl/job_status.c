@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
+#include "launcher/watch/slow.h"
+
 enum { STANDSTILL_MS = 900 }; /* without a step in a shorter time the rate is not known */
 
 enum job_match job_status_match(const char *name, const char *asked)
@@ -16,8 +19,13 @@ enum job_match job_status_match(const char *name, const char *asked)
 
 static struct worker_status empty_worker(int32_t local_rank)
 {
-    return (struct worker_status){
-        .rank = -1, .local_rank = local_rank, .last_step = -1, .cpu_percent = -1, .steps_per_s = -1};
+    return (struct worker_status){.rank = -1,
+                                  .local_rank = local_rank,
+                                  .last_step = -1,
+                                  .waits_percent = -1,
+                                  .awaited_percent = -1,
+                                  .cpu_percent = -1,
+                                  .steps_per_s = -1};
 }
 
 int job_status_add_node(struct job_status *s, const char *host, int32_t group_rank, size_t n_workers)
@@ -33,7 +41,7 @@ int job_status_add_node(struct job_status *s, const char *host, int32_t group_ra
     }
     struct node_status *node = &nodes[s->n_nodes_known++];
     *node = (struct node_status){
-        .group_rank = group_rank, .age_ms = -1, .generation = -1, .workers = workers, .n_workers = n_workers};
+        .group_rank = group_rank, .generation = -1, .workers = workers, .n_workers = n_workers};
     (void)snprintf(node->host, sizeof(node->host), "%s", host); /* host names are shorter */
     for (size_t i = 0; i < n_workers; i++)
         workers[i] = empty_worker((int32_t)i);
@@ -110,6 +118,47 @@ void job_status_compare(struct job_status *s, const struct job_status *before, i
         if (was)
             compare_node(&s->nodes[n], was, ms);
     }
+}
+
+/* ---- slow ranks ---- */
+
+static bool is_compared(const struct node_status *n, const struct worker_status *w, int64_t generation)
+{
+    return generation >= 0 && n->generation == generation && w->waits_percent >= 0 &&
+           strcmp(w->state, "running") == 0;
+}
+
+static void mark_node(struct node_status *node, int64_t generation, const int32_t *sorted, size_t n)
+{
+    for (size_t k = 0; k < node->n_workers; k++) {
+        struct worker_status *w = &node->workers[k];
+
+        if (!is_compared(node, w, generation))
+            continue;
+        w->awaited_percent = slow_awaited(sorted, n, w->waits_percent);
+        w->straggler = w->awaited_percent >= SLOW_PERCENT;
+    }
+}
+
+void job_status_mark_slow(struct job_status *s)
+{
+    size_t n_max = 1, n_known = 0;
+    int64_t generation = -1;
+
+    for (size_t n = 0; n < s->n_nodes_known; n++) {
+        n_max += s->nodes[n].n_workers;
+        if (s->nodes[n].generation > generation)
+            generation = s->nodes[n].generation;
+    }
+    _cleanup_free_ int32_t *shares = malloc(n_max * sizeof(*shares));
+    for (size_t n = 0; shares && n < s->n_nodes_known; n++)
+        for (size_t k = 0; k < s->nodes[n].n_workers; k++)
+            if (is_compared(&s->nodes[n], &s->nodes[n].workers[k], generation))
+                shares[n_known++] = s->nodes[n].workers[k].waits_percent;
+    if (n_known > 1)
+        slow_sort(shares, n_known);
+    for (size_t n = 0; n_known > 1 && n < s->n_nodes_known; n++)
+        mark_node(&s->nodes[n], generation, shares, n_known);
 }
 
 void job_status_finish(struct job_status *s)

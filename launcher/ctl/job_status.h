@@ -17,12 +17,6 @@ enum {
     JOB_STATUS_ENDPOINT_SIZE = 300,
     JOB_STATUS_WORKERS_MAX = 65536,
     JOB_STATUS_GPUS_MAX = 16,
-    JOB_STATUS_BEATS_MAX = 8,
-};
-
-/* A step that a worker has reported. */
-struct step_status {
-    int64_t step, age_ms; /* how long before the report of the node */
 };
 
 struct worker_status {
@@ -32,12 +26,10 @@ struct worker_status {
     int32_t exit_code;                /* "failed": negative: the signal */
     int64_t last_step;                /* -1: the worker reports none */
     int64_t step_ms;                  /* since 1970: when it reported that; not in JSON */
-    struct step_status
-        beats[JOB_STATUS_BEATS_MAX]; /* its last ones, the latest first, for job_stragglers.h */
-    size_t n_beats;
     bool hang, straggler;
-    bool awaited;                         /* in a stall that was reported (stall.h) */
-    int64_t started_s;                    /* since 1970; 0: not started */
+    bool awaited;                           /* in a stall that was reported (stall.h) */
+    int32_t waits_percent, awaited_percent; /* of the last minute (slow.h); -1: not known */
+    int64_t started_s;                      /* since 1970; 0: not started */
     char log[JOB_STATUS_NAME_SIZE];       /* the file of its standard output; "": none, or too long a name */
     char last_line[JOB_STATUS_LINE_SIZE]; /* of that file; "": none */
     /* From /proc; has_usage: it was there. */
@@ -58,7 +50,6 @@ struct node_status {
     bool is_remote;                   /* /proc of this machine does not have its workers */
     char state[JOB_STATUS_WORD_SIZE]; /* of a remote one, as the rendezvous has it */
     int64_t taken_ms;   /* of a remote one: when its agent reported, by a clock of its own; 0: it has not */
-    int64_t age_ms;     /* of the report, by the clock of its receiver; -1: not known; not in JSON */
     int64_t generation; /* of the workers; -1: not known */
     struct gpu_status gpus[JOB_STATUS_GPUS_MAX];
     size_t n_gpus;
@@ -97,5 +88,9 @@ int job_status_take_nodes(struct job_status *s, struct job_status *from);
 
 /* Fills in what follows from an earlier look at the same job, ms before. */
 void job_status_compare(struct job_status *s, const struct job_status *before, int64_t ms);
+
+/* Sets awaited_percent and straggler of the running workers in the newest generation. A worker without known waits (of an older
+ * crun, or in its first 20 s) keeps its marks, and without memory all do. */
+void job_status_mark_slow(struct job_status *s);
 
 void job_status_finish(struct job_status *s);

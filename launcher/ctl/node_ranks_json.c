@@ -33,6 +33,8 @@ static const struct field worker_fields[] = {
     {"hang", FIELD_BOOL, offsetof(struct worker_status, hang), .required = true},
     {"straggler", FIELD_BOOL, offsetof(struct worker_status, straggler), .always = true},
     {"awaited", FIELD_BOOL, offsetof(struct worker_status, awaited), .always = true},
+    {"waits_percent", FIELD_I32, offsetof(struct worker_status, waits_percent), -1, 100, .missing = -1},
+    {"awaited_percent", FIELD_I32, offsetof(struct worker_status, awaited_percent), -1, 100, .missing = -1},
 };
 
 /* Optional texts of a worker. */
@@ -67,6 +69,8 @@ static const struct field place_fields[] = {
     {"waits_ms", FIELD_U32_AT(struct hang_rank, waits_ms, 0, UINT32_MAX)},
     {"limit_ms", FIELD_U32_AT(struct hang_rank, limit_ms, 0, UINT32_MAX)},
     {"bytes_per_s", FIELD_U64, offsetof(struct hang_rank, bytes_per_s), 0, FIELD_EXACT_MAX},
+    {"waits_percent", FIELD_I32, offsetof(struct hang_rank, waits_percent), -1, 100, .missing = -1},
+    {"n_waits", FIELD_U32_AT(struct hang_rank, n_waits, 0, UINT32_MAX)},
 };
 
 static const struct field collective_fields[] = {
@@ -89,21 +93,7 @@ static const struct field node_fields[] = {
     {"group_rank", FIELD_I32_AT(struct node_status, group_rank), .missing = -1, .always = true},
 };
 
-/* Bound of steps and of ages (ms): sums and products of such numbers are far from the end of int64_t. */
-#define BEAT_NUMBER_MAX (INT64_C(1) << 40)
-
 /* ---- writing ---- */
-
-static int append_number(cJSON *list, double number)
-{
-    cJSON *item = cJSON_CreateNumber(number);
-
-    if (!item || !cJSON_AddItemToArray(list, item)) {
-        cJSON_Delete(item);
-        return -ENOMEM;
-    }
-    return 0;
-}
 
 static int add_worker_lines(cJSON *object, const struct worker_status *w)
 {
@@ -114,26 +104,6 @@ static int add_worker_lines(cJSON *object, const struct worker_status *w)
     if (w->steps_per_s >= 0 && !cJSON_AddNumberToObject(object, "steps_per_s", w->steps_per_s))
         return -ENOMEM;
     return w->has_usage ? fields_write(object, usage_fields, ARRAY_SIZE(usage_fields), w) : 0;
-}
-
-/* The latest step and its age in ms; then each earlier step as a difference to its successor: steps lower, ms older. */
-static int add_beats(cJSON *object, const struct worker_status *w)
-{
-    struct step_status last = {0};
-
-    cJSON *list = w->n_beats > 0 ? cJSON_AddArrayToObject(object, "beats") : NULL;
-    if (w->n_beats > 0 && !list)
-        return -ENOMEM;
-    for (size_t i = 0; i < w->n_beats; i++) {
-        const struct step_status *b = &w->beats[i];
-        int64_t step = i == 0 ? b->step : last.step - b->step;
-
-        if (append_number(list, (double)step) != 0 ||
-            append_number(list, (double)(b->age_ms - last.age_ms)) != 0)
-            return -ENOMEM;
-        last = *b;
-    }
-    return 0;
 }
 
 static int add_place(cJSON *worker, const struct hang_rank *rank)
@@ -153,7 +123,7 @@ static int add_place(cJSON *worker, const struct hang_rank *rank)
     return r;
 }
 
-/* With a place, the beats and lines (which make a worker's object long) are left out. */
+/* With a place, the lines (which make a worker's object long) are left out. */
 static int add_worker(cJSON *list, const struct worker_status *w, const struct hang_rank *place)
 {
     cJSON *object = fields_append_object(list);
@@ -165,8 +135,6 @@ static int add_worker(cJSON *list, const struct worker_status *w, const struct h
         r = cJSON_AddNullToObject(object, "last_step") ? 0 : -ENOMEM;
     if (!r && place)
         return add_place(object, place);
-    if (!r)
-        r = add_beats(object, w);
     return r ? r : add_worker_lines(object, w);
 }
 
@@ -268,31 +236,6 @@ int node_ranks_put(struct buf *out, const struct agent_message *to, const struct
 
 /* ---- reading ---- */
 
-static bool read_small(const cJSON *item, int64_t *ret)
-{
-    if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble < (double)BEAT_NUMBER_MAX))
-        return false;
-    *ret = (int64_t)item->valuedouble;
-    return true;
-}
-
-/* Reads beats up to the first bad number. A worker without beats is compared with the workers of its own node alone. */
-static void read_beats(const cJSON *list, struct worker_status *w)
-{
-    const cJSON *item = cJSON_IsArray(list) ? list->child : NULL;
-    struct step_status last = {0}, read;
-
-    for (; item && item->next && w->n_beats < JOB_STATUS_BEATS_MAX; item = item->next->next) {
-        if (!read_small(item, &read.step) || !read_small(item->next, &read.age_ms))
-            return;
-        read.step = w->n_beats == 0 ? read.step : last.step - read.step;
-        read.age_ms += last.age_ms;
-        if (read.step < 0)
-            return;
-        last = w->beats[w->n_beats++] = read;
-    }
-}
-
 static bool read_worker(const cJSON *json, struct worker_status *w)
 {
     const cJSON *step = cJSON_GetObjectItemCaseSensitive(json, "last_step");
@@ -306,7 +249,6 @@ static bool read_worker(const cJSON *json, struct worker_status *w)
     if (w->has_usage && !fields_read(json, usage_fields, ARRAY_SIZE(usage_fields), w, error))
         return false;
     w->steps_per_s = cJSON_IsNumber(rate) && rate->valuedouble >= 0 ? rate->valuedouble : -1;
-    read_beats(cJSON_GetObjectItemCaseSensitive(json, "beats"), w);
     w->last_step =
         cJSON_IsNumber(step) && step->valuedouble >= 0 && step->valuedouble < (double)FIELD_EXACT_MAX
             ? (int64_t)step->valuedouble

@@ -20,6 +20,7 @@ enum event_kind {
     EVENT_HANG,    /* no rank makes progress */
     EVENT_STACKS,  /* stacks were taken for another reason */
     EVENT_STALL,   /* some ranks wait unusually long for others */
+    EVENT_SLOW,    /* the other ranks wait for a rank most of the time */
     EVENT_MARK,    /* a worker printed a line that --on-line has a rule for */
     EVENT_WARM,    /* the process that forks workers has imported their modules */
     EVENT_END,     /* the job is over */
@@ -104,7 +105,7 @@ struct event {
     uint64_t took_ns;              /* READY: since the start; END: since the first start */
     int left;                      /* RESTART: restarts left after it */
     const struct event_warm *warm; /* WARM */
-    const struct event_hang *hang; /* HANG, STACKS */
+    const struct event_hang *hang; /* HANG, STACKS, STALL, SLOW */
     const struct event_mark *mark; /* MARK */
 };
 

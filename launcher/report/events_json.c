@@ -18,7 +18,7 @@ static const char *const names[EVENT_KIND_COUNT] = {
     [EVENT_FAILURE] = "failure", [EVENT_PEER] = "peer",     [EVENT_STOP] = "stop",
     [EVENT_RESTART] = "restart", [EVENT_WARM] = "warm",     [EVENT_END] = "end",
     [EVENT_HANG] = "hang",       [EVENT_STACKS] = "stacks", [EVENT_STALL] = "stall",
-    [EVENT_MARK] = "mark",
+    [EVENT_MARK] = "mark",       [EVENT_SLOW] = "slow",
 };
 
 /* RFC 3339 in UTC, with nanoseconds. */
@@ -186,6 +186,7 @@ static void add_own_fields(cJSON *line, const struct event_job *job, const struc
     case EVENT_HANG:
     case EVENT_STACKS:
     case EVENT_STALL:
+    case EVENT_SLOW:
         add_hang(line, e->hang);
         break;
     case EVENT_WARM:

@@ -45,6 +45,8 @@ struct hang_rank {
     enum activity activity;
     uint32_t waits_ms, limit_ms; /* present wait, and from which length on it is unusual (waits.h) */
     uint64_t bytes_per_s;        /* of ACTIVITY_READS and ACTIVITY_WRITES */
+    int32_t waits_percent;       /* share of the last minute, -1: not known; with so many waits */
+    uint32_t n_waits;
 };
 
 /* Whether a process is blocked in the kernel, or stopped by a signal or a tracer: 'D', 'T' or 't'. */

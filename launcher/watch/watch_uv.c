@@ -4,7 +4,9 @@
 #include <stdlib.h>
 
 #include "launcher/util/side_thread_uv.h"
+#include "launcher/watch/hang_report.h"
 #include "launcher/watch/progress.h"
+#include "launcher/watch/slow.h"
 #include "launcher/watch/waits.h"
 #include "launcher/watch/watch_task_os.h"
 #include "base/minmax.h"
@@ -14,12 +16,13 @@ enum {
     WAITS_MS = 1000, /* between two samples of waits */
     SLACK_MS = 20,   /* a timer may be early */
     LOOKS_PER_DESCRIPTION = 2,
+    LOOKS_PER_SHARES = SLOW_CHECK_NS / 1000000 / WAITS_MS,
     DESCRIPTIONS_PER_STACKS = 30, /* in a long stall */
 };
 
 /* When the ranks are described. */
 struct description {
-    bool is_asked;
+    bool is_asked, wants_stacks;
     int n_unusual;      /* at the last description */
     int n_looks;        /* since the last description */
     int n_descriptions; /* of this stall */
@@ -88,7 +91,8 @@ static bool is_description_due(const struct watch *w, uint64_t at_ns)
     const struct description *d = &w->description;
     bool any = waits_count_unusual(&w->waits, at_ns) > 0;
 
-    return d->is_asked || any != (d->n_unusual > 0) || (any && d->n_looks >= LOOKS_PER_DESCRIPTION);
+    return d->is_asked || any != (d->n_unusual > 0) || (any && d->n_looks >= LOOKS_PER_DESCRIPTION) ||
+           (d->n_looks >= LOOKS_PER_SHARES && waits_any_share(&w->waits, SLOW_LINE_PERCENT));
 }
 
 static bool is_due(uint64_t last_ns, uint64_t interval_ns, uint64_t at_ns)
@@ -104,7 +108,8 @@ static void order_look(struct watch *w, uint64_t at_ns)
     t->with_places = progress_wants_places(&w->progress, at_ns);
     t->with_waits = is_due(w->waits_ns, WAITS_MS * UINT64_C(1000000), at_ns);
     t->describes = is_description_due(w, at_ns);
-    t->takes_stacks = w->description.n_descriptions % DESCRIPTIONS_PER_STACKS == 0;
+    t->takes_stacks = (w->description.wants_stacks || waits_count_unusual(&w->waits, at_ns) > 0) &&
+                      w->description.n_descriptions % DESCRIPTIONS_PER_STACKS == 0;
     for (int i = 0; t->describes && i < w->host.n_workers; i++) {
         t->stall.waits_ns[i] = waits_length_ns(&w->waits, i, at_ns);
         t->stall.limits_ns[i] = waits_limit_ns(&w->waits, i);
@@ -185,10 +190,16 @@ static void deliver_ranks(struct watch *w)
     struct description *d = &w->description;
     int n_unusual = waits_count_unusual(&w->waits, now_ns());
 
-    d->n_descriptions = n_unusual || d->is_asked ? d->n_descriptions + 1 : 0;
+    d->n_descriptions = n_unusual || d->wants_stacks ? d->n_descriptions + 1 : 0;
     d->n_unusual = n_unusual;
     d->n_looks = 0;
-    d->is_asked = false;
+    d->is_asked = d->wants_stacks = false;
+    for (size_t i = 0; i < w->task->stall.n_ranks; i++) {
+        struct hang_rank *rank = &w->task->stall.ranks[i];
+
+        rank->waits_percent = waits_percent(&w->waits, rank->rank - w->task->rank_base);
+        rank->n_waits = (uint32_t)waits_count_begun(&w->waits, rank->rank - w->task->rank_base);
+    }
     w->host.on_ranks(w->host.data, w->task->stall.ranks, w->task->stall.n_ranks, n_unusual);
 }
 
@@ -233,10 +244,17 @@ bool watch_take_stacks(struct watch *w, enum watch_reason reason)
     return result != STACK_REQUEST_REFUSED;
 }
 
-void watch_ask_ranks(struct watch *w)
+void watch_ask_ranks(struct watch *w, bool with_stacks)
 {
-    if (w)
-        w->description.is_asked = true;
+    if (!w)
+        return;
+    w->description.is_asked = true;
+    w->description.wants_stacks |= with_stacks;
+}
+
+const struct waits *watch_waits(const struct watch *w)
+{
+    return &w->waits;
 }
 
 /* ---- life ---- */

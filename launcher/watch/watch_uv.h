@@ -16,6 +16,7 @@
 #include "launcher/watch/stack_requests.h"
 
 struct hang_rank;
+struct waits;
 struct watch;
 
 struct watch_worker {
@@ -55,7 +56,7 @@ struct watch_host {
     /* The files are complete, some seconds later; worker: the first one of the first group, or -1. */
     void (*on_files)(void *data, enum watch_reason reason, int worker);
     /* The ranks of this node, to be sorted at will. n_unusual: ranks that wait unusually long; 0 once more after the last such rank
-     * went on, and where watch_ask_ranks() was the reason. */
+     * went on, where watch_ask_ranks() was the reason, and about every SLOW_CHECK_NS while a rank waits most of the time (slow.h). */
     void (*on_ranks)(void *data, struct hang_rank *ranks, size_t n_ranks, int n_unusual);
     void *data;
 };
@@ -67,8 +68,12 @@ int watch_create(struct watch **ret, const struct watch_host *host);
  * still to be called for them (stack_requests.h). */
 bool watch_take_stacks(struct watch *w, enum watch_reason reason);
 
-/* on_ranks() follows at the next look, whether a rank waits unusually long or not. NULL is fine. */
-void watch_ask_ranks(struct watch *w);
+/* on_ranks() follows at the next look, whether a rank waits unusually long or not; with stacks, or with activities alone. NULL is
+ * fine. */
+void watch_ask_ranks(struct watch *w, bool with_stacks);
+
+/* Of the workers, in the present generation. */
+const struct waits *watch_waits(const struct watch *w);
 
 /* Closes its handles; no callback comes any more. Afterwards, when the loop has run dry, watch_destroy(). NULL is fine for both. */
 void watch_close(struct watch *w);

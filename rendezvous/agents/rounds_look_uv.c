@@ -122,25 +122,22 @@ static bool has_status(const struct server *s, const struct agent_conn *a)
     return a->status_ms > 0 && uv_now(s->loop) <= a->status_ms + LOOK_WATCH_MS;
 }
 
-static int put_node_facts(const struct server *s, const struct rounds_node *n, const struct agent_conn *a,
-                          struct buf *out)
+static int put_node_facts(const struct rounds_node *n, struct buf *out)
 {
     uint64_t now_ns = boot_ns();
-    struct look_node node = {.group_rank = n->group_rank, .n_workers = n->n_workers, .status_ms = -1};
+    struct look_node node = {.group_rank = n->group_rank, .n_workers = n->n_workers};
 
     text_copy(node.host, sizeof(node.host), n->host);
     text_copy(node.state, sizeof(node.state), rounds_node_state_names[n->state]);
     if (n->heard_ns < now_ns && (now_ns - n->heard_ns) / NS_PER_MS < INT32_MAX)
         node.silent_ms = (uint32_t)((now_ns - n->heard_ns) / NS_PER_MS);
-    if (a && has_status(s, a))
-        node.status_ms = (int32_t)(uv_now(s->loop) - a->status_ms);
     return look_put_node(out, &node);
 }
 
 static int put_whole_node(struct server *s, const struct rounds_node *n, struct buf *out)
 {
     struct agent_conn *a = n->session ? list_entry(n->session, struct agent_conn, session) : NULL;
-    int r = put_node_facts(s, n, a, out);
+    int r = put_node_facts(n, out);
 
     if (!a || r)
         return r;

@@ -41,7 +41,6 @@ static const struct field node_fields[] = {
     {"group_rank", FIELD_I32, offsetof(struct look_node, group_rank), -1, INT32_MAX, .missing = -1},
     {"workers", FIELD_U32_AT(struct look_node, n_workers, 0, SESSION_WORKERS_MAX)},
     {"silent_ms", FIELD_U32_AT(struct look_node, silent_ms, 0, INT32_MAX)},
-    {"status_ms", FIELD_I32, offsetof(struct look_node, status_ms), -1, INT32_MAX, .missing = -1},
 };
 
 /* ---- writing ---- */

@@ -50,8 +50,6 @@ struct look_node {
     char host[SESSION_HOST_SIZE], state[LOOK_WORD_SIZE];
     int32_t group_rank;
     uint32_t n_workers, silent_ms;
-    int32_t
-        status_ms; /* since its status came, which follows; -1: none follows, or the rendezvous does not send this */
 };
 
 /* What a rendezvous answers, in this order: jobs, each before its nodes; behind a node the pieces of its status, if it sent

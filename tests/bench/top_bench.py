@@ -29,7 +29,7 @@ END = b"n: nodes\x1b[0m"
 def status(n_ranks, look):
     def worker(rank):
         return {"rank": rank, "local_rank": rank % RANKS_OF_A_NODE, "pid": 100000 + rank, "state": "running",
-                "hang": rank == 7, "straggler": rank % 100 == 3, "last_step": 4000 + 12 * look - (rank % 3), "started": 1000,
+                "hang": rank == 7, "straggler": rank % 100 == 3, "waits_percent": 40, "last_step": 4000 + 12 * look - (rank % 3), "started": 1000,
                 "last_line": f"epoch 3 step {4000 + look}: loss 0.{rank:04d}"}
     nodes = [{"host": f"node{n}", "group_rank": n, "workers": [worker(rank) for rank in range(
         n * RANKS_OF_A_NODE, min((n + 1) * RANKS_OF_A_NODE, n_ranks))]} for n in range((n_ranks + RANKS_OF_A_NODE - 1) // RANKS_OF_A_NODE)]

@@ -12,12 +12,12 @@
 #include "launcher/crunctl/history_json.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/job_status_json.h"
-#include "launcher/ctl/job_stragglers.h"
 #include "launcher/crunctl/last_line.h"
 #include "launcher/crunctl/query_answer_json.h"
 #include "launcher/crunctl/status_text.h"
 #include "launcher/crunctl/top_text.h"
 #include "launcher/watch/hang_collect.h"
+#include "launcher/watch/slow.h"
 #include "rendezvous/session/look_json.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -45,6 +45,19 @@ static void read_job_text(const char *text, size_t n, int width, int height)
     job_status_finish(&job);
 }
 
+static void judge_slowness(const struct hang_collect *c)
+{
+    struct slow slow = {.n_slow = 0};
+    char text[80];
+
+    for (uint64_t i = 1; i <= SLOW_TIMES; i++) {
+        const struct hang_rank *rank = slow_step(&slow, i * SLOW_CHECK_NS, c->ranks, c->n_ranks);
+
+        if (rank)
+            slow_text(&slow, rank, text, sizeof(text));
+    }
+}
+
 /* What other agents send about a hang. */
 static void read_hang(const uint8_t *data, size_t n)
 {
@@ -56,6 +69,7 @@ static void read_hang(const uint8_t *data, size_t n)
         hang_collect_begin(&c, 4, 12) != 0)
         return;
     hang_collect_add(&c, &message.piece);
+    judge_slowness(&c);
     hang_collect_report(&c, &result);
     hang_collect_finish(&c);
 }
@@ -76,7 +90,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     read_job_text(text, n, width, height);
     if (query_answer_take_frames(&looked, data + 2, n) == 0) {
         for (size_t i = 0; i < looked.n_jobs; i++)
-            job_stragglers_mark(&looked.jobs[i]);
+            job_status_mark_slow(&looked.jobs[i]);
         show(looked.jobs, looked.n_jobs, width, height);
     }
     query_answer_finish(&looked);

@@ -19,7 +19,7 @@ COMPUTING = 3  # and for those that start PyTorch: a core each
 # The test files of more than 40 s, longest first, as the line "... s, ... s" below each count shows them: begun last, one of them
 # would run by itself at the end.
 LONGEST = (
-    "test_crun_hang", "test_train_vs_torch", "test_torch_in_place", "test_torch_scripts", "test_torchrun", "test_cut",
+    "test_crun_hang", "test_stragglers", "test_train_vs_torch", "test_torch_in_place", "test_torch_scripts", "test_torchrun", "test_cut",
     "test_jobs_on_crund", "test_crun_warm", "test_crun_leaving", "test_rounds_etcd", "test_crun_signals", "test_gpu_run",
     "test_train_gpu", "test_crun_output", "test_client_vs_torch", "test_munge", "test_crunctl", "test_crun", "test_crun_nodes",
     "test_certificates", "test_lease", "test_static_nodes", "test_wheel",

@@ -1,6 +1,7 @@
 /*
  * A program on libcrw in which one rank hangs: crw_hang RANK. All make five all-reduces in the world; then that rank sleeps and
- * the others wait for it in a sixth. crw_hang RANK MS: it sleeps for so many milliseconds before each, without end.
+ * the others wait for it in a sixth. crw_hang RANK MS: it sleeps for so many milliseconds before each, without end;
+ * crw_hang RANK MS LAST: all ranks from RANK to LAST sleep.
  */
 
 #include <stdbool.h>
@@ -30,8 +31,10 @@ int main(int argc, char **argv)
 
     if (argc < 2 || crw_init(NULL, 0, 0, &group) != 0)
         return 2;
-    if (argc == 3)
-        return run_slowly(group, crw_rank(group) == atoi(argv[1]), atol(argv[2]));
+    if (argc >= 3)
+        return run_slowly(group,
+                          crw_rank(group) >= atoi(argv[1]) && crw_rank(group) <= atoi(argv[argc > 3 ? 3 : 1]),
+                          atol(argv[2]));
     for (int i = 0; i < STEPS; i++)
         if (crw_all_reduce(group, &one, 1, CRW_I64, CRW_MAX) != 0)
             return 3;

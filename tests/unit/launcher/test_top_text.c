@@ -57,6 +57,8 @@ static void picture_of_a_job(void **state)
     s.nodes[1].workers[1].hang = true;
     s.nodes[1].workers[0].straggler = true;
     s.nodes[1].workers[0].steps_per_s = 2;
+    s.nodes[0].workers[0].waits_percent = 61;
+    s.nodes[1].workers[0].waits_percent = 0;
     s.nodes[0].n_gpus = 2;
     s.nodes[0].gpus[0] = (struct gpu_status){.percent = 90, .used_mib = 40 << 10, .total_mib = 80 << 10};
     s.nodes[0].gpus[1] = (struct gpu_status){.percent = 50, .used_mib = 20 << 10, .total_mib = 80 << 10};
@@ -69,11 +71,11 @@ static void picture_of_a_job(void **state)
         " NODE HOST             WORKERS RUNNING  STEPS/S       CPU    MEMORY  GPU\n"
         "    0 node0                  2       2     12.5      200%   2.0 GiB  70% 60/160 GiB\n"
         "    1 node1                  2       2     2.00      200%   2.0 GiB  -\n"
-        " RANK HOST          PID STATE             STEP STEP/S   CPU   MEMORY  LAST LINE\n"
-        "    2 node1        5002 running   SLOW    4000   2.00  100%  1.0 GiB  epoch 3\n"
-        "    3 node1        5003 running   HANG    4000   12.5  100%  1.0 GiB  epoch 3\n"
-        "    0 node0        5000 running           4000   12.5  100%  1.0 GiB  epoch 3\n"
-        "    1 node0        5001 running           4000   12.5  100%  1.0 GiB  epoch 3\n");
+        " RANK HOST          PID STATE             STEP STEP/S WAITS   CPU   MEMORY  LAST LINE\n"
+        "    2 node1        5002 running   SLOW    4000   2.00    0%  100%  1.0 GiB  epoch 3\n"
+        "    3 node1        5003 running   HANG    4000   12.5     -  100%  1.0 GiB  epoch 3\n"
+        "    0 node0        5000 running           4000   12.5   61%  100%  1.0 GiB  epoch 3\n"
+        "    1 node0        5001 running           4000   12.5     -  100%  1.0 GiB  epoch 3\n");
     free(text);
     text = top_text(NULL, 0, &view);
     assert_string_equal(text, "no job of yours runs on this node\n");
