@@ -283,23 +283,36 @@ static void describe_hang(void *self, struct job_status *ret)
 
 /* ---- other agents ---- */
 
+/* Node 0 judges stalls of other nodes also behind the end of the own workers. */
+static bool is_for_stalls(const struct hang_message *m, const struct worker_group *g)
+{
+    return (g->state == GROUP_RUNNING || g->state == GROUP_IDLE) &&
+           (m->kind == HANG_MESSAGE_STALL ||
+            (m->kind == HANG_MESSAGE_RANKS && m->piece.purpose == HANG_FOR_STALL));
+}
+
+static void take_for_hangs(struct agent_hang *h, const struct hang_message *message)
+{
+    if (message->kind == HANG_MESSAGE_RESULT)
+        hang_reports_take(h->reports, &message->result);
+    else if (message->kind == HANG_MESSAGE_TAKE)
+        asked_stacks_take_order(h->stacks, message->take_to);
+    else if (message->piece.purpose == HANG_FOR_CRUNCTL)
+        asked_stacks_add(h->stacks, &message->piece);
+    else
+        hang_reports_add(h->reports, &message->piece);
+}
+
 void agent_hang_take_message(struct agent_hang *h, const uint8_t *body, size_t n)
 {
     const struct worker_group *g = h->host->group;
     struct hang_message *message = malloc(sizeof(*message));
 
-    if (message && hang_message_get(body, n, message) && message->head.generation == (int64_t)g->generation &&
-        g->state == GROUP_RUNNING) {
-        if (message->kind == HANG_MESSAGE_RESULT)
-            hang_reports_take(h->reports, &message->result);
-        else if (message->kind == HANG_MESSAGE_TAKE)
-            asked_stacks_take_order(h->stacks, message->take_to);
-        else if (message->kind == HANG_MESSAGE_STALL || message->piece.purpose == HANG_FOR_STALL)
+    if (message && hang_message_get(body, n, message) && message->head.generation == (int64_t)g->generation) {
+        if (is_for_stalls(message, g))
             agent_stall_take_message(h->stall, message);
-        else if (message->piece.purpose == HANG_FOR_CRUNCTL)
-            asked_stacks_add(h->stacks, &message->piece);
-        else
-            hang_reports_add(h->reports, &message->piece);
+        else if (g->state == GROUP_RUNNING)
+            take_for_hangs(h, message);
     }
     free(message);
 }
