@@ -107,8 +107,8 @@ def draw(number, seed, program, kind, can_freeze=True):
     culprit = chance.randrange(n_nodes * ranks)
     step = chance.choice((0, 1, 2, 3, 7, chance.randint(100, 130), chance.randint(100, 130)))
     step_ms = chance.randint(15, 40)
-    if program == "torch":  # counts no steps: looks have to see some
-        step_ms = chance.randint(60, 120) if step >= 100 else chance.randint(1500, 3000)
+    if program == "torch":
+        step_ms = chance.randint(100, 160) if step >= 100 else chance.randint(500, 3000)
     others = [rank for rank in range(n_nodes * ranks) if rank != culprit]
     mover = chance.choice(others) if chance.random() < 0.5 else -1
     act = "starve-idle" if kind == "starve" and chance.random() < 0.4 else "blocked" if kind == "disk" and not can_freeze else kind
@@ -200,6 +200,15 @@ class Job:
     def pids(self):
         return [pid for e in sum((self.events("ready", i) for i in range(self.case.n_nodes)), []) for pid in e["pids"]]
 
+    def states(self):
+        """Of the job's processes, for a case without a line."""
+        found = []
+        for pid in [*(p.pid for p in self.nodes), *self.pids()]:
+            with contextlib.suppress(OSError):
+                read = [pathlib.Path(f"/proc/{pid}/{name}").read_text().strip() for name in ("wchan", "syscall", "schedstat")]
+                found.append(f"\n{pid} {jobs.name(pid)}: {' | '.join(read)}")
+        return "".join(found)
+
     def touched(self):
         """Processes of the job that are traced, or stopped and not the rank that stops itself."""
         found = []
@@ -279,7 +288,7 @@ def judge_line(case, folder, event):
 
 def _find_hint(job):
     """A line that stands in for one about a rank: where the nodes meet."""
-    return job.case.phase == "meeting" and next((m[0] for i in range(len(job.nodes)) if (m := MEETING.search(job.text(i)))), None)
+    return job.case.phase == "meeting" and next((m[0] for path in job.folder.glob("node?") if (m := MEETING.search(path.read_text(errors="replace")))), None)
 
 
 def run_case(case, folder):
@@ -301,7 +310,7 @@ def run_case(case, folder):
         seen = job.events("stall")
         result["killed"] = job.killed()
         if not seen:
-            return {**result, "line": job.lines()[-1500:]}
+            return {**result, "line": job.lines()[-1500:] + job.states()}
         result.update(verdict=judge_line(case, folder, seen[0]), latency_s=round((seen[0]["monotonic_ns"] - began_ns) / 1e9, 1),
                       line="\n".join(seen[0]["groups"]))
         if seen[0]["monotonic_ns"] < began_ns:
