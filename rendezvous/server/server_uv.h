@@ -67,6 +67,12 @@ unsigned server_n_clients(const struct server *s);
 /* Requests so far that may have changed a key: not those that only read or wait. */
 uint64_t server_n_changes(const struct server *s);
 
+/* A client over TCP that waits for n_keys keys of the store; host: in numbers, of the client's end. */
+typedef void server_wait_fn(void *data, const char *host, uint16_t port, struct wire_span key, size_t n_keys);
+
+/* Calls visit() with each client that waits now, at most n of them. With none in a server that forwards requests. */
+void server_visit_waits(const struct server *s, size_t n, server_wait_fn *visit, void *data);
+
 /* Connections, sessions, jobs and nodes of the rounds. */
 void server_write_metrics(const struct server *s, struct metrics_text *m);
 

@@ -6,6 +6,9 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/socket.h>
+
+#include "proto/address.h"
 
 /* ---- deadlines ---- */
 
@@ -102,6 +105,28 @@ void server_serve_relayed(struct server *server)
 
     serve_relayed(s);
     store_shell_work_off(s);
+}
+
+/* ---- waits ---- */
+
+void server_visit_waits(const struct server *server, size_t n, server_wait_fn *visit, void *data)
+{
+    const struct store_shell *s = store_shell_of(server);
+    char host[64];
+
+    for (struct list *i = s->peers.next; !s->relay && n > 0 && i != &s->peers; i = i->next) {
+        const struct peer *p = list_entry(i, struct peer, link);
+        union address_endpoint at = {.storage.ss_family = AF_UNSPEC};
+        socklen_t size = sizeof(at.storage);
+        struct wire_span key;
+        size_t n_keys = store_waits_for(&p->client.here, &key);
+
+        if (n_keys == 0 || getpeername(p->fd, &at.any, &size) < 0 ||
+            !address_format(&at.any, host, sizeof(host)))
+            continue;
+        visit(data, host, address_port(&at.any), key, n_keys);
+        n--;
+    }
 }
 
 /* ---- turns ---- */

@@ -153,6 +153,10 @@ int store_apply(struct store *s, struct store_client *c, const struct wire_reque
  * 0, -ENOMEM or STORE_E_... */
 int store_wait_again(struct store *s, struct store_client *c, const struct store_client *promised);
 
+/* Of the names that the client waits for the first that is missing, and their number; 0: it does not wait. The name is valid until
+ * the store is called again. */
+size_t store_waits_for(const struct store_client *c, struct wire_span *ret_name);
+
 /* The request that was begun is over, or is not continued. What was written is released to waiters in any case. */
 void store_client_give_up(struct store *s, struct store_client *c);
 

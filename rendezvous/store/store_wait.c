@@ -267,6 +267,22 @@ int store_wait_again(struct store *s, struct store_client *c, const struct store
     return store_wait_for_name(&call, promised->promised);
 }
 
+size_t store_waits_for(const struct store_client *c, struct wire_span *ret_name)
+{
+    const struct store_wait *w = c->wait;
+    size_t n = 0;
+
+    for (size_t i = 0; w && !w->building && i < w->n_links; i++) {
+        const struct wait_link *link = &w->links[i];
+
+        if (list_is_empty(&link->entry)) /* written since */
+            continue;
+        if (n++ == 0)
+            *ret_name = wire_span(link->name->bytes, link->name->key_size);
+    }
+    return n;
+}
+
 static size_t count_missing(struct store *s, struct wire_span list)
 {
     struct wire_span key;

@@ -220,6 +220,81 @@ static void test_stop_closes_everybody(void **state)
     (void)close(fd); /* nothing is pending on it */
 }
 
+static uint16_t own_port(int fd)
+{
+    struct sockaddr_in own;
+    socklen_t size = sizeof(own);
+
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&own, &size), 0);
+    return ntohs(own.sin_port);
+}
+
+struct seen_wait {
+    char host[64], key[8];
+    uint16_t port;
+    size_t key_size, n_keys;
+};
+
+struct seen_waits {
+    struct seen_wait *items;
+    size_t n;
+};
+
+static void see_wait(void *data, const char *host, uint16_t client_port, struct wire_span key, size_t n_keys)
+{
+    struct seen_waits *seen = data;
+    struct seen_wait *w = &seen->items[seen->n++];
+
+    *w = (struct seen_wait){.port = client_port, .key_size = key.size, .n_keys = n_keys};
+    (void)snprintf(w->host, sizeof(w->host), "%s", host);
+    memcpy(w->key, key.data, key.size < sizeof(w->key) ? key.size : sizeof(w->key));
+}
+
+static size_t list_waits(struct seen_wait *waits, size_t n)
+{
+    struct seen_waits seen = {.items = waits};
+
+    server_visit_waits(server, n, see_wait, &seen);
+    return seen.n;
+}
+
+/* Clients over TCP by their end of the connection; at most as many as there is room for. */
+static void test_waiting_clients_are_listed(void **state)
+{
+    static const char long_key[200] = {[199] = '7'};
+    struct wire_span key = wire_span(long_key, sizeof(long_key));
+    struct seen_wait waits[4];
+    struct buf wait_for_long = {0};
+    int clients[3];
+
+    assert_int_equal(start(), 0);
+    assert_int_equal(list_waits(waits, 4), 0);
+    for (int i = 0; i < 3; i++) {
+        clients[i] = i == 1 ? connect_client() : connect_tcp();
+        say(clients[i], &hello);
+    }
+    assert_int_equal(list_waits(waits, 4), 0);
+    assert_int_equal(wire_put_keys(&wait_for_long, WIRE_OP_WAIT, &key, 1), 0);
+    say(clients[0], &wait_for_door);
+    say(clients[1], &wait_for_door);
+    say(clients[2], &wait_for_long);
+    assert_int_equal(list_waits(waits, 1), 1);
+    assert_int_equal(list_waits(waits, 4), 2);
+    assert_string_equal(waits[0].host, "127.0.0.1");
+    assert_int_equal(waits[0].port, own_port(clients[0]));
+    assert_int_equal(waits[0].key_size, 5);
+    assert_memory_equal(waits[0].key, "/door", 5);
+    assert_int_equal(waits[1].port, own_port(clients[2]));
+    assert_int_equal(waits[1].key_size, sizeof(long_key));
+    assert_int_equal(waits[1].n_keys, 1);
+    say(clients[1], &open_door);
+    assert_int_equal(list_waits(waits, 4), 1);
+    for (int i = 0; i < 3; i++)
+        (void)close(clients[i]); /* nothing is pending on it */
+    buf_finish(&wait_for_long);
+    stop();
+}
+
 /* Two servers on one loop, as crun has while one generation ends and the next begins. */
 static void test_two_on_one_loop(void **state)
 {
@@ -399,6 +474,7 @@ int main(void)
         cmocka_unit_test(test_idle_client_is_small),
         cmocka_unit_test(test_listens_where_it_is_told),
         cmocka_unit_test(test_stop_closes_everybody),
+        cmocka_unit_test(test_waiting_clients_are_listed),
         cmocka_unit_test(test_two_on_one_loop),
         cmocka_unit_test(test_turn_is_bounded),
         cmocka_unit_test(test_expired_clients_are_closed_in_parts),

@@ -294,6 +294,43 @@ static void test_wait_counts_deleted(void **state)
          {1, NULL, "b:0"}, {1, "GET a", "v:"});
 }
 
+static void expect_wait(const struct harness *h, unsigned client, size_t n_names, const char *name)
+{
+    struct wire_span got = {0};
+
+    assert_int_equal(store_waits_for(&h->clients[client].client, &got), n_names);
+    if (n_names > 0) {
+        assert_int_equal(got.size, strlen(name));
+        assert_memory_equal(got.data, name, got.size);
+    }
+}
+
+static void test_a_wait_names_its_first_missing_key(void **state)
+{
+    struct harness h;
+    uint8_t reply[8];
+
+    assert_int_equal(harness_init(&h, NULL), 0);
+    for (unsigned c = 0; c < 3; c++)
+        say(&h, c, "VALIDATE");
+    expect_wait(&h, 1, 0, NULL);
+    say(&h, 0, "SET b 1");
+    say(&h, 1, "WAIT a b c d");
+    say(&h, 2, "WAIT d");
+    expect_wait(&h, 1, 3, "a");
+    expect_wait(&h, 2, 1, "d");
+    say(&h, 0, "SET a 1");
+    expect_wait(&h, 1, 2, "c");
+    say(&h, 0, "SET d 1");
+    expect_wait(&h, 1, 1, "c");
+    expect_wait(&h, 2, 0, NULL);
+    say(&h, 1, "CANCEL_WAIT");
+    expect_wait(&h, 1, 0, NULL);
+    for (unsigned c = 0; c < 3; c++)
+        (void)harness_take(&h, c, reply, sizeof(reply)); /* not of interest */
+    harness_finish(&h);
+}
+
 static void test_cancel(void **state)
 {
     PLAY({1, "CANCEL_WAIT", "b:1"}, {1, "WAIT k", ""}, {1, "CANCEL_WAIT", "b:1"}, {2, "SET k 1", ""},
@@ -719,6 +756,7 @@ int main(void)
         cmocka_unit_test(test_wait_many_clients),
         cmocka_unit_test(test_wait_repeated_name),
         cmocka_unit_test(test_wait_counts_deleted),
+        cmocka_unit_test(test_a_wait_names_its_first_missing_key),
         cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_wait_own),
         cmocka_unit_test(test_wait_replaced),
