@@ -18,6 +18,8 @@
 #include "launcher/report/events_os.h"
 #include "launcher/util/log_os.h"
 #include "launcher/ctl/hang_message_json.h"
+#include "launcher/watch/hang_report.h"
+#include "launcher/watch/store_hint.h"
 #include "launcher/watch/waits.h"
 #include "launcher/watch/watch_uv.h"
 #include "base/time.h"
@@ -34,6 +36,7 @@ struct agent_hang {
     struct hang_reports *reports; /* of all nodes */
     struct asked_stacks *stacks;
     struct agent_stall *stall; /* NULL: partial stalls are not looked for */
+    struct store_hint hint;    /* about MASTER_ADDR and MASTER_PORT */
     uv_timer_t timer;          /* after a signal to the workers, or the kill of a single worker */
     uint32_t generation;       /* of the worker that was killed alone */
     bool is_hanging;           /* the watch has reported a hang, and there is no progress yet */
@@ -46,9 +49,16 @@ struct agent_hang {
 
 /* ---- questions of the watch ---- */
 
+static bool is_store_unused(const struct agent_hang *h)
+{
+    const struct server *store = h->host->generation ? h->host->generation->server : NULL;
+
+    return store && server_n_clients(store) == 0 && server_n_changes(store) == 0;
+}
+
 static uint32_t describe_workers_for_watch(void *data, struct watch_worker *workers, bool *ret_at_work)
 {
-    const struct agent_hang *h = data;
+    struct agent_hang *h = data;
     int n_running = 0, n_other = 0;
 
     for (int i = 0; i < h->host->group->config.n_workers; i++) {
@@ -61,6 +71,8 @@ static uint32_t describe_workers_for_watch(void *data, struct watch_worker *work
     }
     *ret_at_work = h->host->group->state == GROUP_RUNNING && n_running > 0 && n_other == 0 &&
                    !h->host->group->is_suspended;
+    if (store_hint_step(&h->hint, now_ns(), h->host->group->generation, *ret_at_work, is_store_unused(h)))
+        watch_ask_python(h->watch);
     return h->host->group->generation;
 }
 
@@ -69,6 +81,13 @@ static int rank_base_for_watch(void *data)
     const struct agent_hang *h = data;
 
     return (int)h->host->assignment->rank_base;
+}
+
+static uint16_t store_port_for_watch(void *data)
+{
+    const struct agent_hang *h = data;
+
+    return h->host->assignment->master_port;
 }
 
 static const char *folder_for_watch(void *data)
@@ -257,11 +276,28 @@ static void on_resume(void *data)
     agent_hang_forget(h);
 }
 
+static void give_hint(struct agent_hang *h, const struct hang_rank *ranks, size_t n_ranks)
+{
+    const struct rank_assignment *given = h->host->assignment;
+
+    for (size_t i = 0; i < n_ranks && h->hint.n_looks > 0 && !h->hint.is_over && is_store_unused(h); i++) {
+        if (!ranks[i].is_meeting)
+            continue;
+        log_line(
+            "no worker has opened the worker store at %s:%u: does the script set MASTER_ADDR or MASTER_PORT "
+            "itself, or call mp.spawn? (rank %d: %s; crun gave MASTER_ADDR=%s and MASTER_PORT=%u)",
+            given->master_addr, given->master_port, ranks[i].rank, ranks[i].text, given->master_addr,
+            given->master_port);
+        h->hint.is_over = true;
+    }
+}
+
 /* A hang has a report of its own. */
 static void on_ranks(void *data, struct hang_rank *ranks, size_t n_ranks, int n_unusual)
 {
     struct agent_hang *h = data;
 
+    give_hint(h, ranks, n_ranks);
     if (!h->is_reported)
         agent_stall_take_ranks(h->stall, ranks, n_ranks, n_unusual);
 }
@@ -364,6 +400,7 @@ void agent_hang_open(struct agent_hang *h)
                                           .state_fds = host->worker_memory->states,
                                           .describe = describe_workers_for_watch,
                                           .rank_base = rank_base_for_watch,
+                                          .store_port = store_port_for_watch,
                                           .folder = folder_for_watch,
                                           .n_store_changes = store_changes_for_watch,
                                           .on_hang = on_hang,

@@ -10,6 +10,7 @@
 #include "base/time.h"
 #include "base/utf8.h"
 #include "launcher/agent/agent_host_uv.h"
+#include "launcher/agent/generation_uv.h"
 #include "launcher/agent/hang_report_uv.h"
 #include "launcher/ctl/hang_message_json.h"
 #include "launcher/ctl/job_status.h"
@@ -21,11 +22,14 @@
 #include "launcher/watch/hang_report.h"
 #include "launcher/watch/slow.h"
 #include "launcher/watch/stall.h"
+#include "launcher/watch/store_waits.h"
 #include "launcher/watch/watch_uv.h"
+#include "rendezvous/server/server_uv.h"
 
 enum {
     COLLECT_MS = 2500, /* for the ranks of all nodes, with their stacks */
-    GROUPS_IN_HEADLINE = 2
+    GROUPS_IN_HEADLINE = 2,
+    STORE_WAITS_MAX = 256,
 };
 
 struct agent_stall {
@@ -151,6 +155,32 @@ static void judge_slowness(struct agent_stall *s, const struct hang_rank *ranks,
     announce(s, m);
 }
 
+/* ---- keys of the worker store ---- */
+
+struct all_ranks {
+    struct hang_rank *ranks;
+    size_t n;
+};
+
+static void add_store_wait(void *data, const char *host, uint16_t port, struct wire_span key, size_t n_keys)
+{
+    const struct all_ranks *all = data;
+
+    store_waits_add(all->ranks, all->n, store_client_of(host, port), (const char *)key.data, key.size,
+                    n_keys);
+}
+
+/* Sorts the ranks of all nodes, with the keys that they wait for where the store is served here. */
+static bool sort_ranks(const struct agent_stall *s, struct hang_rank *ranks, size_t n_ranks)
+{
+    const struct server *store = s->host->generation ? s->host->generation->server : NULL;
+
+    if (store)
+        server_visit_waits(store, STORE_WAITS_MAX, add_store_wait, &(struct all_ranks){ranks, n_ranks});
+    store_waits_end(ranks, n_ranks);
+    return hang_sort(ranks, n_ranks);
+}
+
 /* ---- node 0: the ranks of all nodes ---- */
 
 static bool any_unusual(const struct agent_stall *s)
@@ -171,7 +201,7 @@ static void end_collection(struct agent_stall *s)
 
 static void decide_for_all(struct agent_stall *s)
 {
-    bool stands_out = hang_sort(s->collect.ranks, s->collect.n_ranks);
+    bool stands_out = sort_ranks(s, s->collect.ranks, s->collect.n_ranks);
 
     decide(s, s->collect.ranks, s->collect.n_ranks, stands_out);
     judge_slowness(s, s->collect.ranks, s->collect.n_ranks);
@@ -283,7 +313,7 @@ void agent_stall_take_ranks(struct agent_stall *s, struct hang_rank *ranks, size
         return;
     meet_generation(s);
     if (!has_other_nodes(s)) {
-        bool stands_out = hang_sort(ranks, n_ranks);
+        bool stands_out = sort_ranks(s, ranks, n_ranks);
 
         decide(s, ranks, n_unusual ? n_ranks : 0, stands_out);
         judge_slowness(s, ranks, n_ranks);

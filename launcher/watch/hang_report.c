@@ -26,6 +26,8 @@ static int compare_places(const struct hang_rank *a, const struct hang_rank *b)
 {
     if (a->has_ended != b->has_ended)
         return a->has_ended - b->has_ended;
+    if (a->is_awaited != b->is_awaited)
+        return a->is_awaited - b->is_awaited;
     if (hang_is_blocked(a->state) != hang_is_blocked(b->state) ||
         (hang_is_blocked(a->state) && a->state != b->state))
         return a->state - b->state;
@@ -199,6 +201,8 @@ static int suspicion_of(const struct hang_rank *r, size_t n_together, const stru
         return 95;
     if (r->child_state)
         return 90;
+    if (r->is_awaited)
+        return 88;
     if (waits_with_most(r, n_together, m))
         return 0;
     if (m->n_waits > 0 && is_waited_for(r, m))

@@ -19,7 +19,7 @@
 #include "launcher/watch/stack_text.h"
 #include "proto/worker_memory.h"
 
-enum { HANG_LINES_MAX = 12, HANG_NCCL_SIZE = 320, HANG_COLLECTIVES_MAX = 4 };
+enum { HANG_LINES_MAX = 12, HANG_NCCL_SIZE = 320, HANG_COLLECTIVES_MAX = 4, HANG_STORE_CLIENTS_MAX = 4 };
 
 /* A process group that a rank is in, of a program on libcrw (proto/worker_memory.h). */
 struct hang_collective {
@@ -47,6 +47,12 @@ struct hang_rank {
     uint64_t bytes_per_s;        /* of ACTIVITY_READS and ACTIVITY_WRITES */
     int32_t waits_percent;       /* share of the last minute, -1: not known; with so many waits */
     uint32_t n_waits;
+    bool is_meeting; /* its stack has init_process_group(); of ranks of this node alone */
+    /* Keys of the worker store (store_waits.h). */
+    uint64_t store_clients[HANG_STORE_CLIENTS_MAX]; /* connections of the rank; 0: none */
+    bool waits_for_key;
+    int setter;      /* of that key, by its name; -1: none */
+    bool is_awaited; /* by the name of a key that another rank waits for */
 };
 
 /* Whether a process is blocked in the kernel, or stopped by a signal or a tracer: 'D', 'T' or 't'. */

@@ -263,6 +263,9 @@ bool stack_summarize(const char *bytes, size_t n_bytes, int pid, struct stack_su
     if (frames.n == 0)
         return false;
     describe(&frames, ret);
+    for (int i = 0; i < frames.n; i++)
+        ret->is_meeting |= frames.items[i].is_torch_distributed &&
+                           strcmp(frames.items[i].function, "init_process_group") == 0;
     ret->digest = digest_of(&frames);
     return true;
 }

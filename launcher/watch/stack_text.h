@@ -23,6 +23,7 @@ enum stack_kind {
 struct stack_summary {
     enum stack_kind kind;
     char text[STACK_TEXT_SIZE]; /* "all_reduce at train.py:88" */
+    bool is_meeting;            /* in init_process_group() of PyTorch */
     uint64_t digest;            /* of functions, and of the lines of those that call others */
 };
 

@@ -125,16 +125,21 @@ static bool begins_with(const char *text, const char *beginning)
     return strncmp(text, beginning, strlen(beginning)) == 0;
 }
 
+static const char *preposition(const char *text)
+{
+    return begins_with(text, "in ") || begins_with(text, "at ") ? "" : "in ";
+}
+
 static void add_wait(struct strbuf *t, const struct hang_rank *waiter)
 {
     strbuf_add(t, " %u s", waiter->waits_ms / 1000);
     if (waiter->limit_ms > WAITS_LEAST_NS / NS_PER_MS && waiter->limit_ms != WAITS_FIRST_NS / NS_PER_MS)
         strbuf_add(t, " (usual: up to %u s)", waiter->limit_ms / WAITS_FACTOR / 1000);
     const char *place = strstr(waiter->text, ", in ");
-    if (place)
+    if (place && !begins_with(waiter->text, "at "))
         strbuf_add(t, "%s", place + 1);
     else if (waiter->kind == STACK_COLLECTIVE && !begins_with(waiter->text, "wait"))
-        strbuf_add(t, " %s%s", begins_with(waiter->text, "in ") ? "" : "in ", waiter->text);
+        strbuf_add(t, " %s%s", preposition(waiter->text), waiter->text);
 }
 
 static void add_awaited(struct strbuf *t, const struct hang_rank *awaited)
@@ -143,7 +148,7 @@ static void add_awaited(struct strbuf *t, const struct hang_rank *awaited)
     if (!awaited->has_ended)
         strbuf_add(t, " (pid %lld)", (long long)awaited->pid);
     if (awaited->kind == STACK_COLLECTIVE && !begins_with(awaited->text, "wait"))
-        strbuf_add(t, ": waits %s%s", begins_with(awaited->text, "in ") ? "" : "in ", awaited->text);
+        strbuf_add(t, ": waits %s%s", preposition(awaited->text), awaited->text);
     else if (awaited->text[0])
         strbuf_add(t, ": %s", awaited->text);
 }

@@ -10,6 +10,7 @@
 #include "launcher/watch/digest.h"
 #include "launcher/watch/hang_report.h"
 #include "launcher/watch/proc_activity_os.h"
+#include "launcher/watch/store_sockets_sock.h"
 #include "launcher/watch/waits.h"
 #include "launcher/watch/watch_task_os.h"
 
@@ -201,6 +202,7 @@ static void add_stack(const struct stack_tools *tools, struct stall_stacks *s, s
 
 static void put_stack(struct hang_rank *r, const struct stack_summary *summary)
 {
+    r->is_meeting = summary->is_meeting;
     if (summary->kind != STACK_OTHER) {
         memcpy(r->text, summary->text, sizeof(r->text));
         r->kind = summary->kind;
@@ -226,10 +228,10 @@ static void put_stack_of_waiter(struct stall_look *l, const struct hang_rank *wa
             put_stack(&l->ranks[i], summary);
 }
 
-static void add_stacks(struct stall_look *l, const struct stack_tools *tools)
+static void add_stacks(struct stall_look *l, const struct stack_tools *tools, bool may_pause)
 {
     static _Thread_local struct stall_stacks stacks;
-    bool paused[2] = {false, false};
+    bool paused[2] = {!may_pause, !may_pause};
 
     stacks.n = 0;
     for (size_t i = 0; i < l->n_ranks && stacks.n < STACKS_MAX; i++)
@@ -256,6 +258,7 @@ void stall_look_describe(struct stall_look *l, const struct watch_task *t, const
     for (int i = 0; i < t->n_workers; i++)
         if (t->pids[i] || t->have_succeeded[i])
             describe_waits(l, t, i, &l->ranks[l->n_ranks++]);
+    store_sockets_find(t->store_port, t->trees, t->rank_base, l->ranks, l->n_ranks);
     if (tools)
-        add_stacks(l, tools);
+        add_stacks(l, tools, t->may_pause);
 }

@@ -50,8 +50,10 @@ struct watch_task {
     bool with_progress, with_places; /* of WATCH_LOOK: samples for progress.h */
     bool with_waits, describes;      /* of WATCH_LOOK: samples for waits.h, and all ranks */
     bool takes_stacks;               /* for that description */
+    bool may_pause;                  /* for those stacks: programs other than Python */
     uint64_t timeout_ns;             /* of --hang-timeout */
     int rank_base;
+    uint16_t store_port; /* of the worker store; 0: not known */
     pid_t *pids;
     bool *have_succeeded;
     char folder[4096]; /* of the logs; the result: of the files */

@@ -22,7 +22,7 @@ enum {
 
 /* When the ranks are described. */
 struct description {
-    bool is_asked, wants_stacks;
+    bool is_asked, wants_stacks, wants_python;
     int n_unusual;      /* at the last description */
     int n_looks;        /* since the last description */
     int n_descriptions; /* of this stall */
@@ -103,13 +103,16 @@ static bool is_due(uint64_t last_ns, uint64_t interval_ns, uint64_t at_ns)
 static void order_look(struct watch *w, uint64_t at_ns)
 {
     struct watch_task *t = w->task;
+    bool is_stall = w->description.wants_stacks || waits_count_unusual(&w->waits, at_ns) > 0;
 
     t->with_progress = is_due(w->progress_ns, progress_interval_ns(&w->progress), at_ns);
     t->with_places = progress_wants_places(&w->progress, at_ns);
     t->with_waits = is_due(w->waits_ns, WAITS_MS * UINT64_C(1000000), at_ns);
     t->describes = is_description_due(w, at_ns);
-    t->takes_stacks = (w->description.wants_stacks || waits_count_unusual(&w->waits, at_ns) > 0) &&
-                      w->description.n_descriptions % DESCRIPTIONS_PER_STACKS == 0;
+    t->takes_stacks = w->description.wants_python ||
+                      (is_stall && w->description.n_descriptions % DESCRIPTIONS_PER_STACKS == 0);
+    t->may_pause = !w->description.wants_python;
+    t->store_port = is_stall ? w->host.store_port(w->host.data) : 0;
     for (int i = 0; t->describes && i < w->host.n_workers; i++) {
         t->stall.waits_ns[i] = waits_length_ns(&w->waits, i, at_ns);
         t->stall.limits_ns[i] = waits_limit_ns(&w->waits, i);
@@ -193,7 +196,7 @@ static void deliver_ranks(struct watch *w)
     d->n_descriptions = n_unusual || d->wants_stacks ? d->n_descriptions + 1 : 0;
     d->n_unusual = n_unusual;
     d->n_looks = 0;
-    d->is_asked = d->wants_stacks = false;
+    d->is_asked = d->wants_stacks = d->wants_python = false;
     for (size_t i = 0; i < w->task->stall.n_ranks; i++) {
         struct hang_rank *rank = &w->task->stall.ranks[i];
 
@@ -255,6 +258,11 @@ void watch_ask_ranks(struct watch *w, bool with_stacks)
 const struct waits *watch_waits(const struct watch *w)
 {
     return &w->waits;
+}
+
+void watch_ask_python(struct watch *w)
+{
+    w->description.is_asked = w->description.wants_python = true;
 }
 
 /* ---- life ---- */

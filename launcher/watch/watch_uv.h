@@ -48,7 +48,8 @@ struct watch_host {
     /* The workers, whether all of them are at work; returns the generation. */
     uint32_t (*describe)(void *data, struct watch_worker *workers, bool *ret_at_work);
     int (*rank_base)(void *data);
-    const char *(*folder)(void *data); /* of the generation's logs; NULL: none */
+    uint16_t (*store_port)(void *data); /* of the worker store */
+    const char *(*folder)(void *data);  /* of the generation's logs; NULL: none */
     uint64_t (*n_store_changes)(void *data);
     void (*on_hang)(void *data);   /* the time-out has passed; watch_take_stacks() */
     void (*on_resume)(void *data); /* there is progress again, after on_hang() */
@@ -74,6 +75,9 @@ void watch_ask_ranks(struct watch *w, bool with_stacks);
 
 /* Of the workers, in the present generation. */
 const struct waits *watch_waits(const struct watch *w);
+
+/* The same with the stacks of Python programs that are read without a pause. No other program is paused. */
+void watch_ask_python(struct watch *w);
 
 /* Closes its handles; no callback comes any more. Afterwards, when the loop has run dry, watch_destroy(). NULL is fine for both. */
 void watch_close(struct watch *w);

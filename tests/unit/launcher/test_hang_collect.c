@@ -212,6 +212,7 @@ static void test_the_largest_piece_fits(void **state)
                                       .child_state = 'D',
                                       .kind = STACK_OTHER,
                                       .n_collectives = HANG_COLLECTIVES_MAX};
+        memset(ranks[i].store_clients, 0xff, sizeof(ranks[i].store_clients));
         memset(ranks[i].text, '\x01', STACK_TEXT_SIZE - 1);
         for (int k = 0; k < HANG_COLLECTIVES_MAX; k++)
             ranks[i].collectives[k] = (struct hang_collective){.group = UINT64_MAX,
