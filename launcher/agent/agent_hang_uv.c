@@ -138,6 +138,7 @@ static void log_groups(const char *text)
 static void print_hang(const struct agent_hang *h, const struct event_hang *hang)
 {
     log_groups(hang->groups);
+    watch_log_hint(h->watch);
     events_write(h->host->events, h->host->group,
                  (struct event){.kind = hang->is_hang ? EVENT_HANG : EVENT_STACKS, .hang = hang});
 }

@@ -66,6 +66,7 @@ static void print_message(struct agent_stall *s, const struct stall_message *m)
         s->awaited = m->rank;
     if (m->kind == STALL_MESSAGE_GOES_ON)
         return;
+    watch_log_hint(s->watch);
     const struct event_stall stall = {.n_waiting = m->facts.n_waiting,
                                       .waits_ms = m->facts.waits_ms,
                                       .activity = activity_name(m->facts.activity),

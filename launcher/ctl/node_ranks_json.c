@@ -62,6 +62,7 @@ static const struct field place_fields[] = {
     {"state", FIELD_U32_AT(struct hang_rank, state, 0, 127)},
     {"child_pid", FIELD_I64, offsetof(struct hang_rank, child_pid), 0, FIELD_EXACT_MAX},
     {"child_state", FIELD_U32_AT(struct hang_rank, child_state, 0, 127)},
+    {"child_name", FIELD_TEXT_AT(struct hang_rank, child_name)},
     {"has_ended", FIELD_BOOL, offsetof(struct hang_rank, has_ended)},
     {"kind", FIELD_U32_AT(struct hang_rank, kind, 0, STACK_DESTROY)},
     {"text", FIELD_TEXT_AT(struct hang_rank, text)},
@@ -299,6 +300,7 @@ static bool read_place(const cJSON *worker, const struct worker_status *w, struc
     if (w->rank < 0 || w->pid < 0 || !fields_read(place, place_fields, ARRAY_SIZE(place_fields), ret, error))
         return false;
     text_clean(ret->text);
+    text_clean(ret->child_name);
     return read_collectives(cJSON_GetObjectItemCaseSensitive(place, "collectives"), ret);
 }
 

@@ -41,12 +41,9 @@ void proc_info_stuck(int pid, int local_rank, char *out, size_t out_size)
     (void)proc_stat_read(pid, &stat); /* '?' stays when it fails */
     (void)snprintf(path, sizeof(path), "/proc/%d/wchan", pid);
     (void)read_file_text(path, where, sizeof(where)); /* "" when it fails */
-    (void)snprintf(path, sizeof(path), "/proc/%d/comm", pid);
     if (local_rank >= 0)
         (void)snprintf(name, sizeof(name), "local rank %d", local_rank);
-    else
-        (void)read_file_text(path, name, sizeof(name)); /* "" when it fails */
-    name[strcspn(name, "\n")] = '\0';
-    (void)snprintf(out, out_size, "process %d (%s) does not end on SIGKILL: state %c, in %s", pid, name,
-                   stat.state, *where && *where != '0' ? where : "an unknown place");
+    (void)snprintf(out, out_size, "process %d (%s) does not end on SIGKILL: state %c, in %s", pid,
+                   *name ? name : stat.name, stat.state,
+                   *where && *where != '0' ? where : "an unknown place");
 }

@@ -20,11 +20,12 @@ enum {
 
 bool proc_stat_parse(const char *text, struct proc_stat *ret)
 {
-    const char *at = strrchr(text, ')'); /* the name before it may have anything in it */
+    const char *at = strrchr(text, ')'), *name = strchr(text, '('); /* the name may have anything in it */
     uint64_t fields[RSS + 1];
 
-    if (!at || at[1] != ' ' || !at[2])
+    if (!at || at[1] != ' ' || !at[2] || !name || name > at)
         return false;
+    int n_name = (int)(at - name - 1);
     char state = at[2];
     at += 3;
     for (int i = PARENT; i <= RSS; i++) {
@@ -42,6 +43,7 @@ bool proc_stat_parse(const char *text, struct proc_stat *ret)
                               .cpu_ticks = fields[USER_TICKS] + fields[SYSTEM_TICKS],
                               .start_ticks = fields[START],
                               .rss_pages = fields[RSS]};
+    (void)snprintf(ret->name, sizeof(ret->name), "%.*s", n_name, name + 1); /* may be cut */
     return true;
 }
 

@@ -7,6 +7,7 @@
 #include <sys/types.h>
 
 struct proc_stat {
+    char name[16];  /* of the program, as the kernel cuts it */
     char state;     /* 'R', 'S', 'D' ... */
     bool has_ended; /* a zombie, or about to vanish */
     pid_t parent;

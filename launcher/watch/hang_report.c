@@ -9,8 +9,8 @@
 enum {
     WAITS_MAX = 8,
     WAITS_SHOWN = 2,
-    /* Beside the headline, a line for ranks at other places, one from NCCL, and one for nodes that are silent. */
-    GROUPS_SHOWN = HANG_LINES_MAX - 4 - WAITS_SHOWN,
+    /* Beside the headline, a line for ranks at other places, one from NCCL, one for nodes that are silent, and a hint. */
+    GROUPS_SHOWN = HANG_LINES_MAX - 5 - WAITS_SHOWN,
     RANKS_TEXT_SIZE = 120
 };
 
@@ -318,6 +318,17 @@ static const char *state_text(uint32_t state)
     return state == 'D' ? "blocked in the kernel (state D), " : "";
 }
 
+/* With the state in front of a stack; words about the state, as of a look, are not repeated. */
+static void add_place(struct strbuf *t, const struct hang_rank *r)
+{
+    const char *state = r->activity ? "" : state_text(r->state), *text = r->text;
+
+    if (strncmp(text, "is ", 3) == 0 && *state && strncmp(text + 3, state, strcspn(state, " ,")) == 0)
+        strbuf_add(t, ": %s", text + 3);
+    else
+        strbuf_add(t, ": %s%s", state, text[0] ? text : "no stack to be had");
+}
+
 /* Hosts; the process of a single rank. */
 static void add_hosts(struct strbuf *t, const struct hang_rank *ranks, size_t n)
 {
@@ -345,10 +356,9 @@ static void add_group(struct strbuf *t, const struct hang_rank *ranks, size_t n,
     if (ranks[0].has_ended)
         strbuf_add(t, ": ended with success");
     else
-        strbuf_add(t, ": %s%s", ranks[0].activity ? "" : state_text(ranks[0].state),
-                   ranks[0].text[0] ? ranks[0].text : "no stack to be had");
+        add_place(t, &ranks[0]);
     if (ranks[0].child_state)
-        strbuf_add(t, "; its process %lld is %s", (long long)ranks[0].child_pid,
+        strbuf_add(t, "; its process %lld (%s) is %s", (long long)ranks[0].child_pid, ranks[0].child_name,
                    ranks[0].child_state == 'D' ? "blocked in the kernel (state D)" : "stopped by a signal");
     strbuf_add(t, "\n");
 }

@@ -211,7 +211,10 @@ void proc_activity_look(struct proc_activity *a, const struct proc_tree *tree, u
     a->child_ran_ns = sums.child_ran_ns;
     a->read = sums.read;
     a->written = sums.written;
-    read_main(a->pid, a);
+    a->main_ran_ns = was.main_ran_ns;
+    a->n_slices = was.n_slices;
+    if (sums.state != 'D')
+        read_main(a->pid, a);
     read_call(a->pid, a);
     a->facts.has_ended = sums.has_ended;
     a->facts.state = sums.state;
@@ -284,20 +287,16 @@ static int find_moving_descriptor(pid_t pid)
 /* ---- words ---- */
 
 /* The descendant that a rank waits for: a compiler, else the youngest. */
-static pid_t find_child(const struct proc_tree *tree, char name[FILE_SIZE], bool *ret_compiles)
+static pid_t find_child(const struct proc_tree *tree, struct proc_stat *ret, bool *ret_compiles)
 {
     pid_t found = 0;
 
     *ret_compiles = false;
     for (int i = 1; i < tree->n_pids && !*ret_compiles; i++) {
-        char text[FILE_SIZE];
-
-        if (!read_of_process(tree->pids[i], "comm", text))
+        if (!proc_stat_read(tree->pids[i], ret))
             continue;
-        text[strcspn(text, "\n")] = '\0';
-        *ret_compiles = activity_is_compiler(text);
+        *ret_compiles = activity_is_compiler(ret->name);
         found = tree->pids[i];
-        memcpy(name, text, sizeof(text));
     }
     return found;
 }
@@ -306,8 +305,9 @@ enum activity proc_activity_text(const struct proc_activity *a, const struct pro
                                  size_t size)
 {
     struct activity_facts facts = a->facts;
-    char path[PATH_SIZE], place[FILE_SIZE], name[FILE_SIZE];
-    pid_t child = find_child(tree, name, &facts.child_compiles);
+    char path[PATH_SIZE], place[FILE_SIZE];
+    struct proc_stat stat;
+    pid_t child = find_child(tree, &stat, &facts.child_compiles);
     enum activity activity = activity_judge(&facts);
     struct proc_activity shown = *a;
     uint64_t bytes = facts.read > facts.written ? facts.read : facts.written;
@@ -321,7 +321,7 @@ enum activity proc_activity_text(const struct proc_activity *a, const struct pro
         .bytes_per_s = facts.elapsed_ns ? (uint64_t)((double)bytes * 1e9 / (double)facts.elapsed_ns) : 0,
         .place = place,
         .child = child,
-        .name = child ? name : NULL};
+        .name = child ? stat.name : NULL};
     activity_text(&words, out, size);
     return activity;
 }

@@ -2,7 +2,7 @@
 
 /*
  * The activity of the ranks of a node, from /proc. One look costs four small files for each process. Files under the
- * memory lock of a process (cmdline, maps, environ) are never read; of a process in state D only stat, schedstat, io and syscall
+ * memory lock of a process (cmdline, maps, environ) are never read; of a process in state D only stat, io, syscall and wchan
  * are read. The name of a file in use is taken from the descriptor, without a look at the file.
  */
 

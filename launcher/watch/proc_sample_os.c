@@ -7,10 +7,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/utf8.h"
 #include "launcher/util/folder_list_os.h"
 #include "launcher/util/proc_stat_os.h"
 #include "launcher/util/read_file_os.h"
 #include "launcher/watch/digest.h"
+#include "launcher/watch/hang_report.h"
 
 enum { FILE_SIZE = 4096, HEAD_SIZE = 64, THREADS_MAX = 512 };
 
@@ -239,6 +241,17 @@ int proc_sample_place(const struct proc_tree *tree, struct progress_sample *ret,
 
 /* ---- text ---- */
 
+void proc_sample_child(pid_t pid, char state, struct hang_rank *ret)
+{
+    struct proc_stat stat = {.name = "?"};
+
+    (void)proc_stat_read(pid, &stat); /* "?" stays when the process has ended */
+    ret->child_pid = pid;
+    ret->child_state = (unsigned char)state;
+    memcpy(ret->child_name, stat.name, sizeof(ret->child_name));
+    text_clean(ret->child_name);
+}
+
 bool proc_sample_is_python(pid_t pid)
 {
     char path[64], target[FILE_SIZE];
@@ -261,15 +274,14 @@ static void read_line_of(pid_t pid, const char *thread, const char *name, char o
 
 static size_t describe_thread(pid_t pid, const char *thread, char *out, size_t size)
 {
-    char name[FILE_SIZE], place[FILE_SIZE], call[FILE_SIZE];
+    char place[FILE_SIZE], call[FILE_SIZE];
     struct proc_stat stat = {.state = '?'};
 
     (void)proc_stat_read_thread(pid, (pid_t)atol(thread), &stat); /* '?' stays when it has ended */
-    read_line_of(pid, thread, "comm", name);
     read_line_of(pid, thread, "wchan", place);
     read_line_of(pid, thread, "syscall", call);
-    int n = snprintf(out, size, "thread %.20s (%.16s) state %c wchan %.64s syscall %.200s\n", thread, name,
-                     stat.state, place[0] ? place : "-", call[0] ? call : "-");
+    int n = snprintf(out, size, "thread %.20s (%.16s) state %c wchan %.64s syscall %.200s\n", thread,
+                     stat.name, stat.state, place[0] ? place : "-", call[0] ? call : "-");
     return n > 0 && (size_t)n < size ? (size_t)n : 0;
 }
 

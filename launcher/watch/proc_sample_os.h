@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * What /proc has about the processes of ranks: samples for progress.h, and text for people. For a thread of its own: hundreds
- * of small files. None of them waits for the memory lock of a process, which one in state D may hold (cmdline, maps and
- * environ do).
+ * Facts of /proc about the processes of ranks: samples for progress.h, and text for people. For a thread of its own: hundreds
+ * of small files. No read waits for the memory lock of a process, which a process in state D may hold (cmdline, maps and
+ * environ would wait).
  */
 
 #include <stdbool.h>
@@ -31,15 +31,19 @@ uint64_t proc_sample_bytes(pid_t pid);
 /* state_fd: the memory file of the worker, or -1. */
 void proc_sample(const struct proc_tree *tree, int state_fd, struct progress_sample *ret);
 
-/* What the worker has written about its collectives (proto/worker_memory.h), at most PROC_SAMPLE_RECORDS bytes; returns how many. */
+/* Records of the worker about its collectives (proto/worker_memory.h), at most PROC_SAMPLE_RECORDS bytes; returns their number. */
 enum { PROC_SAMPLE_RECORDS = WORKER_COLLECTIVES_MAX * (int)sizeof(struct worker_collective) };
 size_t proc_sample_records(int state_fd, uint8_t records[PROC_SAMPLE_RECORDS]);
 
-/* The same with the place. Main threads that run are added to running[PROC_TREE_MAX]; returns how many. */
+/* Adds the place to *ret. Main threads that run are added to running[PROC_TREE_MAX]; returns how many. */
 int proc_sample_place(const struct proc_tree *tree, struct progress_sample *ret, pid_t *running);
 
 /* 'R', 'S', 'D' ...; 0: there is no such process. */
 char proc_sample_state(pid_t pid);
+
+/* Sets the child_ members: a descendant in state T or D. */
+struct hang_rank;
+void proc_sample_child(pid_t pid, char state, struct hang_rank *ret);
 
 /* Whether the program of the process is Python. */
 bool proc_sample_is_python(pid_t pid);

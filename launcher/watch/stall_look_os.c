@@ -124,8 +124,7 @@ static void describe_state(const struct proc_activity *a, const struct proc_tree
 
         if (!hang_is_blocked((unsigned char)state))
             continue;
-        ret->child_pid = tree->pids[i];
-        ret->child_state = (unsigned char)state;
+        proc_sample_child(tree->pids[i], state, ret);
     }
 }
 

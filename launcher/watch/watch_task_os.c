@@ -78,6 +78,12 @@ static const struct stack_tools *tools_of(struct watch_task *t)
     return &t->tools;
 }
 
+static void note_lack(struct watch_task *t)
+{
+    for (int i = 0; !tools_of(t)->paths[STACK_TOOL_PY_SPY] && i < t->n_workers; i++)
+        t->lacks_py_spy |= t->pids[i] && proc_sample_is_python(t->pids[i]);
+}
+
 /* ---- a look ---- */
 
 static bool are_trees_current(const struct watch_task *t)
@@ -200,8 +206,10 @@ static void look(struct watch_task *t)
         sample_progress(t);
     if (t->with_waits)
         stall_look_take(&t->stall, t);
-    if (t->with_waits && t->describes)
-        stall_look_describe(&t->stall, t, t->takes_stacks ? tools_of(t) : NULL);
+    if (!t->with_waits || !t->describes)
+        return;
+    note_lack(t);
+    stall_look_describe(&t->stall, t, t->takes_stacks ? tools_of(t) : NULL);
 }
 
 /* ---- stacks ---- */
@@ -217,13 +225,13 @@ static char *describe_process(pid_t pid)
 
 static void add_process(struct watch_task *t, struct stack_set *set, int worker, pid_t pid)
 {
-    enum stack_tool tool = stack_tools_choose(tools_of(t), proc_sample_is_python(pid));
     char state = proc_sample_state(pid);
-    bool is_blocked = hang_is_blocked(state);
+    bool is_blocked = hang_is_blocked(state), is_python = state != 'D' && proc_sample_is_python(pid);
+    enum stack_tool tool = stack_tools_choose(tools_of(t), is_python);
 
     set->processes[set->n] =
         (struct stack_process){.worker = worker, .state = state, .description = describe_process(pid)};
-    /* The other tools would wait for a process in state D. */
+    /* No tool looks at a process in state D, and only py-spy at a stopped process without a pause. */
     set->jobs[set->n++] =
         (struct stack_job){.pid = pid,
                            .is_blocked = is_blocked,
@@ -285,8 +293,7 @@ static void describe_rank(const struct watch_task *t, const struct stack_set *se
         if (set->jobs[i].pid == tree->pids[0]) {
             describe_main_process(t, worker, &set->jobs[i], p, ret);
         } else if (!ret->child_state && hang_is_blocked(p->state)) {
-            ret->child_pid = set->jobs[i].pid;
-            ret->child_state = (unsigned char)p->state;
+            proc_sample_child(set->jobs[i].pid, p->state, ret);
         }
     }
     hang_add_collectives(ret, records, proc_sample_records(t->state_fds[worker], records));
@@ -439,6 +446,7 @@ static void take_stacks(struct watch_task *t)
     list_trees(t, true);
     stall_look_take(&t->stall, t);
     make_stack_folder(t);
+    note_lack(t);
     nccl_state_trigger(t->environment, t->rank_base, t->n_workers);
     if (collect(t, &t->set) != 0)
         return; /* without memory: the next time */

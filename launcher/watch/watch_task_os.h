@@ -40,7 +40,8 @@ struct watch_task {
     int n_workers;
     const int *state_fds;
     struct stack_tools tools;
-    bool has_tools; /* they were looked for */
+    bool has_tools;    /* they were looked for */
+    bool lacks_py_spy; /* as of the last report; a worker is Python */
     struct proc_tree *trees, *old_trees;
     uint64_t *found_bytes; /* of the processes of each worker, when they were found */
     int n_looks;           /* the trees are from one before */

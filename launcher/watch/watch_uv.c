@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "launcher/util/log_os.h"
 #include "launcher/util/side_thread_uv.h"
 #include "launcher/watch/hang_report.h"
 #include "launcher/watch/progress.h"
@@ -41,7 +42,8 @@ struct watch {
     uv_timer_t timer;
     struct side_call *call; /* has the task; NULL: the loop has it */
     bool has_worked, is_closed;
-    struct watch_task *task; /* NULL: left to a hanging thread */
+    bool lacks_py_spy, has_hinted; /* watch_log_hint() */
+    struct watch_task *task;       /* NULL: left to a hanging thread */
 };
 
 /* ---- the loop ---- */
@@ -227,6 +229,7 @@ static void on_task_done(void *owner, void *task)
     struct watch *w = owner;
 
     w->call = NULL;
+    w->lacks_py_spy = w->task->lacks_py_spy;
     if (w->task->work == WATCH_STACKS)
         deliver_stacks(w);
     else if (w->task->work == WATCH_NATIVE)
@@ -312,6 +315,15 @@ void watch_close(struct watch *w)
     if (w->call)
         w->task = side_thread_cancel(w->call);
     uv_close((uv_handle_t *)&w->timer, NULL);
+}
+
+void watch_log_hint(struct watch *w)
+{
+    if (!w || !w->lacks_py_spy || w->has_hinted)
+        return;
+    w->has_hinted = true;
+    log_line(
+        "  no py-spy beside the Python of the workers or on PATH: `pip install py-spy` adds Python frames");
 }
 
 bool watch_has_worked(const struct watch *w)

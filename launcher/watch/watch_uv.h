@@ -41,7 +41,7 @@ struct watch_stacks {
 struct watch_host {
     uv_loop_t *loop;
     char *const *environment;
-    const char *python;  /* what is executed */
+    const char *python;  /* the executed file */
     uint64_t timeout_ns; /* 0: nothing is watched, stacks can be had all the same */
     int n_workers;
     const int *state_fds; /* of the workers' memory files */
@@ -84,6 +84,9 @@ void watch_close(struct watch *w);
 
 /* Whether it has had anything to do, so that its thread may write files. NULL is fine. */
 bool watch_has_worked(const struct watch *w);
+
+/* A line of a report, once: py-spy is missing, and a worker is Python. NULL is fine. */
+void watch_log_hint(struct watch *w);
 
 /* What waits for a disk is left to its thread (side_thread_os.h). */
 void watch_destroy(struct watch *w);

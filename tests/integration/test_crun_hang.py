@@ -1,5 +1,6 @@
 """Hangs: crun reports where each rank is, the one that the others wait for first, and nothing else is touched."""
 
+import itertools
 import json
 import os
 import pathlib
@@ -113,6 +114,43 @@ def test_small_files_that_are_read_again_are_no_progress(tmp_path):
         assert 5e9 <= event(tmp_path, "hang")["silence_ns"] < 10e9, output(tmp_path)
         time.sleep(3)
         assert "makes progress again" not in output(tmp_path)
+    finally:
+        hangs.end(p)
+
+
+def report_lines(text, headline):
+    """The lines of one report: the headline, and the indented lines behind it."""
+    lines = [re.sub(r"^crun: (\d{4}-\S+ \S+ )?", "", line) for line in text.splitlines()]
+    first = next(i for i, line in enumerate(lines) if line.startswith(headline))
+    return [lines[first], *itertools.takewhile(lambda line: line.startswith("  "), lines[first + 1:])]
+
+
+@pytest.mark.parametrize("timeout, name, headline", [(2, "hang", "hang: no rank has made progress"), (0, "stacks", "stacks: workers do not end")])
+def test_reports_on_many_places_are_short(tmp_path, timeout, name, headline):
+    """64 ranks at 64 places, without tools. One of them is Python: a line names py-spy, once."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "python3").symlink_to(sys.executable)
+    for i in range(64):
+        os.mkfifo(tmp_path / f"fifo.{i}")
+    worker = (f"[ $RANK = 0 ] && exec {folder}/python3 -c 'import signal, time; signal.signal(15, signal.SIG_IGN); print(\"up\", flush=True); time.sleep(1e6)'\n"
+              f"trap '' TERM\nexec 3<>{tmp_path}/fifo.$RANK\necho up\nread x <&3")
+    with open(tmp_path / "output", "wb") as out:
+        p = subprocess.Popen([jobs.crun(), "--nproc-per-node=64", f"--hang-timeout={timeout}", "--shutdown-timeout=4", f"--event-log={tmp_path / 'events'}",
+                              "--no-python", "/bin/sh", "-c", worker.replace("$", "$$")],
+                             stdin=subprocess.DEVNULL, stdout=out, stderr=out, env={**os.environ, "PATH": str(folder), "CRUN_PYSPY": ""})
+    try:
+        jobs.wait_for(lambda: output(tmp_path).count("up") == 64, 60)
+        if name == "hang":
+            jobs.wait_for(lambda: event(tmp_path, name), 60)
+        p.terminate()
+        assert p.wait(60) != 0
+        lines = report_lines(output(tmp_path), headline)
+        assert len(event(tmp_path, name)["groups"]) == len(lines) - 2 and 8 <= len(lines) <= 12, lines
+        assert "more ranks at other places" in lines[-2] and "`pip install py-spy`" in lines[-1], lines
+        assert output(tmp_path).count("`pip install py-spy`") == 1
+        places = re.findall(r"waits for input of \S+/fifo\.(\d+)", "\n".join(lines))
+        assert len(places) == len(set(places)) >= 4, lines
     finally:
         hangs.end(p)
 

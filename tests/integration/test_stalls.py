@@ -1,11 +1,14 @@
 """A partial stall: some ranks wait, one does something else. crun names that rank and its activity within seconds, and nothing is touched."""
 
+import contextlib
 import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -33,19 +36,24 @@ KINDS = {
 # And what the event log calls it, where that is not the kind and an "s".
 NAMES = {"fifo": "no_input", "open": "no_input", "pipe": "full_pipe", "blocked": "blocked", "starve": "child", "stop": "stopped", "skip": "sleeps"}
 NODES = 3
+TOOLS = {name: shutil.which(name, path=f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}") for name in ("eu-stack", "gdb", "py-spy")}
 
 
 class Job:
     """One or several nodes of one job; a rank of the middle stalls."""
 
-    def __init__(self, folder, kind, n_nodes=1, ranks=3, step=30, step_ms=20):
+    def __init__(self, folder, kind, n_nodes=1, ranks=3, step=30, step_ms=20, program=None):
         self.kind, self.folder, self.n_ranks = kind, folder, n_nodes * ranks
         self.rank = self.n_ranks // 2
         folder.mkdir()
         (folder / "data").write_bytes(bytes(2 << 20))
+        (folder / "tools").mkdir()
+        for name, path in TOOLS.items():  # notes its arguments, then is the tool
+            (folder / "tools" / name).write_text(f'#!/bin/sh\necho "$@" >>$0.calls\nexec {path} "$@"\n')
+            (folder / "tools" / name).chmod(0o755 if path else 0o600)
         os.mkfifo(folder / "fifo")
         os.mkfifo(folder / "other_fifo")
-        worker = [WORKER, kind, str(self.rank), str(step), str(step_ms), folder]
+        worker = ["--no-python", *program] if program else [WORKER, kind, str(self.rank), str(step), str(step_ms), folder]
         port = lib.free_port() if n_nodes > 1 else 0
         meet = ["--standalone"] if n_nodes == 1 else [
             f"--nnodes={n_nodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=stall", "--security=open"]
@@ -54,7 +62,14 @@ class Job:
             with open(folder / f"node{i}", "wb") as output:
                 self.nodes.append(subprocess.Popen(
                     [jobs.crun(), *meet, f"--nproc-per-node={ranks}", f"--event-log={folder / f'events{i}'}", *worker],
-                    stdin=subprocess.DEVNULL, stdout=output, stderr=output, env={**os.environ, "OMP_NUM_THREADS": "1"}))
+                    stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                    env={**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{folder}/tools:{os.environ['PATH']}",
+                         "CRUN_PYSPY": f"{folder}/tools/py-spy" if TOOLS["py-spy"] else "", "PYTHONPATH": str(jobs.ROOT / "python")}))
+
+    def calls(self, tool):
+        """Of a tool: its arguments each time."""
+        path = self.folder / "tools" / f"{tool}.calls"
+        return path.read_text().splitlines() if path.exists() else []
 
     def text(self, node=0):
         return (self.folder / f"node{node}").read_text()
@@ -93,9 +108,14 @@ class Job:
         self.finish()
 
 
-def untouched(pid):
-    status = pathlib.Path(f"/proc/{pid}/status").read_text()
-    return "TracerPid:\t0" in status
+def states(crun_pid):
+    """State of each process below crun; of a traced one with its tracer."""
+    found = {}
+    for pid in jobs.descendants(crun_pid):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            status = pathlib.Path(f"/proc/{pid}/status").read_text()
+            found[pid] = re.search(r"State:\t(\w)", status)[1] + re.search(r"TracerPid:\t(\d+)", status)[1].lstrip("0")
+    return found
 
 
 @pytest.mark.parametrize("kinds", [("sleep", "compute", "read", "fifo"), ("open", "pipe", "blocked", "starve"), ("stop", "skip", "write")])
@@ -108,7 +128,10 @@ def test_the_awaited_rank_and_its_activity_are_named(tmp_path, kinds):
             assert (int(waiting), int(n_ranks), int(rank)) == (2, 3, 1), job.text()
             assert 7 <= int(seconds) <= 20, job.text()
             assert re.match(KINDS[job.kind].replace("FOLDER", str(job.folder)), activity), job.text()
-            assert untouched(pid), job.text()
+            stopped = {pid: state for pid, state in states(job.nodes[0].pid).items() if state not in ("R", "S", "D", "Z")}
+            assert stopped == ({int(pid): "T"} if job.kind == "stop" else {}), job.text()
+            paused = set(re.findall(r"\d+", "\n".join(job.calls("eu-stack") + [re.search(r"-p (\d+)", call)[0] for call in job.calls("gdb")])))
+            assert len(paused) <= 2 and (pid not in paused or job.kind not in ("blocked", "stop")), paused
             jobs.wait_for(lambda: job.events("stall"), 10)
             assert job.events("stall")[0]["activity"] == NAMES.get(job.kind, job.kind + "s"), job.events("stall")
             assert job.events("stall")[0]["rank"] == 1 and " in all-reduce, collective 31 of all ranks for rank 1 " in job.text()
@@ -155,6 +178,45 @@ def test_all_nodes_print_one_report(tmp_path):
         assert [p.wait(60) for p in job.nodes] == [0] * NODES
         assert all("crun: stall: the ranks go on" in job.text(node) for node in range(NODES))
         assert len({job.line(node).group(0) for node in range(NODES)}) == 1
+
+
+PYTHON_JOB = """
+import os, socket, sys, time
+from crun_launch import worker
+
+def slow_part():
+    while not os.path.exists(sys.argv[1] + "/go"):
+        time.sleep(0.3)
+
+ends = socket.socketpair()
+for step in range(40):
+    worker.beat(step)
+    time.sleep(0.05)
+    if step == 30 and os.environ["RANK"] == "1":
+        slow_part()
+    while step == 30 and os.environ["RANK"] != "1" and not os.path.exists(sys.argv[1] + "/go"):
+        ends[0].settimeout(3)
+        try:
+            ends[0].recv(1)
+        except TimeoutError:
+            pass
+"""
+
+
+@pytest.mark.skipif(not TOOLS["py-spy"], reason="needs py-spy")
+def test_python_programs_are_not_paused(tmp_path):
+    """Their stacks are read from the memory of the running process."""
+    folder = tmp_path / "job"
+    (tmp_path / "job.py").write_text(PYTHON_JOB)
+    with Job(folder, "python", program=[sys.executable, tmp_path / "job.py", folder]) as job:
+        pid = int(job.wait_line().group(5))
+        assert job.line().group(4) == "1" and "slow_part" in job.line().group(6), job.text()
+        found = states(job.nodes[0].pid)
+        assert pid in found and set(found.values()) <= {"R", "S", "D", "Z"}, found
+        assert any(str(pid) in call for call in job.calls("py-spy")) and all("--nonblocking" in call for call in job.calls("py-spy")), job.calls("py-spy")
+        assert job.calls("eu-stack") == job.calls("gdb") == []
+        job.resume(pid)
+        assert job.nodes[0].wait(60) == 0, job.text()
 
 
 def test_what_is_slow_but_moves_is_not_reported(tmp_path):

@@ -122,15 +122,19 @@ static void the_rank_that_others_wait_for_comes_first(void **state)
     expect_culprit(odd, " (pid 102) stands out: stopped by a signal, all_reduce at train.py:88");
     odd.state = 'D';
     expect_culprit(odd, " (pid 102) stands out: blocked in the kernel (state D), all_reduce at train.py:88");
+    (void)strcpy(odd.text, "is blocked in the kernel (state D) at kernel_clone");
+    odd.kind = STACK_UNKNOWN;
+    expect_culprit(odd, " (pid 102) stands out: blocked in the kernel (state D) at kernel_clone");
     odd = in_reduce(2);
     odd.kind = STACK_DATA;
     (void)strcpy(odd.text, "data loader wait at data.py:41");
     expect_culprit(odd, " (pid 102) stands out: data loader wait at data.py:41");
     odd.child_pid = 9;
     odd.child_state = 'D';
+    (void)strcpy(odd.child_name, "pt_data_worker");
     expect_culprit(odd,
-                   " (pid 102) stands out: data loader wait at data.py:41; its process 9 is blocked in the "
-                   "kernel (state D)");
+                   " (pid 102) stands out: data loader wait at data.py:41; its process 9 (pt_data_worker) is "
+                   "blocked in the kernel (state D)");
     odd = in_reduce(2);
     (void)strcpy(odd.text, "broadcast at train.py:90");
     expect_culprit(odd, " (pid 102) stands out: broadcast at train.py:90");

@@ -14,13 +14,15 @@
 static void test_lines(void **state)
 {
     static const char *const lines[] = {"12 (sh) S" REST, "12 (a) R 1 (b) S" REST, "12 (()) S" REST,
-                                        "12 (a\nb c) S" REST};
+                                        "12 (a\nb c) S" REST, "12 (12345678901234567) S" REST};
+    static const char *const names[] = {"sh", "a) R 1 (b", "()", "a\nb c", "123456789012345"};
     struct proc_stat stat;
 
     (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(lines); i++) {
         stat = (struct proc_stat){0};
         assert_true(proc_stat_parse(lines[i], &stat));
+        assert_string_equal(stat.name, names[i]);
         assert_int_equal(stat.state, 'S');
         assert_false(stat.has_ended);
         assert_int_equal(stat.parent, 4711);
