@@ -44,7 +44,7 @@ struct agent_stall {
     /* Node 0. */
     bool *are_unusual; /* per node: a rank there waits unusually long */
     size_t n_nodes;
-    bool is_collecting;
+    bool is_collecting, wants_stacks;
     struct hang_collect collect;
     uv_timer_t timer; /* bounds the collection */
 };
@@ -129,6 +129,7 @@ static void decide(struct agent_stall *s, const struct hang_rank *ranks, size_t 
 {
     enum stall_verdict verdict = stall_step(&s->stall, now_ns(), ranks, n_ranks, stands_out);
 
+    s->wants_stacks = verdict == STALL_ASK;
     if (verdict == STALL_REPORT)
         report(s, ranks, n_ranks, stands_out);
     if (verdict == STALL_GOES_ON) {
@@ -200,6 +201,27 @@ static void end_collection(struct agent_stall *s)
     (void)uv_timer_stop(&s->timer); /* cannot fail on a timer that exists */
 }
 
+/* Bounded in time, see on_collected(). */
+static void on_collected(uv_timer_t *timer);
+
+static void begin_collection(struct agent_stall *s)
+{
+    const struct rank_assignment *ranks = s->host->assignment;
+
+    if (s->is_collecting || (s->stall.is_reported && now_ns() < s->stall.again_ns) ||
+        hang_collect_begin(&s->collect, ranks->group_world_size, ranks->world_size) != 0)
+        return;
+    bool is_first = any_unusual(s) && s->stall.longest_ns == 0;
+    const struct stall_message ask = {
+        .kind = STALL_MESSAGE_ASK, .rank = -1, .with_stacks = s->wants_stacks || is_first};
+
+    s->is_collecting = true;
+    s->is_asked = true;
+    watch_ask_ranks(s->watch, ask.with_stacks);
+    send_message(s, AGENT_MESSAGE_TO_ALL, &ask);
+    (void)uv_timer_start(&s->timer, on_collected, COLLECT_MS, 0); /* fails only without a callback */
+}
+
 static void decide_for_all(struct agent_stall *s)
 {
     bool stands_out = sort_ranks(s, s->collect.ranks, s->collect.n_ranks);
@@ -207,6 +229,8 @@ static void decide_for_all(struct agent_stall *s)
     decide(s, s->collect.ranks, s->collect.n_ranks, stands_out);
     judge_slowness(s, s->collect.ranks, s->collect.n_ranks);
     end_collection(s);
+    if (s->wants_stacks)
+        begin_collection(s);
 }
 
 static void on_collected(uv_timer_t *timer)
@@ -221,21 +245,6 @@ static void add_piece(struct agent_stall *s, const struct hang_piece *piece)
     hang_collect_add(&s->collect, piece);
     if (hang_collect_is_complete(&s->collect))
         decide_for_all(s);
-}
-
-static void begin_collection(struct agent_stall *s)
-{
-    const struct rank_assignment *ranks = s->host->assignment;
-
-    if (s->is_collecting || (s->stall.is_reported && now_ns() < s->stall.again_ns) ||
-        hang_collect_begin(&s->collect, ranks->group_world_size, ranks->world_size) != 0)
-        return;
-    s->is_collecting = true;
-    s->is_asked = true;
-    watch_ask_ranks(s->watch, any_unusual(s));
-    send_message(s, AGENT_MESSAGE_TO_ALL,
-                 &(struct stall_message){.kind = STALL_MESSAGE_ASK, .n_unusual = any_unusual(s), .rank = -1});
-    (void)uv_timer_start(&s->timer, on_collected, COLLECT_MS, 0); /* fails only without a callback */
 }
 
 static void take_note(struct agent_stall *s, const struct stall_message *note)
@@ -318,6 +327,8 @@ void agent_stall_take_ranks(struct agent_stall *s, struct hang_rank *ranks, size
 
         decide(s, ranks, n_unusual ? n_ranks : 0, stands_out);
         judge_slowness(s, ranks, n_ranks);
+        if (s->wants_stacks)
+            watch_ask_ranks(s->watch, true);
         return;
     }
     if (s->is_asked)
@@ -336,7 +347,7 @@ void agent_stall_take_message(struct agent_stall *s, const struct hang_message *
         take_note(s, &message->stall);
     } else if (message->stall.kind == STALL_MESSAGE_ASK) {
         s->is_asked = true;
-        watch_ask_ranks(s->watch, message->stall.n_unusual > 0);
+        watch_ask_ranks(s->watch, message->stall.with_stacks);
     } else if (!is_node_0(s)) {
         print_message(s, &message->stall);
     }

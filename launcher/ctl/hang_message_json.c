@@ -23,6 +23,7 @@ static const struct field stall_fields[] = {
     {"node", FIELD_I32, offsetof(struct stall_message, node), 0, SESSION_NODES_MAX - 1},
     {"unusual", FIELD_U32_AT(struct stall_message, n_unusual, 0, UINT32_MAX)},
     {"mostly", FIELD_BOOL, offsetof(struct stall_message, waits_mostly)},
+    {"stacks", FIELD_BOOL, offsetof(struct stall_message, with_stacks)},
     {"rank", FIELD_I32, offsetof(struct stall_message, rank), -1, INT32_MAX, .missing = -1},
     {"activity", FIELD_U32_AT(struct stall_message, facts.activity, 0, ACTIVITY_COUNT - 1)},
     {"bytes_per_s", FIELD_U64, offsetof(struct stall_message, facts.bytes_per_s), 0, FIELD_EXACT_MAX},

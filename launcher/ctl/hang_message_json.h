@@ -38,8 +38,9 @@ enum stall_message_kind {
 struct stall_message {
     enum stall_message_kind kind;
     int node;                  /* NOTE: group rank of the sender */
-    uint32_t n_unusual;        /* NOTE: ranks that wait unusually long; ASK: not 0 for stacks */
+    uint32_t n_unusual;        /* NOTE: ranks that wait unusually long */
     bool waits_mostly;         /* NOTE: a rank waits most of the time */
+    bool with_stacks;          /* ASK */
     int rank;                  /* REPORT, SLOW: the awaited rank; -1: none */
     struct stall_facts facts;  /* REPORT */
     char text[HANG_TEXT_SIZE]; /* REPORT, GOES_ON */

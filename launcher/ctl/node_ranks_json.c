@@ -67,6 +67,7 @@ static const struct field place_fields[] = {
     {"kind", FIELD_U32_AT(struct hang_rank, kind, 0, STACK_DESTROY)},
     {"text", FIELD_TEXT_AT(struct hang_rank, text)},
     {"activity", FIELD_U32_AT(struct hang_rank, activity, 0, ACTIVITY_COUNT - 1)},
+    {"wait_known", FIELD_BOOL, offsetof(struct hang_rank, is_wait_known)},
     {"waits_ms", FIELD_U32_AT(struct hang_rank, waits_ms, 0, UINT32_MAX)},
     {"limit_ms", FIELD_U32_AT(struct hang_rank, limit_ms, 0, UINT32_MAX)},
     {"store_client", FIELD_HEX, offsetof(struct hang_rank, store_clients[0])},

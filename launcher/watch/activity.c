@@ -121,7 +121,7 @@ void activity_text(const struct activity_words *w, char *out, size_t size)
 {
     static const char *const plain[ACTIVITY_COUNT] = {
         [ACTIVITY_UNKNOWN] = "is in a system call",
-        [ACTIVITY_WAITS] = "waits for other ranks",
+        [ACTIVITY_WAITS] = "waits for a lock or a peer",
         [ACTIVITY_COMPUTES] = "computes (no tool for its stack)",
         [ACTIVITY_SLEEPS] = "sleeps",
         [ACTIVITY_STOPPED] = "is stopped by a signal",

@@ -44,6 +44,7 @@ struct hang_rank {
     int n_collectives;
     /* Of a look at a partial stall (stall.h); else 0. */
     enum activity activity;
+    bool is_wait_known;          /* a collective by counters or stack; else a guess from the system call */
     uint32_t waits_ms, limit_ms; /* present wait, and the length from which on a wait is unusual (waits.h) */
     uint64_t bytes_per_s;        /* of ACTIVITY_READS and ACTIVITY_WRITES */
     int32_t waits_percent;       /* share of the last minute, -1: not known; with so many waits */

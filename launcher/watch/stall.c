@@ -41,11 +41,23 @@ static uint64_t default_tolerance_ns(const struct hang_rank *awaited)
     }
 }
 
-static uint64_t tolerance_ns(const struct stall *s, const struct hang_rank *awaited)
+static bool is_any_known(const struct hang_rank *ranks, size_t n_ranks)
 {
-    uint64_t learnt_ns = s->tolerated_ns[awaited->activity], default_ns = default_tolerance_ns(awaited);
+    for (size_t i = 0; i < n_ranks; i++)
+        if (is_unusual(&ranks[i]) && (ranks[i].is_wait_known || ranks[i].waits_for_key))
+            return true;
+    return false;
+}
 
-    return learnt_ns > default_ns ? learnt_ns : default_ns;
+static uint64_t tolerance_ns(const struct stall *s, const struct hang_rank *awaited, bool is_known)
+{
+    uint64_t learnt_ns = s->tolerated_ns[awaited->activity], least_ns = default_tolerance_ns(awaited);
+
+    if (!is_known && (awaited->activity == ACTIVITY_WAITS || awaited->activity == ACTIVITY_UNKNOWN))
+        return UINT64_MAX;
+    if (!is_known && least_ns < WAITS_FIRST_NS)
+        least_ns = WAITS_FIRST_NS;
+    return learnt_ns > least_ns ? learnt_ns : least_ns;
 }
 
 static enum stall_verdict end_stall(struct stall *s)
@@ -56,7 +68,7 @@ static enum stall_verdict end_stall(struct stall *s)
     if (learnt_ns > s->tolerated_ns[s->activity])
         s->tolerated_ns[s->activity] = learnt_ns;
     s->longest_ns = 0;
-    s->is_reported = false;
+    s->is_reported = s->has_asked = false;
     return was_reported ? STALL_GOES_ON : STALL_NOTHING;
 }
 
@@ -69,12 +81,18 @@ enum stall_verdict stall_step(struct stall *s, uint64_t now_ns, const struct han
 
     if (longest_ns == 0)
         return s->longest_ns ? end_stall(s) : STALL_NOTHING;
+    if (s->longest_ns == 0)
+        s->first_ns = now_ns;
     if (longest_ns > s->longest_ns)
         s->longest_ns = longest_ns;
     if (awaited->activity != ACTIVITY_WAITS) /* by chance at the instant of its move */
         s->activity = awaited->activity;
-    if (s->is_reported ? now_ns < s->again_ns : longest_ns < tolerance_ns(s, awaited))
+    if (s->is_reported ? now_ns < s->again_ns
+                       : longest_ns < tolerance_ns(s, awaited, is_any_known(ranks, n_ranks)))
         return STALL_NOTHING;
+    s->has_asked = !s->has_asked && now_ns - s->first_ns >= STALL_FRESH_NS;
+    if (s->has_asked)
+        return STALL_ASK;
     s->pause_ns = s->is_reported ? 2 * s->pause_ns : STALL_AGAIN_NS;
     s->again_ns = now_ns + s->pause_ns;
     s->is_reported = true;

@@ -9,6 +9,10 @@
  *     ^                                              |
  *     +------------- no unusual wait -----------------+   "they go on"
  *
+ * Evidence: a program may wait for a peer or a lock by design, as a server without requests does. So a wait known from counters, a stack or
+ * a key counts from the limit on, and a wait that the system call alone suggests from WAITS_FIRST_NS on. Where all ranks seem to wait, a line needs a
+ * wait of the first kind. A rank without a process after a success waits as in the second kind.
+ *
  * Tolerance: the length from which on a wait is reported depends on the activity of the awaited rank. A save, a load at full speed and a
  * compiler get STALL_*_NS from the start. A wait that has ended without help teaches the job: a further wait for a rank with the same
  * activity is reported only beyond STALL_LEARNT times the former length. So a validation on one rank is named once.
@@ -27,6 +31,8 @@ struct hang_rank;
 #define STALL_LEARNT 1.5
 /* Bytes a second of a transfer at full speed. */
 #define STALL_FAST_BYTES UINT64_C(20000000)
+/* The first ranks of a stall have stacks, which are new for so long. */
+#define STALL_FRESH_NS UINT64_C(3000000000)
 #define STALL_AGAIN_NS UINT64_C(60000000000) /* first pause between two lines on one stall */
 
 /* Numbers of a report, for the event log. */
@@ -36,12 +42,19 @@ struct stall_facts {
     uint32_t n_waiting, waits_ms; /* ranks with an unusual wait, and the longest wait */
 };
 
-enum stall_verdict { STALL_NOTHING, STALL_REPORT, STALL_GOES_ON };
+enum stall_verdict {
+    STALL_NOTHING,
+    STALL_ASK, /* a line is due, and the stacks are old: the next ranks are to have new stacks */
+    STALL_REPORT,
+    STALL_GOES_ON
+};
 
 struct stall {
     uint64_t tolerated_ns[ACTIVITY_COUNT]; /* learnt */
     enum activity activity;                /* of the awaited rank, in the present or last stall */
     uint64_t longest_ns;                   /* wait of the present stall; 0: there is none */
+    uint64_t first_ns;                     /* first look of the present stall */
+    bool has_asked;                        /* for the stacks of the next line */
     bool is_reported;
     uint64_t again_ns, pause_ns; /* time of the next line, and the pause before it */
 };

@@ -16,23 +16,36 @@
 
 enum { STACKS_MAX = 64, STACKS_MS = 3000 };
 
+/* The stack of a waiting worker holds until the worker moves. */
+struct known_stack {
+    pid_t pid;
+    uint64_t place; /* of the main thread, see struct proc_activity */
+    enum stack_kind kind;
+    bool is_wait_known;
+    char text[STACK_TEXT_SIZE];
+};
+
 int stall_look_init(struct stall_look *l, int n_workers)
 {
     size_t n = (size_t)n_workers;
 
     *l = (struct stall_look){.activities = calloc(n, sizeof(*l->activities)),
                              .counts = calloc(n, sizeof(*l->counts)),
+                             .stacks = calloc(n, sizeof(*l->stacks)),
                              .waits_ns = calloc(n, sizeof(*l->waits_ns)),
                              .limits_ns = calloc(n, sizeof(*l->limits_ns)),
                              .samples = calloc(n, sizeof(*l->samples)),
                              .ranks = calloc(n, sizeof(*l->ranks))};
-    return l->activities && l->counts && l->waits_ns && l->limits_ns && l->samples && l->ranks ? 0 : -ENOMEM;
+    return l->activities && l->counts && l->stacks && l->waits_ns && l->limits_ns && l->samples && l->ranks
+               ? 0
+               : -ENOMEM;
 }
 
 void stall_look_finish(struct stall_look *l)
 {
     free(l->activities);
     free(l->counts);
+    free(l->stacks);
     free(l->waits_ns);
     free(l->limits_ns);
     free(l->samples);
@@ -135,6 +148,38 @@ static enum stack_kind kind_of(enum activity activity)
     return activity == ACTIVITY_WAITS ? STACK_COLLECTIVE : STACK_OTHER;
 }
 
+static bool is_in_collective(const struct hang_rank *r)
+{
+    for (int i = 0; i < r->n_collectives; i++)
+        if (r->collectives[i].kind != WORKER_COLLECTIVE_NONE)
+            return true;
+    return false;
+}
+
+static void recall_stack(const struct known_stack *known, const struct proc_activity *a,
+                         struct hang_rank *ret)
+{
+    if (known->pid != a->pid || known->place != a->place || ret->activity != ACTIVITY_WAITS)
+        return;
+    ret->kind = known->kind;
+    ret->is_wait_known = known->is_wait_known;
+    memcpy(ret->text, known->text, sizeof(ret->text));
+}
+
+static void keep_stacks(struct stall_look *l, int rank_base)
+{
+    for (size_t i = 0; i < l->n_ranks; i++) {
+        const struct hang_rank *r = &l->ranks[i];
+        struct known_stack *known = &l->stacks[r->rank - rank_base];
+
+        known->pid = r->activity == ACTIVITY_WAITS ? (pid_t)r->pid : 0;
+        known->place = l->activities[r->rank - rank_base].place;
+        known->kind = r->kind;
+        known->is_wait_known = r->is_wait_known;
+        memcpy(known->text, r->text, sizeof(known->text));
+    }
+}
+
 static void describe_waits(const struct stall_look *l, const struct watch_task *t, int worker,
                            struct hang_rank *ret)
 {
@@ -160,6 +205,9 @@ static void describe_waits(const struct stall_look *l, const struct watch_task *
     hang_add_collectives(ret, records, proc_sample_records(t->state_fds[worker], records));
     if (l->samples[worker].waits)
         ret->activity = ACTIVITY_WAITS;
+    ret->is_wait_known = is_in_collective(ret);
+    if (!ret->is_wait_known)
+        recall_stack(&l->stacks[worker], a, ret);
 }
 
 /* ---- stacks ---- */
@@ -169,14 +217,6 @@ struct stall_stacks {
     struct hang_rank *ranks[STACKS_MAX];
     size_t n;
 };
-
-static bool is_in_collective(const struct hang_rank *r)
-{
-    for (int i = 0; i < r->n_collectives; i++)
-        if (r->collectives[i].kind != WORKER_COLLECTIVE_NONE)
-            return true;
-    return false;
-}
 
 static bool can_show_more(const struct hang_rank *r)
 {
@@ -202,6 +242,7 @@ static void add_stack(const struct stack_tools *tools, struct stall_stacks *s, s
 static void put_stack(struct hang_rank *r, const struct stack_summary *summary)
 {
     r->is_meeting = summary->is_meeting;
+    r->is_wait_known = summary->kind == STACK_COLLECTIVE;
     if (summary->kind != STACK_OTHER) {
         memcpy(r->text, summary->text, sizeof(r->text));
         r->kind = summary->kind;
@@ -258,6 +299,8 @@ void stall_look_describe(struct stall_look *l, const struct watch_task *t, const
         if (t->pids[i] || t->have_succeeded[i])
             describe_waits(l, t, i, &l->ranks[l->n_ranks++]);
     store_sockets_find(t->store_port, t->trees, t->rank_base, l->ranks, l->n_ranks);
-    if (tools)
-        add_stacks(l, tools, t->may_pause);
+    if (!tools)
+        return;
+    add_stacks(l, tools, t->may_pause);
+    keep_stacks(l, t->rank_base);
 }

@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 struct hang_rank;
+struct known_stack;
 struct proc_activity;
 struct stack_tools;
 struct wait_sample;
@@ -22,6 +23,7 @@ struct watch_task;
 struct stall_look {
     struct proc_activity *activities; /* of each worker */
     uint64_t *counts;                 /* digest of the published counters, of the look before */
+    struct known_stack *stacks;       /* of workers in a wait */
     uint64_t *waits_ns, *limits_ns;   /* order: for the description */
     struct wait_sample *samples;      /* result of a look */
     struct hang_rank *ranks;          /* result of a description: workers that run or have succeeded */

@@ -18,7 +18,6 @@ enum {
     SLACK_MS = 20,   /* a timer may be early */
     LOOKS_PER_DESCRIPTION = 2,
     LOOKS_PER_SHARES = SLOW_CHECK_NS / 1000000 / WAITS_MS,
-    DESCRIPTIONS_PER_STACKS = 30, /* in a long stall */
 };
 
 /* When the ranks are described. */
@@ -111,9 +110,9 @@ static void order_look(struct watch *w, uint64_t at_ns)
     t->with_places = progress_wants_places(&w->progress, at_ns);
     t->with_waits = is_due(w->waits_ns, WAITS_MS * UINT64_C(1000000), at_ns);
     t->describes = is_description_due(w, at_ns);
-    t->takes_stacks = w->description.wants_python ||
-                      (is_stall && w->description.n_descriptions % DESCRIPTIONS_PER_STACKS == 0);
-    t->may_pause = !w->description.wants_python;
+    t->takes_stacks = w->description.wants_stacks || w->description.wants_python ||
+                      (w->description.n_descriptions == 0 && waits_count_unusual(&w->waits, at_ns) > 0);
+    t->may_pause = is_stall;
     t->store_port = is_stall ? w->host.store_port(w->host.data) : 0;
     for (int i = 0; t->describes && i < w->host.n_workers; i++) {
         t->stall.waits_ns[i] = waits_length_ns(&w->waits, i, at_ns);
@@ -195,10 +194,11 @@ static void deliver_ranks(struct watch *w)
     struct description *d = &w->description;
     int n_unusual = waits_count_unusual(&w->waits, now_ns());
 
-    d->n_descriptions = n_unusual || d->wants_stacks ? d->n_descriptions + 1 : 0;
+    d->n_descriptions = n_unusual ? d->n_descriptions + 1 : 0;
     d->n_unusual = n_unusual;
     d->n_looks = 0;
-    d->is_asked = d->wants_stacks = d->wants_python = false;
+    d->is_asked = d->wants_python = false;
+    d->wants_stacks &= !w->task->takes_stacks;
     for (size_t i = 0; i < w->task->stall.n_ranks; i++) {
         struct hang_rank *rank = &w->task->stall.ranks[i];
 

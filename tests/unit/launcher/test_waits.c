@@ -215,6 +215,7 @@ static struct hang_rank waiter(int rank, uint32_t waits_s)
                           .state = 'S',
                           .kind = STACK_COLLECTIVE,
                           .activity = ACTIVITY_WAITS,
+                          .is_wait_known = true,
                           .waits_ms = 1000 * waits_s,
                           .limit_ms = 8000};
 
@@ -238,6 +239,8 @@ static struct hang_rank worker(int rank, enum activity activity, uint64_t bytes_
     return r;
 }
 
+static int n_asked; /* for stacks */
+
 /* Ranks 0 and 1 wait for rank 2 for the given time. */
 static enum stall_verdict look(struct stall *s, uint64_t now_s, uint32_t waits_s, enum activity activity,
                                uint64_t bytes_per_s)
@@ -246,6 +249,10 @@ static enum stall_verdict look(struct stall *s, uint64_t now_s, uint32_t waits_s
 
     bool stands_out = hang_sort(ranks, 3);
     assert_true(!stands_out || ranks[0].rank == 2);
+    enum stall_verdict verdict = stall_step(s, now_s * SECOND, ranks, 3, stands_out);
+    if (verdict != STALL_ASK)
+        return verdict;
+    n_asked++;
     return stall_step(s, now_s * SECOND, ranks, 3, stands_out);
 }
 
@@ -268,7 +275,42 @@ static void a_stall_is_reported_again_after_twice_the_pause_and_when_it_ends(voi
     assert_int_equal(look(&s, 500, 281, ACTIVITY_READS, 1000000), STALL_NOTHING);
     assert_int_equal(look(&s, 501, 282, ACTIVITY_READS, 1000000), STALL_REPORT);
     assert_int_equal(stall_step(&s, 600 * SECOND, NULL, 0, false), STALL_GOES_ON);
+    n_asked = 0;
     assert_int_equal(look(&s, 700, 8, ACTIVITY_STOPPED, 0), STALL_REPORT);
+    assert_int_equal(n_asked, 0); /* the first ranks have stacks */
+    assert_int_equal(look(&s, 760, 68, ACTIVITY_STOPPED, 0), STALL_REPORT);
+    assert_int_equal(n_asked, 1);
+}
+
+static const struct {
+    bool is_known;
+    enum activity activity; /* of rank 1 */
+    uint32_t reported_s;    /* 0: never */
+} evidence[] = {
+    {true, ACTIVITY_SLEEPS, 8},   {true, ACTIVITY_WAITS, 8},     {true, ACTIVITY_UNKNOWN, 8},
+    {false, ACTIVITY_SLEEPS, 27}, {false, ACTIVITY_STOPPED, 27}, {false, ACTIVITY_COMPILES, 120},
+    {false, ACTIVITY_WAITS, 0},   {false, ACTIVITY_UNKNOWN, 0},
+};
+
+/* Two ranks seem to wait for a third: servers without requests do, too. */
+static void a_guessed_wait_needs_more_time_and_a_rank_without_a_wait(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(evidence) / sizeof(evidence[0]); i++) {
+        enum stall_verdict verdict = STALL_NOTHING;
+        struct stall s;
+        uint32_t t = 0;
+
+        stall_begin(&s);
+        while (++t < 300 && verdict != STALL_REPORT) {
+            struct hang_rank ranks[] = {worker(2, evidence[i].activity, 0), waiter(0, t), waiter(1, t)};
+
+            ranks[1].is_wait_known = ranks[2].is_wait_known = evidence[i].is_known;
+            verdict = stall_step(&s, t * SECOND, ranks, 3, true);
+        }
+        if ((verdict == STALL_REPORT ? t - 1 : 0) - evidence[i].reported_s > 1)
+            fail_msg("row %zu: %u s", i, t - 1);
+    }
 }
 
 static const struct {
@@ -449,6 +491,7 @@ int main(void)
         cmocka_unit_test(an_unusually_long_wait_is_left_out),
         cmocka_unit_test(ranks_with_beats_wait_while_they_are_ahead),
         cmocka_unit_test(a_stall_is_reported_again_after_twice_the_pause_and_when_it_ends),
+        cmocka_unit_test(a_guessed_wait_needs_more_time_and_a_rank_without_a_wait),
         cmocka_unit_test(what_the_awaited_rank_does_decides_how_long_it_is_tolerated),
         cmocka_unit_test(the_line_names_the_waiters_and_the_awaited_rank),
         cmocka_unit_test(numbers_of_proc_are_an_activity),
