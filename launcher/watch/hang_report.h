@@ -49,7 +49,7 @@ struct hang_rank {
     uint64_t bytes_per_s;        /* of ACTIVITY_READS and ACTIVITY_WRITES */
     int32_t waits_percent;       /* share of the last minute, -1: not known; with so many waits */
     uint32_t n_waits;
-    bool is_meeting; /* init_process_group() is on the stack; of ranks of this node alone */
+    bool is_meeting; /* a process of it is in init_process_group(); of ranks of this node alone */
     /* Keys of the worker store (store_waits.h). */
     uint64_t store_clients[HANG_STORE_CLIENTS_MAX]; /* connections of the rank; 0: none */
     bool waits_for_key;

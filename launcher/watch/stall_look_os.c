@@ -225,10 +225,10 @@ static bool can_show_more(const struct hang_rank *r)
 }
 
 /* Python programs are read without a pause. Others are paused: the first without a wait, and the first with one. */
-static void add_stack(const struct stack_tools *tools, struct stall_stacks *s, struct hang_rank *r,
+static void add_stack(const struct stack_tools *tools, struct stall_stacks *s, struct hang_rank *r, pid_t pid,
                       bool paused[2])
 {
-    bool is_python = proc_sample_is_python((pid_t)r->pid), waits = r->activity == ACTIVITY_WAITS;
+    bool is_python = proc_sample_is_python(pid), waits = r->activity == ACTIVITY_WAITS;
     enum stack_tool tool = stack_tools_choose(tools, is_python);
     bool pauses = tool != STACK_TOOL_PY_SPY;
 
@@ -236,12 +236,12 @@ static void add_stack(const struct stack_tools *tools, struct stall_stacks *s, s
         return;
     paused[waits] |= pauses;
     s->ranks[s->n] = r;
-    s->jobs[s->n++] = (struct stack_job){.pid = (pid_t)r->pid, .tool = tool, .is_blocked = !pauses};
+    s->jobs[s->n++] = (struct stack_job){.pid = pid, .tool = tool, .is_blocked = !pauses};
 }
 
 static void put_stack(struct hang_rank *r, const struct stack_summary *summary)
 {
-    r->is_meeting = summary->is_meeting;
+    r->is_meeting |= summary->is_meeting;
     r->is_wait_known = summary->kind == STACK_COLLECTIVE;
     if (summary->kind != STACK_OTHER) {
         memcpy(r->text, summary->text, sizeof(r->text));
@@ -268,26 +268,46 @@ static void put_stack_of_waiter(struct stall_look *l, const struct hang_rank *wa
             put_stack(&l->ranks[i], summary);
 }
 
-static void add_stacks(struct stall_look *l, const struct stack_tools *tools, bool may_pause)
+/* Processes of the rank that may meet instead of the worker (mp.spawn). */
+static void add_descendants(const struct stack_tools *tools, struct stall_stacks *s, struct hang_rank *r,
+                            const struct proc_tree *tree, bool paused[2])
+{
+    for (int i = 1; i < tree->n_pids && s->n < STACKS_MAX; i++)
+        if (!hang_is_blocked((unsigned char)proc_sample_state(tree->pids[i])))
+            add_stack(tools, s, r, tree->pids[i], paused);
+}
+
+static void take_stack(struct stall_look *l, const struct stack_job *job, struct hang_rank *r)
+{
+    struct stack_summary summary;
+
+    if (!job->text || !stack_summarize(job->text, job->n_text, (int)job->pid, &summary))
+        return;
+    if (job->pid != (pid_t)r->pid)
+        r->is_meeting |= summary.is_meeting;
+    else if (!job->is_blocked && summary.kind == STACK_COLLECTIVE && r->kind == STACK_COLLECTIVE)
+        put_stack_of_waiter(l, r, &summary);
+    else
+        put_stack(r, &summary);
+}
+
+static void add_stacks(struct stall_look *l, const struct watch_task *t, const struct stack_tools *tools)
 {
     static _Thread_local struct stall_stacks stacks;
-    bool paused[2] = {!may_pause, !may_pause};
+    bool paused[2] = {!t->may_pause, !t->may_pause};
 
     stacks.n = 0;
-    for (size_t i = 0; i < l->n_ranks && stacks.n < STACKS_MAX; i++)
-        if (can_show_more(&l->ranks[i]))
-            add_stack(tools, &stacks, &l->ranks[i], paused);
+    for (size_t i = 0; i < l->n_ranks && stacks.n < STACKS_MAX; i++) {
+        struct hang_rank *r = &l->ranks[i];
+
+        if (can_show_more(r))
+            add_stack(tools, &stacks, r, (pid_t)r->pid, paused);
+        if (!t->may_pause && !r->has_ended)
+            add_descendants(tools, &stacks, r, &t->trees[r->rank - t->rank_base], paused);
+    }
     stack_tools_run(tools, stacks.jobs, stacks.n, (uint64_t)STACKS_MS * 1000000u);
     for (size_t i = 0; i < stacks.n; i++) {
-        const struct stack_job *job = &stacks.jobs[i];
-        struct stack_summary summary;
-
-        bool is_known = job->text && stack_summarize(job->text, job->n_text, (int)job->pid, &summary);
-        if (is_known && !job->is_blocked && summary.kind == STACK_COLLECTIVE &&
-            stacks.ranks[i]->kind == STACK_COLLECTIVE)
-            put_stack_of_waiter(l, stacks.ranks[i], &summary);
-        else if (is_known)
-            put_stack(stacks.ranks[i], &summary);
+        take_stack(l, &stacks.jobs[i], stacks.ranks[i]);
         free(stacks.jobs[i].text);
     }
 }
@@ -301,6 +321,6 @@ void stall_look_describe(struct stall_look *l, const struct watch_task *t, const
     store_sockets_find(t->store_port, t->trees, t->rank_base, l->ranks, l->n_ranks);
     if (!tools)
         return;
-    add_stacks(l, tools, t->may_pause);
+    add_stacks(l, t, tools);
     keep_stacks(l, t->rank_base);
 }
