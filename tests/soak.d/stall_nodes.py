@@ -19,7 +19,7 @@ import time
 import hangs
 import jobs
 import nodes as lib
-from fabric import Fabric, missing
+from fabric import Fabric, missing, sh
 
 WORKER = jobs.build_folder() / "tests/workers/stall_job"
 STEP, STEP_MS, START_S, LINE_S, CORE_SHARE = 3, 1000, 300, 60, 0.005
@@ -78,6 +78,16 @@ def watch(folder, n_nodes, ranks, culprit, crun_pids):
     return n_one == n_right == n_nodes == len(latencies) and latencies[0] <= 10 and bool(is_right)
 
 
+def introduce(fabric):
+    """Fixed entries in the neighbour tables: the kernel keeps at most 1,024 others for all namespaces together."""
+    for host in range(fabric.n_hosts):
+        sh(f"ip -n {fabric.space(host)} link set eth0 address 02:00:00:00:00:{host:02x}")
+    for host in range(fabric.n_hosts):
+        lines = [f"neigh replace {fabric.address(other)} lladdr 02:00:00:00:00:{other:02x} dev eth0 nud permanent"
+                 for other in range(fabric.n_hosts) if other != host]
+        subprocess.run(["ip", "-n", fabric.space(host), "-batch", "-"], input="\n".join(lines), text=True, check=True)
+
+
 def run_many(n_nodes, ranks, chance):
     reason = missing()
     if reason:
@@ -88,6 +98,7 @@ def run_many(n_nodes, ranks, chance):
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="crun-stall-", ignore_cleanup_errors=True)))
         (folder / "data").write_bytes(bytes(2 << 20))
         fabric = stack.enter_context(Fabric(n_nodes))
+        introduce(fabric)
         meet = [f"--nnodes={n_nodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={fabric.address(0)}:29400", "--rdzv-id=stall", "--security=open"]
         running = []
         try:
