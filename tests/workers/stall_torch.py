@@ -178,13 +178,15 @@ def run(dist, groups, torch):
 
 
 def init(dist):
+    if KIND == "port-all":
+        os.environ["MASTER_PORT"] = "9"  # discard: refuses
     if PHASE in ("start", "init") and RANK != CULPRIT:
         note()
     elif PHASE == "init" and KIND != "key":
         note()
         if KIND == "port":
-            os.environ["MASTER_PORT"] = "9"  # discard: refuses
-        else:
+            os.environ["MASTER_PORT"] = "9"
+        elif KIND != "port-all":
             ACTS[KIND]()
     dist.init_process_group("gloo")
     if PHASE == "init" and KIND == "key" and RANK == CULPRIT:

@@ -53,7 +53,7 @@ ACTIVITIES = {
     "import": r"reads FOLDER/slow/|imports |.*slow_module",
     "key": r".*\bkey\b",
     "stop": r"is stopped by a signal",
-    "port": r"sleeps|.*connect|.*init_process_group",
+    "port-all": r"", "port": r"sleeps|.*connect|.*init_process_group",
     "skip": r"", "order": r"", "size": r"",
 }
 
@@ -69,7 +69,7 @@ class Case:
     number: int
     program: str
     kind: str
-    act: str  # "starve-idle" of the kind "starve", "blocked" of the kind "disk"
+    act: str  # "starve-idle" of the kind "starve", "blocked" of "disk", "port-all" of "port"
     phase: str
     n_nodes: int
     ranks: int  # of a node
@@ -110,8 +110,8 @@ def draw(number, seed, program, kind, can_freeze=True):
     if program == "torch":
         step_ms = chance.randint(100, 160) if step >= 100 else chance.randint(500, 3000)
     others = [rank for rank in range(n_nodes * ranks) if rank != culprit]
-    mover = chance.choice(others) if chance.random() < 0.5 else -1
-    act = "starve-idle" if kind == "starve" and chance.random() < 0.4 else "blocked" if kind == "disk" and not can_freeze else kind
+    mover = chance.choice(others) if len(others) > 1 and chance.random() < 0.5 else -1
+    act = "port-all" if program == "torch" and kind == "port" and chance.random() < 0.5 else "starve-idle" if kind == "starve" and chance.random() < 0.4 else "blocked" if kind == "disk" and not can_freeze else kind
     return Case(number, program, kind, act, phase, n_nodes, ranks, culprit, step, step_ms, mover,
                 chance.choice(("prints", "writes")))
 
@@ -287,7 +287,9 @@ def judge_line(case, folder, event):
 
 
 def _find_hint(job):
-    """A line that stands in for one about a rank: where the nodes meet."""
+    """A line that stands in for one about a rank: where the nodes meet, and where no rank opens the store."""
+    if job.case.act == "port-all":
+        return (found := ADDRESS.search(job.text())) and found[0]
     return job.case.phase == "meeting" and next((m[0] for path in job.folder.glob("node?") if (m := MEETING.search(path.read_text(errors="replace")))), None)
 
 
@@ -306,9 +308,11 @@ def run_case(case, folder):
         if not began_ns or began_ns < 0:
             return {**result, "verdict": "did not begin", "line": job.text()[-1500:]}
         wait_s = WAIT_S["early" if case.is_early else "late"]
-        jobs.wait_until(lambda: job.events("stall") or not job.is_running(), wait_s, 0.1)
-        seen = job.events("stall")
+        jobs.wait_until(lambda: job.events("stall") or _find_hint(job) or not job.is_running(), wait_s, 0.1)
+        found, now_ns, seen = _find_hint(job), time.monotonic_ns(), job.events("stall")
         result["killed"] = job.killed()
+        if found and not seen:
+            return {**result, "verdict": "right", "latency_s": round((now_ns - began_ns) / 1e9, 1), "line": found}
         if not seen:
             return {**result, "line": job.lines()[-1500:] + job.states()}
         result.update(verdict=judge_line(case, folder, seen[0]), latency_s=round((seen[0]["monotonic_ns"] - began_ns) / 1e9, 1),
