@@ -69,10 +69,10 @@ enum activity activity_judge(const struct activity_facts *f)
         return ACTIVITY_STOPPED;
     if (f->state == 'D')
         return ACTIVITY_BLOCKED;
-    if (f->elapsed_ns && (double)bytes * 1e9 >= (double)ACTIVITY_BYTES_MIN * (double)f->elapsed_ns)
-        return f->read >= f->written ? ACTIVITY_READS : ACTIVITY_WRITES;
     if (f->child_compiles)
         return ACTIVITY_COMPILES;
+    if (f->elapsed_ns && (double)bytes * 1e9 >= (double)ACTIVITY_BYTES_MIN * (double)f->elapsed_ns)
+        return f->read >= f->written ? ACTIVITY_READS : ACTIVITY_WRITES;
     if (is_share(f->ran_ns, f->elapsed_ns))
         return ACTIVITY_COMPUTES;
     return judge_call(f);

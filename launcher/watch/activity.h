@@ -4,8 +4,8 @@
  * The activity of a rank between two looks, from numbers of /proc: whether the rank waits for other ranks, and else why the others
  * may wait for the rank. Pure; proc_activity_os.c reads the numbers.
  *
- * Order of the decision, first match: ended; stopped; state D; bytes at ACTIVITY_BYTES_MIN a second or more; a compiler among its
- * processes that runs; processor time of ACTIVITY_BUSY_SHARE or more; then the system call of the main thread.
+ * Order of the decision, first match: ended; stopped; state D; a compiler among the descendants, which reads headers;
+ * bytes at ACTIVITY_BYTES_MIN a second or more; processor time of ACTIVITY_BUSY_SHARE or more; then the system call of the main thread.
  *
  * A rank in futex, poll, epoll_wait or a call that receives from a socket waits for other ranks, unless a child process runs: then the
  * rank waits for the child (a data loader). The same holds for a pipe. A rank in a polling loop (NCCL, a spin lock) computes as far as

@@ -388,6 +388,12 @@ static const struct {
       .child_ran_ns = SECOND,
       .child_compiles = true},
      ACTIVITY_COMPILES},
+    {{.state = 'S',
+      .call = ACTIVITY_CALL_REAPS,
+      .elapsed_ns = SECOND,
+      .child_compiles = true,
+      .read = 1 << 20},
+     ACTIVITY_COMPILES}, /* reads headers */
     {{.state = 'S', .call = ACTIVITY_CALL_SLEEPS, .elapsed_ns = SECOND}, ACTIVITY_SLEEPS},
     {{.state = 'S', .call = ACTIVITY_CALL_READS, .target = ACTIVITY_TARGET_PIPE, .elapsed_ns = SECOND},
      ACTIVITY_NO_INPUT},
