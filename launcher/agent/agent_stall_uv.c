@@ -29,7 +29,7 @@
 enum {
     COLLECT_MS = 2500, /* for the ranks of all nodes, with their stacks */
     GROUPS_IN_HEADLINE = 2,
-    STORE_WAITS_MAX = 256,
+    STORE_WAITS_MAX = 2048, /* of one description */
 };
 
 struct agent_stall {
