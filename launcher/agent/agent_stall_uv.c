@@ -29,7 +29,6 @@
 enum {
     COLLECT_MS = 2500, /* for the ranks of all nodes, with their stacks */
     GROUPS_IN_HEADLINE = 2,
-    STORE_WAITS_MAX = 2048, /* of one description */
 };
 
 struct agent_stall {
@@ -159,27 +158,22 @@ static void judge_slowness(struct agent_stall *s, const struct hang_rank *ranks,
 
 /* ---- keys of the worker store ---- */
 
-struct all_ranks {
-    struct hang_rank *ranks;
-    size_t n;
-};
-
 static void add_store_wait(void *data, const char *host, uint16_t port, struct wire_span key, size_t n_keys)
 {
-    const struct all_ranks *all = data;
-
-    store_waits_add(all->ranks, all->n, store_client_of(host, port), (const char *)key.data, key.size,
-                    n_keys);
+    store_waits_add(data, store_client_of(host, port), (const char *)key.data, key.size, n_keys);
 }
 
 /* Sorts the ranks of all nodes, with the keys that they wait for where the store is served here. */
 static bool sort_ranks(const struct agent_stall *s, struct hang_rank *ranks, size_t n_ranks)
 {
     const struct server *store = s->host->generation ? s->host->generation->server : NULL;
+    _cleanup_free_ struct store_waits *waits = store ? malloc(sizeof(*waits)) : NULL;
 
-    if (store)
-        server_visit_waits(store, STORE_WAITS_MAX, add_store_wait, &(struct all_ranks){ranks, n_ranks});
-    store_waits_end(ranks, n_ranks);
+    if (waits) {
+        store_waits_begin(waits, n_ranks);
+        server_visit_waits(store, STORE_WAITS_MAX, add_store_wait, waits);
+        store_waits_end(waits, ranks);
+    }
     return hang_sort(ranks, n_ranks);
 }
 

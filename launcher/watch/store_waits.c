@@ -1,13 +1,15 @@
 #include "launcher/watch/store_waits.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "base/utf8.h"
 #include "launcher/watch/digest.h"
 #include "launcher/watch/hang_report.h"
 
-enum { NUMBER_MAX = 100000000, OF_A_GROUP = 3 };
+enum { NUMBER_MAX = 100000000, OF_A_GROUP = 3, KEY_MAX = 63 /* of text */ };
 
 uint64_t store_client_of(const char *host, uint16_t port)
 {
@@ -86,50 +88,99 @@ static const char *place_in(const char *text)
     return strstr(text, " at ") ? text : "";
 }
 
-/* at key "ready/1" of the worker store, in wait at train.py:9 */
-static void put_key(struct hang_rank *r, const char *bytes, size_t size, size_t n_keys)
+static void copy_key(const char *bytes, size_t size, char key[64])
 {
-    char key[64], place[80], more[40] = "";
     size_t n = size > 1 && bytes[0] == '/' ? size - 1 : size; /* PyTorch's client adds the slash */
-    size_t kept = n < sizeof(key) - 1 ? n : sizeof(key) - 1;
+    size_t dots = n > KEY_MAX ? 3 : 0, kept = dots ? KEY_MAX - dots : n;
 
-    memcpy(key, bytes + size - kept, kept);
-    key[kept] = '\0';
+    memcpy(key, "...", dots);
+    memcpy(key + dots, bytes + size - kept, kept);
+    key[dots + kept] = '\0';
     text_clean(key);
+}
+
+/* at key "ready/1" of the worker store, in wait at train.py:9 */
+static void put_key(struct hang_rank *r, const struct store_wait *wait)
+{
+    char place[80], more[40] = "";
+
     (void)snprintf(place, sizeof(place), "%s", place_in(r->text)); /* may be cut */
-    if (n_keys > 1)
-        (void)snprintf(more, sizeof(more), " and %u more", (unsigned)(n_keys - 1)); /* fits */
-    int at = snprintf(r->text, sizeof(r->text), "at key \"%s%s\"%s of the worker store",
-                      kept < n ? "..." : "", key, more); /* fits */
+    if (wait->n_keys > 1)
+        (void)snprintf(more, sizeof(more), " and %u more", (unsigned)(wait->n_keys - 1)); /* fits */
+    int at =
+        snprintf(r->text, sizeof(r->text), "at key \"%s\"%s of the worker store", wait->key, more); /* fits */
     if (place[0])
         (void)snprintf(r->text + at, sizeof(r->text) - (size_t)at, ", in %s", place); /* may be cut */
 }
 
-static bool has_client(const struct hang_rank *r, uint64_t client)
+void store_waits_begin(struct store_waits *w, size_t n_ranks)
 {
-    for (int i = 0; i < HANG_STORE_CLIENTS_MAX; i++)
-        if (r->store_clients[i] == client)
-            return true;
-    return false;
+    w->n = 0;
+    w->n_ranks = n_ranks;
 }
 
-void store_waits_add(struct hang_rank *ranks, size_t n_ranks, uint64_t client, const char *key,
-                     size_t key_size, size_t n_keys)
+void store_waits_add(struct store_waits *w, uint64_t client, const char *key, size_t key_size, size_t n_keys)
 {
-    for (size_t i = 0; i < n_ranks; i++) {
-        if (ranks[i].waits_for_key || !has_client(&ranks[i], client))
-            continue;
-        put_key(&ranks[i], key, key_size, n_keys);
-        ranks[i].kind = STACK_COLLECTIVE;
-        ranks[i].activity = ACTIVITY_WAITS;
-        ranks[i].waits_for_key = true;
-        ranks[i].setter = store_key_rank(key, key_size, n_ranks);
+    if (w->n == STORE_WAITS_MAX)
+        return;
+    struct store_wait *wait = &w->items[w->n++];
+    wait->client = client;
+    wait->setter = store_key_rank(key, key_size, w->n_ranks);
+    wait->n_keys = n_keys;
+    copy_key(key, key_size, wait->key);
+}
+
+static int compare_clients(const void *a, const void *b)
+{
+    const struct store_wait *x = a, *y = b;
+
+    return (x->client > y->client) - (x->client < y->client);
+}
+
+static const struct store_wait *find_wait(const struct store_waits *w, const struct hang_rank *r)
+{
+    const struct store_wait *found = NULL;
+
+    for (int i = 0; i < HANG_STORE_CLIENTS_MAX && r->store_clients[i] && !found; i++) {
+        const struct store_wait key = {.client = r->store_clients[i]};
+
+        found = bsearch(&key, w->items, w->n, sizeof(w->items[0]), compare_clients);
     }
+    return found;
 }
 
-void store_waits_end(struct hang_rank *ranks, size_t n_ranks)
+static void take_wait(struct hang_rank *r, const struct store_wait *wait)
 {
-    for (size_t i = 0; i < n_ranks; i++)
-        for (size_t k = 0; k < n_ranks && ranks[i].waits_for_key; k++)
-            ranks[k].is_awaited |= ranks[k].rank == ranks[i].setter && !ranks[k].waits_for_key;
+    put_key(r, wait);
+    r->kind = STACK_COLLECTIVE;
+    r->activity = ACTIVITY_WAITS;
+    r->waits_for_key = true;
+    r->setter = wait->setter;
+}
+
+/* Without memory no rank is awaited by name. */
+static void mark_awaited(struct hang_rank *ranks, size_t n_ranks)
+{
+    _cleanup_free_ bool *are_awaited = calloc(n_ranks, sizeof(*are_awaited));
+
+    for (size_t i = 0; are_awaited && i < n_ranks; i++)
+        if (ranks[i].waits_for_key && ranks[i].setter >= 0)
+            are_awaited[ranks[i].setter] = true; /* below n_ranks, see store_key_rank() */
+    for (size_t i = 0; are_awaited && i < n_ranks; i++)
+        ranks[i].is_awaited |= !ranks[i].waits_for_key && ranks[i].rank >= 0 &&
+                               (size_t)ranks[i].rank < n_ranks && are_awaited[ranks[i].rank];
+}
+
+void store_waits_end(struct store_waits *w, struct hang_rank *ranks)
+{
+    if (w->n == 0)
+        return;
+    qsort(w->items, w->n, sizeof(w->items[0]), compare_clients);
+    for (size_t i = 0; i < w->n_ranks; i++) {
+        const struct store_wait *wait = find_wait(w, &ranks[i]);
+
+        if (wait)
+            take_wait(&ranks[i], wait);
+    }
+    mark_awaited(ranks, w->n_ranks);
 }

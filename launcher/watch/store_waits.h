@@ -11,7 +11,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
+enum { STORE_WAITS_MAX = 2048 /* of one description */ };
+
 struct hang_rank;
+
+/* Waits of the store. A key is kept as the end of its text. */
+struct store_waits {
+    struct store_wait {
+        uint64_t client;
+        int setter; /* -1: none */
+        size_t n_keys;
+        char key[64];
+    } items[STORE_WAITS_MAX];
+    size_t n, n_ranks;
+};
 
 /* The end of a connection: an address in numbers and a port. Never 0. */
 uint64_t store_client_of(const char *host, uint16_t port);
@@ -25,10 +38,11 @@ uint64_t store_client_of(const char *host, uint16_t port);
  *   store_based_barrier_key:0:last_worker, init/   -1 */
 int store_key_rank(const char *key, size_t size, size_t n_ranks);
 
-/* Adds a wait to the ranks of all nodes: the text of the rank with that connection. n_keys: the rank waits for so many, and `key` is the
- * first. */
-void store_waits_add(struct hang_rank *ranks, size_t n_ranks, uint64_t client, const char *key,
-                     size_t key_size, size_t n_keys);
+void store_waits_begin(struct store_waits *w, size_t n_ranks);
 
-/* After all waits were added: hang_rank.is_awaited. */
-void store_waits_end(struct hang_rank *ranks, size_t n_ranks);
+/* n_keys: the client waits for so many, and `key` is the first. Waits beyond STORE_WAITS_MAX are left out. */
+void store_waits_add(struct store_waits *w, uint64_t client, const char *key, size_t key_size, size_t n_keys);
+
+/* Gives the waits to the n_ranks ranks of all nodes: the text of a rank with such a connection, and hang_rank.is_awaited. The ranks may
+ * be many, and are visited once. */
+void store_waits_end(struct store_waits *w, struct hang_rank *ranks);

@@ -3,9 +3,11 @@
  * or as the source of PyTorch writes them (NCCL), and the ranks of a report.
  */
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
+#include "base/time.h"
 #include "launcher/watch/hang_report.h"
 #include "launcher/watch/store_waits.h"
 
@@ -74,9 +76,9 @@ static struct hang_rank rank_with(int rank, uint64_t client, const char *text)
     return r;
 }
 
-static void add(struct hang_rank *ranks, size_t n_ranks, uint64_t client, const char *key)
+static void add(struct store_waits *waits, uint64_t client, const char *key)
 {
-    store_waits_add(ranks, n_ranks, client, key, strlen(key), 1);
+    store_waits_add(waits, client, key, strlen(key), 1);
 }
 
 static void test_ranks_get_their_keys_and_the_awaited_rank_stands_out(void **state)
@@ -87,11 +89,13 @@ static void test_ranks_get_their_keys_and_the_awaited_rank_stands_out(void **sta
         rank_with(2, 52, "waits for other ranks"),
         rank_with(3, 53, "computes"),
     };
+    static struct store_waits waits;
 
-    add(ranks, ARRAY_SIZE(ranks), 52, "/ready/1");
-    add(ranks, ARRAY_SIZE(ranks), 50, "/ready/1");
-    add(ranks, ARRAY_SIZE(ranks), 99, "/ready/3");
-    store_waits_end(ranks, ARRAY_SIZE(ranks));
+    store_waits_begin(&waits, ARRAY_SIZE(ranks));
+    add(&waits, 52, "/ready/1");
+    add(&waits, 50, "/ready/1");
+    add(&waits, 99, "/ready/3");
+    store_waits_end(&waits, ranks);
     assert_string_equal(ranks[0].text, "at key \"ready/1\" of the worker store, in wait at train.py:9");
     assert_string_equal(ranks[1].text, "sleeps");
     assert_string_equal(ranks[2].text, "at key \"ready/1\" of the worker store");
@@ -107,10 +111,13 @@ static void test_a_chain_ends_at_a_rank_that_does_not_wait(void **state)
 {
     struct hang_rank ranks[] = {rank_with(0, 50, ""), rank_with(1, 51, ""), rank_with(2, 52, "sleeps")};
 
+    static struct store_waits waits;
+
     ranks[2].has_ended = true;
-    add(ranks, ARRAY_SIZE(ranks), 50, "/default_pg/0//cpu//0/1");
-    add(ranks, ARRAY_SIZE(ranks), 51, "/default_pg/0//cpu//0/2");
-    store_waits_end(ranks, ARRAY_SIZE(ranks));
+    store_waits_begin(&waits, ARRAY_SIZE(ranks));
+    add(&waits, 50, "/default_pg/0//cpu//0/1");
+    add(&waits, 51, "/default_pg/0//cpu//0/2");
+    store_waits_end(&waits, ranks);
     assert_true(!ranks[0].is_awaited && !ranks[1].is_awaited && ranks[2].is_awaited);
 }
 
@@ -118,25 +125,54 @@ static void test_texts_are_bounded_and_printable(void **state)
 {
     static char key[5000];
     struct hang_rank rank = rank_with(0, 50, "");
+    static struct store_waits waits;
 
     memset(key, '\x1b', sizeof(key));
     memset(rank.text, 'x', sizeof(rank.text) - 1);
     memcpy(rank.text, "a, in ", 6);
-    store_waits_add(&rank, 1, 50, key, sizeof(key), SIZE_MAX);
+    store_waits_begin(&waits, 1);
+    store_waits_add(&waits, 50, key, sizeof(key), SIZE_MAX);
+    store_waits_end(&waits, &rank);
     assert_true(strlen(rank.text) < sizeof(rank.text));
     assert_null(strchr(rank.text, '\x1b'));
     assert_memory_equal(rank.text, "at key \"...??", 13);
     assert_non_null(strstr(rank.text, "more of the worker store, in xxx"));
     rank = rank_with(0, 50, "");
-    add(&rank, 1, 50, "");
+    store_waits_begin(&waits, 1);
+    add(&waits, 50, "");
+    store_waits_end(&waits, &rank);
     assert_string_equal(rank.text, "at key \"\" of the worker store");
-    store_waits_end(&rank, 1);
     assert_false(rank.is_awaited);
+}
+
+/* Node 0 does this on its loop every 2 s of a stall. A pass over all ranks for each wait takes seconds. */
+static void test_many_ranks_are_visited_once(void **state)
+{
+    enum { RANKS = 131072 };
+    struct hang_rank *ranks = calloc(RANKS, sizeof(*ranks));
+    static struct store_waits waits;
+
+    (void)state;
+    assert_non_null(ranks);
+    for (int i = 0; i < RANKS; i++)
+        ranks[i] = (struct hang_rank){.rank = i, .store_clients = {(uint64_t)i + 1}};
+    ranks[5].store_clients[0] = 1; /* as a hostile agent may write */
+    uint64_t began_ns = now_ns();
+    store_waits_begin(&waits, RANKS);
+    for (uint64_t i = 0; i < 2 * STORE_WAITS_MAX; i++)
+        store_waits_add(&waits, i + 1, "/ready/131071", 13, 1);
+    store_waits_end(&waits, ranks);
+    assert_true(now_ns() - began_ns < 500000000);
+    for (int i = 0; i < RANKS; i++)
+        assert_int_equal(ranks[i].waits_for_key, i < STORE_WAITS_MAX);
+    assert_true(ranks[RANKS - 1].is_awaited && !ranks[RANKS - 2].is_awaited);
+    free(ranks);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_many_ranks_are_visited_once),
         cmocka_unit_test(test_the_rank_in_the_name_of_a_key),
         cmocka_unit_test(test_clients_are_ends_of_connections),
         cmocka_unit_test(test_ranks_get_their_keys_and_the_awaited_rank_stands_out),
