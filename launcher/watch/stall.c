@@ -60,10 +60,13 @@ static uint64_t tolerance_ns(const struct stall *s, const struct hang_rank *awai
     return learnt_ns > least_ns ? learnt_ns : least_ns;
 }
 
-static enum stall_verdict end_stall(struct stall *s)
+/* Between two lines no look may happen, so the last look knows too short a wait. */
+static enum stall_verdict end_stall(struct stall *s, uint64_t now_ns)
 {
     bool was_reported = s->is_reported;
-    uint64_t learnt_ns = (uint64_t)(STALL_LEARNT * (double)s->longest_ns);
+    uint64_t length_ns = now_ns - s->begun_ns,
+             learnt_ns =
+                 (uint64_t)(STALL_LEARNT * (double)(length_ns > s->longest_ns ? length_ns : s->longest_ns));
 
     if (learnt_ns > s->tolerated_ns[s->activity])
         s->tolerated_ns[s->activity] = learnt_ns;
@@ -80,9 +83,11 @@ enum stall_verdict stall_step(struct stall *s, uint64_t now_ns, const struct han
     uint64_t longest_ns = longest_wait_ns(ranks, n_ranks);
 
     if (longest_ns == 0)
-        return s->longest_ns ? end_stall(s) : STALL_NOTHING;
-    if (s->longest_ns == 0)
+        return s->longest_ns ? end_stall(s, now_ns) : STALL_NOTHING;
+    if (s->longest_ns == 0) {
         s->first_ns = now_ns;
+        s->begun_ns = now_ns > longest_ns ? now_ns - longest_ns : 0;
+    }
     if (longest_ns > s->longest_ns)
         s->longest_ns = longest_ns;
     if (awaited->activity != ACTIVITY_WAITS) /* by chance at the instant of its move */

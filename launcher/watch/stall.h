@@ -53,8 +53,8 @@ struct stall {
     uint64_t tolerated_ns[ACTIVITY_COUNT]; /* learnt */
     enum activity activity;                /* of the awaited rank, in the present or last stall */
     uint64_t longest_ns;                   /* wait of the present stall; 0: there is none */
-    uint64_t first_ns;                     /* first look of the present stall */
-    bool has_asked;                        /* for the stacks of the next line */
+    uint64_t first_ns, begun_ns; /* first look of the present stall, and begin of its longest wait */
+    bool has_asked;              /* for the stacks of the next line */
     bool is_reported;
     uint64_t again_ns, pause_ns; /* time of the next line, and the pause before it */
 };

@@ -269,7 +269,7 @@ static void a_stall_is_reported_again_after_twice_the_pause_and_when_it_ends(voi
     assert_int_equal(look(&s, 68, 68, ACTIVITY_READS, 1000000), STALL_REPORT);
     assert_int_equal(look(&s, 187, 187, ACTIVITY_READS, 1000000), STALL_NOTHING);
     assert_int_equal(look(&s, 188, 188, ACTIVITY_READS, 1000000), STALL_REPORT);
-    assert_int_equal(stall_step(&s, 200 * SECOND, NULL, 0, false), STALL_GOES_ON);
+    assert_int_equal(stall_step(&s, 188 * SECOND, NULL, 0, false), STALL_GOES_ON);
     assert_int_equal(stall_step(&s, 201 * SECOND, NULL, 0, false), STALL_NOTHING);
     /* 188 s of reading were no fault: 282 s are. Another activity has taught nothing. */
     assert_int_equal(look(&s, 500, 281, ACTIVITY_READS, 1000000), STALL_NOTHING);
@@ -280,6 +280,19 @@ static void a_stall_is_reported_again_after_twice_the_pause_and_when_it_ends(voi
     assert_int_equal(n_asked, 0); /* the first ranks have stacks */
     assert_int_equal(look(&s, 760, 68, ACTIVITY_STOPPED, 0), STALL_REPORT);
     assert_int_equal(n_asked, 1);
+}
+
+/* Node 0 asks no node between two lines. A wait of 55 s that had its line at 8 s is tolerated the next time. */
+static void the_whole_wait_is_learnt(void **state)
+{
+    struct stall s;
+
+    (void)state;
+    stall_begin(&s);
+    assert_int_equal(look(&s, 108, 8, ACTIVITY_COMPUTES, 0), STALL_REPORT);
+    assert_int_equal(stall_step(&s, 155 * SECOND, NULL, 0, false), STALL_GOES_ON);
+    assert_int_equal(look(&s, 300, 56, ACTIVITY_COMPUTES, 0), STALL_NOTHING);
+    assert_int_equal(look(&s, 328, 84, ACTIVITY_COMPUTES, 0), STALL_REPORT);
 }
 
 static const struct {
@@ -497,6 +510,7 @@ int main(void)
         cmocka_unit_test(an_unusually_long_wait_is_left_out),
         cmocka_unit_test(ranks_with_beats_wait_while_they_are_ahead),
         cmocka_unit_test(a_stall_is_reported_again_after_twice_the_pause_and_when_it_ends),
+        cmocka_unit_test(the_whole_wait_is_learnt),
         cmocka_unit_test(a_guessed_wait_needs_more_time_and_a_rank_without_a_wait),
         cmocka_unit_test(what_the_awaited_rank_does_decides_how_long_it_is_tolerated),
         cmocka_unit_test(the_line_names_the_waiters_and_the_awaited_rank),
