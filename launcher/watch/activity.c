@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/utf8.h"
 
 bool activity_is_compiler(const char *name)
 {
@@ -117,7 +118,7 @@ static void put_child(const struct activity_words *w, const char *verb, char *ou
         (void)snprintf(out, size, "%s a process of its own", verb);
 }
 
-void activity_text(const struct activity_words *w, char *out, size_t size)
+static void put_activity(const struct activity_words *w, char *out, size_t size)
 {
     static const char *const plain[ACTIVITY_COUNT] = {
         [ACTIVITY_UNKNOWN] = "is in a system call",
@@ -155,4 +156,11 @@ void activity_text(const struct activity_words *w, char *out, size_t size)
     default:
         (void)snprintf(out, size, "%s", w->activity < ACTIVITY_COUNT ? plain[w->activity] : "?");
     }
+}
+
+/* A worker may give a file or a process any name. */
+void activity_text(const struct activity_words *w, char *out, size_t size)
+{
+    put_activity(w, out, size);
+    text_clean(out);
 }

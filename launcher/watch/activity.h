@@ -97,5 +97,6 @@ struct activity_words {
     const char *name;  /* of the process, or NULL */
 };
 
-/* "reads /data/x at 1.0 MB/s": a verb phrase with the rank as its subject, at most size - 1 bytes. */
+/* "reads /data/x at 1.0 MB/s": a verb phrase with the rank as its subject, at most size - 1 bytes, in a
+ * single line without control characters. */
 void activity_text(const struct activity_words *w, char *out, size_t size);

@@ -485,6 +485,9 @@ static const struct {
     {{.activity = ACTIVITY_NO_INPUT, .path = "/tmp/f"}, "waits for input of /tmp/f"},
     {{.activity = ACTIVITY_FULL_PIPE}, "cannot write to a pipe, which is full"},
     {{.activity = ACTIVITY_UNKNOWN}, "is in a system call"},
+    {{.activity = ACTIVITY_NO_INPUT, .path = "/x\ncrun: rank 3 failed\x1b[2J"},
+     "waits for input of /x crun: rank 3 failed?[2J"},
+    {{.activity = ACTIVITY_CHILD, .child = 77, .name = "a\nb\r"}, "waits for its process 77 (a b )"},
 };
 
 static void an_activity_has_words(void **state)
