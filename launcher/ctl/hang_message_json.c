@@ -56,17 +56,20 @@ int stall_message_put(struct buf *out, const struct agent_message *head, const s
 
 /* ---- reading ---- */
 
-/* Lines stay lines. */
+/* Lines stay lines, and an agent fills no terminal. */
 static void clean_lines(char *text)
 {
+    int n = 0;
+
     for (char *line = text; line;) {
         char *end = strchr(line, '\n');
         if (end)
             *end = '\0';
         text_clean(line);
-        if (end)
+        bool is_last = ++n == HANG_LINES_MAX;
+        if (end && !is_last)
             *end = '\n';
-        line = end ? end + 1 : NULL;
+        line = end && !is_last ? end + 1 : NULL;
     }
 }
 

@@ -243,6 +243,23 @@ static void test_the_report_comes_back_printable(void **state)
     buf_finish(&frames);
 }
 
+static void test_a_text_has_a_bounded_number_of_lines(void **state)
+{
+    static struct hang_result result = {.rank = -1};
+    static struct hang_message message;
+    const struct agent_message head = {.to = AGENT_MESSAGE_TO_ALL, .generation = 2};
+    struct buf frames = {0};
+    int n = 0;
+
+    memset(result.text, '\n', 4000);
+    assert_int_equal(hang_result_put(&frames, &head, &result), 0);
+    assert_true(next_body(&frames, &message));
+    for (const char *c = message.result.text; *c; c++)
+        n += *c == '\n';
+    assert_in_range(n, 1, HANG_LINES_MAX);
+    buf_finish(&frames);
+}
+
 static void test_an_order_to_take_stacks(void **state)
 {
     static const char body[] = "{\"relay\":3,\"generation\":1,\"take\":{\"to\":2}}";
@@ -337,6 +354,7 @@ int main(void)
         cmocka_unit_test(test_impossible_pieces_are_dropped),
         cmocka_unit_test(test_the_largest_piece_fits),
         cmocka_unit_test(test_the_report_comes_back_printable),
+        cmocka_unit_test(test_a_text_has_a_bounded_number_of_lines),
         cmocka_unit_test(test_an_order_to_take_stacks),
         cmocka_unit_test(test_a_body_of_ranks),
         cmocka_unit_test(test_too_many_ranks),
