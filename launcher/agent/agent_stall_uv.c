@@ -27,7 +27,8 @@
 #include "rendezvous/server/server_uv.h"
 
 enum {
-    COLLECT_MS = 2500, /* for the ranks of all nodes, with their stacks */
+    COLLECT_MS = 2500, /* for the ranks of all nodes */
+    STACKS_MS = 4500,  /* the same with stacks: a second before the look, and three for a slow tool */
     GROUPS_IN_HEADLINE = 2,
 };
 
@@ -213,7 +214,8 @@ static void begin_collection(struct agent_stall *s)
     s->is_asked = true;
     watch_ask_ranks(s->watch, ask.with_stacks);
     send_message(s, AGENT_MESSAGE_TO_ALL, &ask);
-    (void)uv_timer_start(&s->timer, on_collected, COLLECT_MS, 0); /* fails only without a callback */
+    (void)uv_timer_start(&s->timer, on_collected, ask.with_stacks ? STACKS_MS : COLLECT_MS,
+                         0); /* fails only without a callback */
 }
 
 static void decide_for_all(struct agent_stall *s)
@@ -227,9 +229,17 @@ static void decide_for_all(struct agent_stall *s)
         begin_collection(s);
 }
 
+/* The ranks that have not come may be the ranks that wait. Without them a stall does not end. */
 static void on_collected(uv_timer_t *timer)
 {
-    decide_for_all(timer->data);
+    struct agent_stall *s = timer->data;
+
+    if (stall_is_any_unusual(s->collect.ranks, s->collect.n_ranks)) {
+        decide_for_all(s);
+        return;
+    }
+    judge_slowness(s, s->collect.ranks, s->collect.n_ranks);
+    end_collection(s);
 }
 
 static void add_piece(struct agent_stall *s, const struct hang_piece *piece)

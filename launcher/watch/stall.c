@@ -28,6 +28,11 @@ static uint64_t longest_wait_ns(const struct hang_rank *ranks, size_t n_ranks)
     return longest_ms * NS_PER_MS;
 }
 
+bool stall_is_any_unusual(const struct hang_rank *ranks, size_t n_ranks)
+{
+    return longest_wait_ns(ranks, n_ranks) > 0;
+}
+
 static uint64_t default_tolerance_ns(const struct hang_rank *awaited)
 {
     switch (awaited->activity) {

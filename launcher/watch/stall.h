@@ -66,6 +66,9 @@ void stall_begin(struct stall *s);
 enum stall_verdict stall_step(struct stall *s, uint64_t now_ns, const struct hang_rank *ranks, size_t n_ranks,
                               bool stands_out);
 
+/* Whether a rank waits unusually long. */
+bool stall_is_any_unusual(const struct hang_rank *ranks, size_t n_ranks);
+
 /* Of the ranks that stall_step() got. */
 struct stall_facts stall_facts(const struct hang_rank *ranks, size_t n_ranks, bool stands_out);
 

@@ -42,14 +42,14 @@ TOOLS = {name: shutil.which(name, path=f"{os.path.dirname(sys.executable)}:{os.e
 class Job:
     """One or several nodes of one job; a rank of the middle stalls."""
 
-    def __init__(self, folder, kind, n_nodes=1, ranks=3, step=30, step_ms=20, program=None):
+    def __init__(self, folder, kind, n_nodes=1, ranks=3, step=30, step_ms=20, program=None, tool=""):
         self.kind, self.folder, self.n_ranks = kind, folder, n_nodes * ranks
         self.rank = self.n_ranks // 2
         folder.mkdir()
         (folder / "data").write_bytes(bytes(2 << 20))
         (folder / "tools").mkdir()
-        for name, path in TOOLS.items():  # notes its arguments, then is the tool
-            (folder / "tools" / name).write_text(f'#!/bin/sh\necho "$@" >>$0.calls\nexec {path} "$@"\n')
+        for name, path in TOOLS.items():  # notes its arguments, then is the tool, or another
+            (folder / "tools" / name).write_text(f'#!/bin/sh\necho "$@" >>$0.calls\nexec {tool or path} "$@"\n')
             (folder / "tools" / name).chmod(0o755 if path else 0o600)
         os.mkfifo(folder / "fifo")
         os.mkfifo(folder / "other_fifo")
@@ -231,3 +231,11 @@ def test_what_is_slow_but_moves_is_not_reported(tmp_path):
     finally:
         p.kill()
         p.wait()
+
+
+def test_a_slow_tool_costs_a_node_its_stack_and_not_its_ranks(tmp_path):
+    """The node of the awaited rank has its ranks together seconds after the others."""
+    with Job(tmp_path / "sleep", "sleep", n_nodes=NODES, ranks=2, tool="sh -c \"sleep 30\"") as job:
+        waiting, n_ranks, seconds, rank, _, activity = job.wait_line().groups()
+        assert (waiting, n_ranks, rank) == ("5", "6", "3") and activity.startswith("sleeps") and int(seconds) < 20, job.text()
+        assert len(re.findall("crun: stall: ", job.text())) == 1, job.text()
