@@ -1,5 +1,6 @@
 #include "launcher/watch/proc_activity_os.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -227,7 +228,7 @@ void proc_activity_look(struct proc_activity *a, const struct proc_tree *tree, u
         set_differences(a, &was);
 }
 
-/* ---- the file that is read ---- */
+/* ---- the file that is read or written ---- */
 
 enum { DESCRIPTORS_MAX = 256, BETWEEN_LOOKS_MS = 20 };
 
@@ -236,8 +237,17 @@ struct open_files {
     uint64_t positions[DESCRIPTORS_MAX];
 };
 
+/* Output of other processes moves the position of standard output and error, too. */
+static bool is_candidate(int number, const char *info, bool writes)
+{
+    const char *flags = strstr(info, "flags:");
+    int mode = flags ? (int)(strtoul(flags + strlen("flags:"), NULL, 8) & O_ACCMODE) : O_RDWR;
+
+    return writes ? mode != O_RDONLY && number > STDERR_FILENO : mode != O_WRONLY;
+}
+
 /* Files by their position; the rest is at 0 for good. */
-static void read_positions(pid_t pid, struct open_files *ret)
+static void read_positions(pid_t pid, bool writes, struct open_files *ret)
 {
     struct folder_list list;
     char name[64], text[FILE_SIZE];
@@ -250,6 +260,8 @@ static void read_positions(pid_t pid, struct open_files *ret)
     while (ret->n < DESCRIPTORS_MAX && (number = folder_list_next(&list))) {
         (void)snprintf(name, sizeof(name), "fdinfo/%.16s", number); /* fits */
         if (number[0] < '0' || number[0] > '9' || !read_of_process(pid, name, text))
+            continue;
+        if (!is_candidate(atoi(number), text, writes))
             continue;
         ret->numbers[ret->n] = atoi(number);
         ret->positions[ret->n++] = field_of(text, "pos:");
@@ -268,17 +280,17 @@ static int find_moving(const struct open_files *was, const struct open_files *is
 }
 
 /* Between two reads the system call names no file: a moving position does. Waits for up to 15 * BETWEEN_LOOKS_MS. */
-static int find_moving_descriptor(pid_t pid)
+static int find_moving_descriptor(pid_t pid, bool writes)
 {
     static _Thread_local struct open_files first, next;
     int found = -1;
 
-    read_positions(pid, &first);
+    read_positions(pid, writes, &first);
     for (int i = 0; i < 15 && found < 0; i++) {
         const struct timespec pause = {.tv_nsec = BETWEEN_LOOKS_MS * 1000000L};
 
         (void)nanosleep(&pause, NULL); /* signals go to other threads */
-        read_positions(pid, &next);
+        read_positions(pid, writes, &next);
         found = find_moving(&first, &next);
     }
     return found;
@@ -314,7 +326,7 @@ enum activity proc_activity_text(const struct proc_activity *a, const struct pro
 
     read_wait_place(a->pid, place);
     if ((activity == ACTIVITY_READS || activity == ACTIVITY_WRITES) && facts.target != ACTIVITY_TARGET_FILE)
-        shown.descriptor = find_moving_descriptor(a->pid);
+        shown.descriptor = find_moving_descriptor(a->pid, activity == ACTIVITY_WRITES);
     const struct activity_words words = {
         .activity = activity,
         .path = read_target(&shown, path) ? path : NULL,

@@ -54,6 +54,7 @@ class Job:
         os.mkfifo(folder / "fifo")
         os.mkfifo(folder / "other_fifo")
         worker = ["--no-python", *program] if program else [WORKER, kind, str(self.rank), str(step), str(step_ms), folder]
+        worker += ["-", "0", "chats"] if kind in ("read", "write") else []  # into the file that all ranks have as their output
         port = lib.free_port() if n_nodes > 1 else 0
         meet = ["--standalone"] if n_nodes == 1 else [
             f"--nnodes={n_nodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=stall", "--security=open"]

@@ -3,11 +3,12 @@
  * world, with a pause of STEP_MS before each. At step STEP the rank RANK acts as KIND names and the others wait for it. The rank goes on when the file
  * FOLDER/go exists, but for "stop", "skip", "order" and "size". Each rank prints "STEP N" after step N = STEP - 1, and "DONE" at the end.
  *
- * PHASE: start, init, load, steps, save, leave or exit. The job has all these phases then, and the rank stalls in the given phase. The rank writes
+ * PHASE: start, init, load, steps, save, leave or exit. The job has all these phases then, and the rank stalls in the given phase; "-": the steps alone. The rank writes
  * the time into FOLDER/stalled, each other rank into FOLDER/began.RANK at the same place (monotonic, in ns). In phase "steps" each
  * rank writes FOLDER/steps.RANK: time and processor time in ns of the STEPS_MEASURED steps before the stall, and of the steps after it.
  *
- * MOVER: a further thread of the rank prints a line (MOVE "prints") or writes 100 KB into a file ("writes") every half second; -1: no rank.
+ * MOVER: a further thread of the rank prints a line (MOVE "prints") or writes 100 KB into a file ("writes") every half second;
+ * "chats": a line every 2 ms; -1: no rank.
  */
 
 #include <dlfcn.h>
@@ -455,13 +456,13 @@ static void *move(void *how)
     path_of("moves", path);
     int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
     for (;;) {
-        if (strcmp(how, "prints") == 0) {
+        if (strcmp(how, "writes") != 0) {
             (void)printf("moves\n");
             (void)fflush(stdout);
         } else {
             (void)!pwrite(fd, block, sizeof(block), 0);
         }
-        pause_ms(500);
+        pause_ms(strcmp(how, "chats") == 0 ? 2 : 500);
     }
     return NULL;
 }
@@ -483,7 +484,7 @@ int main(int argc, char **argv)
                     .culprit = atoi(argv[2]),
                     .step = atoi(argv[3]),
                     .step_ms = atol(argv[4]),
-                    .phase = argc > 6 ? argv[6] : NULL,
+                    .phase = argc > 6 && strcmp(argv[6], "-") != 0 ? argv[6] : NULL,
                     .rank = atoi(rank)};
     folder = argv[5];
     if (begin_to_move(&j, argv, argc) != 0)
