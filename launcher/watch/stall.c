@@ -188,7 +188,8 @@ char *stall_text(const struct hang_rank *ranks, size_t n_ranks, bool stands_out)
     uint32_t n_waiting = stall_facts(ranks, n_ranks, stands_out).n_waiting;
     struct strbuf t = {0};
 
-    strbuf_add(&t, "%u of %zu ranks %s waited", n_waiting, n_ranks, n_waiting == 1 ? "has" : "have");
+    strbuf_add(&t, "%u of %zu ranks %s %swaited", n_waiting, n_ranks, n_waiting == 1 ? "has" : "have",
+               waiter && waiter->has_ended ? "ended and " : "");
     if (waiter)
         add_wait(&t, waiter);
     if (n_awaited)

@@ -224,6 +224,12 @@ static bool can_show_more(const struct hang_rank *r)
            (r->kind == STACK_COLLECTIVE || !hang_is_blocked(r->state));
 }
 
+/* Of a blocked write() a pause leaves a short count behind, and not every program goes on from there. */
+static bool may_pause(const struct hang_rank *r)
+{
+    return r->activity != ACTIVITY_FULL_PIPE && r->activity != ACTIVITY_WRITES;
+}
+
 /* Python programs are read without a pause. Others are paused: the first without a wait, and the first with one. */
 static void add_stack(const struct stack_tools *tools, struct stall_stacks *s, struct hang_rank *r, pid_t pid,
                       bool paused[2])
@@ -232,7 +238,7 @@ static void add_stack(const struct stack_tools *tools, struct stall_stacks *s, s
     enum stack_tool tool = stack_tools_choose(tools, is_python);
     bool pauses = tool != STACK_TOOL_PY_SPY;
 
-    if (tool == STACK_TOOL_NONE || (pauses && paused[waits]))
+    if (tool == STACK_TOOL_NONE || (pauses && (paused[waits] || !may_pause(r))))
         return;
     paused[waits] |= pauses;
     s->ranks[s->n] = r;

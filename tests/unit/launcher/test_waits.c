@@ -372,6 +372,15 @@ static void the_line_names_the_waiters_and_the_awaited_rank(void **state)
         "1 of 1 ranks has waited 12 s (usual: up to 4 s) in all-reduce, collective 57 of all ranks; "
         "no rank stands out");
     free(text);
+    struct hang_rank end[] = {worker(2, ACTIVITY_SLEEPS, 0), waiter(0, 30), waiter(1, 29)};
+    for (int i = 1; i < 3; i++) {
+        end[i].has_ended = true;
+        end[i].kind = STACK_UNKNOWN;
+        end[i].text[0] = '\0';
+    }
+    text = stall_text(end, 3, true);
+    assert_string_equal(text, "2 of 3 ranks have ended and waited 30 s for rank 2 on b (pid 102): sleeps");
+    free(text);
 }
 
 /* ---- activity ---- */
