@@ -376,6 +376,7 @@ static void the_line_names_the_waiters_and_the_awaited_rank(void **state)
     for (int i = 1; i < 3; i++) {
         end[i].has_ended = true;
         end[i].kind = STACK_UNKNOWN;
+        end[i].limit_ms = 7000;
         end[i].text[0] = '\0';
     }
     text = stall_text(end, 3, true);
