@@ -55,6 +55,14 @@ static bool is_named(const char *key, size_t at)
            (at > 0 && !is_letter(key[at - 1]) && is_behind(key, at - 1, "rank"));
 }
 
+/* libcrw numbers its hosts there. */
+static bool is_of_libcrw(const char *key, size_t size)
+{
+    static const char beginning[] = "crw/group/";
+
+    return size >= sizeof(beginning) && memcmp(key, beginning, sizeof(beginning) - 1) == 0;
+}
+
 int store_key_rank(const char *key, size_t size, size_t n_ranks)
 {
     size_t n_groups = 0; /* parts between two double slashes */
@@ -73,6 +81,8 @@ int store_key_rank(const char *key, size_t size, size_t n_ranks)
             continue;
         rank = is_behind(key, begin, "//cuda//") ? 0 : number;
     }
+    if (is_of_libcrw(key, size))
+        return -1;
     return n_groups < OF_A_GROUP && (size_t)rank < n_ranks ? rank : -1;
 }
 

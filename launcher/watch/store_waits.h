@@ -35,7 +35,8 @@ uint64_t store_client_of(const char *host, uint16_t port);
  *   default_pg/0//cpu//0/2               2   gloo: the address of rank 2
  *   default_pg/0//cuda//7                0   NCCL: rank 0 sets all unique ids
  *   default_pg/0//3//cpu//0/1            -1  a rank within a smaller group
- *   store_based_barrier_key:0:last_worker, init/   -1 */
+ *   store_based_barrier_key:0:last_worker, init/   -1
+ *   crw/group/0/0/host/2     -1  libcrw: a host */
 int store_key_rank(const char *key, size_t size, size_t n_ranks);
 
 void store_waits_begin(struct store_waits *w, size_t n_ranks);

@@ -36,6 +36,8 @@ static void test_the_rank_in_the_name_of_a_key(void **state)
         {"/default_pg/0//cuda//7", 0},
         {"/default_pg/0//cuda//0:1", 1},
         {"/default_pg/0//2//cuda//0", -1},
+        /* libcrw: of hosts. */
+        {"crw/group/0/0/host/2", -1},
         /* Scripts. */
         {"rank_1_ready", 1},
         {"rank:2/loaded/17", 2},
