@@ -166,10 +166,11 @@ static struct hang_majority survey(const struct hang_rank *ranks, size_t n_ranks
     return m;
 }
 
+/* Where a majority is missing, an absence alone is no fault. */
 static bool is_waited_for(const struct hang_rank *r, const struct hang_majority *m)
 {
     for (size_t i = 0; i < m->n_waits; i++)
-        if (is_missing(r, &m->waits[i].of))
+        if (is_missing(r, &m->waits[i].of) && (waits_in(r) || m->waits[i].n_missing <= m->n_ranks / 2))
             return true;
     return false;
 }
@@ -209,6 +210,8 @@ static int suspicion_of(const struct hang_rank *r, size_t n_together, const stru
         return waits_in(r) ? 45 : 85;
     if (m->n_waits > 0 && waits_in(r))
         return waits_for_most(r, m) ? 40 : 0;
+    if (r->kind == STACK_UNKNOWN && (r->activity == ACTIVITY_READS || r->activity == ACTIVITY_WRITES))
+        return 30;                /* the main thread may wait for the others as well as for the transfer */
     if (r->kind == STACK_UNKNOWN) /* the tool was too slow: no fact about the rank */
         return m->any_known ? -1 : 0;
     if (r->kind == STACK_DESTROY)

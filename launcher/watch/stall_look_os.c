@@ -141,9 +141,12 @@ static void describe_state(const struct proc_activity *a, const struct proc_tree
     }
 }
 
-static enum stack_kind kind_of(enum activity activity)
+/* A transfer by another thread than the main thread leaves open for whom the main thread waits. */
+static enum stack_kind kind_of(enum activity activity, enum activity_call main_call)
 {
-    if (activity == ACTIVITY_UNKNOWN)
+    bool transfers = activity == ACTIVITY_READS || activity == ACTIVITY_WRITES;
+
+    if (activity == ACTIVITY_UNKNOWN || (transfers && main_call == ACTIVITY_CALL_WAITS))
         return STACK_UNKNOWN;
     return activity == ACTIVITY_WAITS ? STACK_COLLECTIVE : STACK_OTHER;
 }
@@ -201,7 +204,7 @@ static void describe_waits(const struct stall_look *l, const struct watch_task *
         ret->bytes_per_s = (uint64_t)((double)bytes * 1e9 / (double)a->facts.elapsed_ns);
     describe_state(a, &t->trees[worker], ret);
     ret->activity = proc_activity_text(a, &t->trees[worker], ret->text, sizeof(ret->text));
-    ret->kind = kind_of(ret->activity);
+    ret->kind = kind_of(ret->activity, a->facts.call);
     hang_add_collectives(ret, records, proc_sample_records(t->state_fds[worker], records));
     if (l->samples[worker].waits)
         ret->activity = ACTIVITY_WAITS;
@@ -258,7 +261,7 @@ static void put_stack(struct hang_rank *r, const struct stack_summary *summary)
         size_t n = strlen(r->text);
 
         (void)snprintf(r->text + n, sizeof(r->text) - n, ", in %.120s", summary->text); /* may be cut */
-        if (r->activity == ACTIVITY_WAITS)
+        if (r->activity == ACTIVITY_WAITS || r->kind == STACK_UNKNOWN)
             r->kind = STACK_OTHER;
     }
 }

@@ -169,6 +169,17 @@ static void most_that_wait_elsewhere_are_not_blamed(void **state)
     (void)state;
     assert_true(hang_sort(ranks, 4));
     assert_int_equal(ranks[0].rank, 2);
+    /* A rank with a further thread that writes is not blamed, and a rank that sleeps is. */
+    ranks[3].kind = STACK_UNKNOWN;
+    ranks[3].activity = ACTIVITY_WRITES;
+    (void)strcpy(ranks[3].text, "writes /x at 0.2 MB/s");
+    assert_true(hang_sort(ranks, 4));
+    assert_int_equal(ranks[0].rank, 2);
+    ranks[3].kind = STACK_OTHER;
+    ranks[3].activity = ACTIVITY_SLEEPS;
+    int sleeper = ranks[3].rank;
+    assert_true(hang_sort(ranks, 4));
+    assert_int_equal(ranks[0].rank, sleeper);
     struct hang_rank few[] = {counting(0, 113, "in all-reduce"), counting(1, 113, "in all-reduce"),
                               counting(2, 0, "crw_recv"), counting(3, 113, "in all-reduce")};
     assert_true(hang_sort(few, 4));
