@@ -58,9 +58,10 @@ static bool is_named(const char *key, size_t at)
 /* libcrw numbers its hosts there. */
 static bool is_of_libcrw(const char *key, size_t size)
 {
-    static const char beginning[] = "crw/group/";
+    static const char beginning[] = "/crw/group/"; /* the slash of PyTorch's client is optional */
+    const char *at = size > 0 && key[0] == '/' ? beginning : beginning + 1;
 
-    return size >= sizeof(beginning) && memcmp(key, beginning, sizeof(beginning) - 1) == 0;
+    return size > strlen(at) && memcmp(key, at, strlen(at)) == 0;
 }
 
 int store_key_rank(const char *key, size_t size, size_t n_ranks)

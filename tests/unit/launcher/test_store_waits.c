@@ -38,6 +38,7 @@ static void test_the_rank_in_the_name_of_a_key(void **state)
         {"/default_pg/0//2//cuda//0", -1},
         /* libcrw: of hosts. */
         {"crw/group/0/0/host/2", -1},
+        {"/crw/group/0/0/memory/2", -1},
         /* Scripts. */
         {"rank_1_ready", 1},
         {"rank:2/loaded/17", 2},
