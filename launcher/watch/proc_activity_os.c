@@ -196,6 +196,12 @@ static void set_differences(struct proc_activity *a, const struct proc_activity 
     f->written = since(was->written, a->written);
 }
 
+/* A poll writes nothing. An answer to a peer may take less time than a poll. */
+static bool has_worked(const struct proc_activity *was, const struct proc_activity *is)
+{
+    return since(was->main_ran_ns, is->main_ran_ns) > POLL_NS || was->written != is->written;
+}
+
 /*
  * Without a look before at the same process the differences are 0, and the rank has moved. With another set of processes only the
  * time of the worker has a difference: a data loader may have read much before the look that found the process.
@@ -222,8 +228,7 @@ void proc_activity_look(struct proc_activity *a, const struct proc_tree *tree, u
     a->facts.child_runs = sums.child_runs;
     a->facts.target = find_target(a);
     bool is_same = was.pid == a->pid && was.at_ns;
-    a->moved = !is_same || was.place != a->place ||
-               (was.n_slices != a->n_slices && since(was.main_ran_ns, a->main_ran_ns) > POLL_NS);
+    a->moved = !is_same || was.place != a->place || (was.n_slices != a->n_slices && has_worked(&was, a));
     if (is_same)
         set_differences(a, &was);
 }

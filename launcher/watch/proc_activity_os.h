@@ -23,7 +23,7 @@ struct proc_activity {
     uint64_t main_ran_ns, n_slices;               /* of the main thread; how often it got a CPU */
     uint64_t place; /* digest of system call and stack pointer; 0: the thread runs */
     int descriptor; /* of the system call; -1: none */
-    bool moved;     /* since the look before: another place, or more processor time than a poll takes */
+    bool moved; /* since the look before: another place, or a main thread that did more than a poll does */
     struct activity_facts facts;
 };
 

@@ -1,0 +1,73 @@
+/* Looks at a process that waits for a peer: a message received and answered is a move, however short; a wait that goes on is none. */
+
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "launcher/watch/proc_activity_os.h"
+#include "launcher/watch/proc_sample_os.h"
+
+#include "tests/support/c/cmocka_fixed.h"
+
+#define SECOND UINT64_C(1000000000)
+
+/* Answers each byte. Ends with its parent. */
+static pid_t start_peer(int ends[2])
+{
+    char byte;
+
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid > 0)
+        return pid;
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    while (recv(ends[1], &byte, 1, 0) == 1 && write(ends[1], &byte, 1) == 1)
+        ;
+    _exit(0);
+}
+
+static void talk(int fd)
+{
+    char byte = 'x';
+
+    assert_int_equal(write(fd, &byte, 1), 1);
+    assert_int_equal(read(fd, &byte, 1), 1);
+    (void)usleep(20000); /* until the peer waits again */
+}
+
+static void a_short_answer_is_a_move(void **state)
+{
+    struct proc_activity a = {.pid = 0};
+    static struct proc_tree tree;
+    int ends[2];
+
+    (void)state;
+    if (access("/proc/self/schedstat", R_OK) != 0)
+        skip(); /* this kernel counts no slices */
+    tree.n_pids = 1;
+    tree.pids[0] = start_peer(ends);
+    talk(ends[0]);
+    proc_activity_look(&a, &tree, SECOND);
+    proc_activity_look(&a, &tree, 2 * SECOND);
+    bool moved_at_rest = a.moved, waits = activity_judge(&a.facts) == ACTIVITY_WAITS;
+    talk(ends[0]);
+    proc_activity_look(&a, &tree, 3 * SECOND);
+    (void)kill(tree.pids[0], SIGKILL);
+    (void)waitpid(tree.pids[0], NULL, 0);
+    (void)close(ends[0]);
+    (void)close(ends[1]);
+    assert_false(moved_at_rest);
+    assert_true(waits);
+    assert_true(a.moved);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_short_answer_is_a_move)};
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
