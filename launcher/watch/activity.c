@@ -164,3 +164,12 @@ void activity_text(const struct activity_words *w, char *out, size_t size)
     put_activity(w, out, size);
     text_clean(out);
 }
+
+void activity_add_place(char *text, size_t size, const char *place)
+{
+    static const char in[] = ", in ";
+    char *former = strstr(text, in);
+    size_t n = former ? (size_t)(former - text) : strlen(text);
+
+    (void)snprintf(text + n, size - n, "%s%s", in, place); /* may be cut */
+}

@@ -100,3 +100,6 @@ struct activity_words {
 /* "reads /data/x at 1.0 MB/s": a verb phrase with the rank as its subject, at most size - 1 bytes, in a
  * single line without control characters. */
 void activity_text(const struct activity_words *w, char *out, size_t size);
+
+/* "sleeps, in pause at train.py:9": adds the place to such a text, in front of which a former place is removed. May be cut. */
+void activity_add_place(char *text, size_t size, const char *place);

@@ -258,9 +258,7 @@ static void put_stack(struct hang_rank *r, const struct stack_summary *summary)
     } else if (r->activity == ACTIVITY_COMPUTES) {
         (void)snprintf(r->text, sizeof(r->text), "computes in %.140s", summary->text);
     } else {
-        size_t n = strlen(r->text);
-
-        (void)snprintf(r->text + n, sizeof(r->text) - n, ", in %.120s", summary->text); /* may be cut */
+        activity_add_place(r->text, sizeof(r->text), summary->text);
         if (r->activity == ACTIVITY_WAITS || r->kind == STACK_UNKNOWN)
             r->kind = STACK_OTHER;
     }

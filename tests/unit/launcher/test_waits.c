@@ -513,6 +513,18 @@ static void an_activity_has_words(void **state)
                 !activity_is_compiler("python3"));
 }
 
+static void a_text_has_one_place(void **state)
+{
+    char text[40] = "sleeps";
+
+    (void)state;
+    activity_add_place(text, sizeof(text), "f at x.py:9");
+    activity_add_place(text, sizeof(text), "f at x.py:9");
+    assert_string_equal(text, "sleeps, in f at x.py:9");
+    activity_add_place(text, sizeof(text), "a_function_with_a_long_name at x.py:9");
+    assert_int_equal(strlen(text), sizeof(text) - 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -530,6 +542,7 @@ int main(void)
         cmocka_unit_test(numbers_of_proc_are_an_activity),
         cmocka_unit_test(a_wait_at_the_moment),
         cmocka_unit_test(an_activity_has_words),
+        cmocka_unit_test(a_text_has_one_place),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
