@@ -227,9 +227,12 @@ static bool can_show_more(const struct hang_rank *r)
            (r->kind == STACK_COLLECTIVE || !hang_is_blocked(r->state));
 }
 
-/* Of a blocked write() a pause leaves a short count behind, and not every program goes on from there. */
+/* Of a blocked write() a pause leaves a short count behind, and not every program goes on from there. In a blocked read() of a file a
+ * process may not stop for its tracer. */
 static bool may_pause(const struct hang_rank *r)
 {
+    if (r->activity == ACTIVITY_READS && r->bytes_per_s == 0)
+        return false;
     return r->activity != ACTIVITY_FULL_PIPE && r->activity != ACTIVITY_WRITES;
 }
 
