@@ -196,6 +196,20 @@ static void end_collection(struct agent_stall *s)
     (void)uv_timer_stop(&s->timer); /* cannot fail on a timer that exists */
 }
 
+/* Asks for the ranks of the own node: behind the end of the own workers there are none. */
+static void ask_own(struct agent_stall *s, bool with_stacks)
+{
+    static const struct hang_rank none;
+
+    s->is_asked = s->host->group->state == GROUP_RUNNING;
+    if (s->is_asked)
+        watch_ask_ranks(s->watch, with_stacks);
+    else if (is_node_0(s))
+        hang_collect_add(&s->collect, &(struct hang_piece){.node = 0, .pieces = 1});
+    else
+        hang_report_send(s->host, &(struct watch_stacks){.host = "", .ranks = &none}, 0, HANG_FOR_STALL);
+}
+
 /* Bounded in time, see on_collected(). */
 static void on_collected(uv_timer_t *timer);
 
@@ -211,8 +225,7 @@ static void begin_collection(struct agent_stall *s)
         .kind = STALL_MESSAGE_ASK, .rank = -1, .with_stacks = s->wants_stacks || is_first};
 
     s->is_collecting = true;
-    s->is_asked = true;
-    watch_ask_ranks(s->watch, ask.with_stacks);
+    ask_own(s, ask.with_stacks);
     send_message(s, AGENT_MESSAGE_TO_ALL, &ask);
     (void)uv_timer_start(&s->timer, on_collected, ask.with_stacks ? STACKS_MS : COLLECT_MS,
                          0); /* fails only without a callback */
@@ -350,8 +363,7 @@ void agent_stall_take_message(struct agent_stall *s, const struct hang_message *
     } else if (message->stall.kind == STALL_MESSAGE_NOTE) {
         take_note(s, &message->stall);
     } else if (message->stall.kind == STALL_MESSAGE_ASK) {
-        s->is_asked = true;
-        watch_ask_ranks(s->watch, message->stall.with_stacks);
+        ask_own(s, message->stall.with_stacks);
     } else if (!is_node_0(s)) {
         print_message(s, &message->stall);
     }
