@@ -6,8 +6,8 @@ Usage: stalls.py [--c N] [--torch N] [--at-once N] [--torch-at-once N] [--minute
 --c, --torch: cases with programs on libcrw (240) and with PyTorch on gloo (60); the kinds take turns.
 --resume: each result is a line of that file, and what it has already is not run again: the first line has the seed.
 --case: these numbers alone, with --seed and --c 0 or --torch 0.
-Bounds: at most --wrong-max (3) cases that are wrong or missed; p95 of the latency 10 s from the second step on, 30 s before; no worker ended,
-none was left stopped or traced. Needs root for the frozen disk and the silent file system, and 8 loop devices.
+Bounds: at most --wrong-max (3) cases that are wrong or missed; p95 of the latency 10 s from the second step on, 30 s before and where the
+others have ended; no worker ended, none was left stopped or traced. Needs root for the frozen disk and the silent file system, and 8 loop devices.
 """
 
 import argparse
@@ -111,7 +111,7 @@ def summarize(results, n_wanted, wrong_max):
     n_wrong = sum(r["verdict"] != "right" for r in found)
     n_killed, n_touched = sum(bool(r["killed"]) for r in found), sum(bool(r["touched"]) for r in found)
     print(f"{n_wrong} wrong or missed (bound {wrong_max}); p95 {late or 0:.1f} s from the second step on (bound {stalls.LATE_S}), {early or 0:.1f} s "
-          f"before (bound {stalls.EARLY_S}); killed {n_killed}, left stopped or traced {n_touched}", flush=True)
+          f"before and where the others have ended (bound {stalls.EARLY_S}); killed {n_killed}, left stopped or traced {n_touched}", flush=True)
     return found and n_wrong <= wrong_max and (late or 0) <= stalls.LATE_S and (early or 0) <= stalls.EARLY_S and not n_killed and not n_touched
 
 

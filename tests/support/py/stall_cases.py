@@ -85,7 +85,9 @@ class Case:
 
     @property
     def is_early(self):
-        """Whether the stall is before the second step."""
+        """Whether the stall is before the second step, or the others have ended: waits by guess (stall.h)."""
+        if self.phase == "exit" or (self.phase == "leave" and self.program == "torch"):
+            return True
         return self.phase in ("meeting", "start", "init", "load") or (self.phase == "steps" and self.step < 2)
 
     def __str__(self):
