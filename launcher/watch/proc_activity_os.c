@@ -235,7 +235,7 @@ void proc_activity_look(struct proc_activity *a, const struct proc_tree *tree, u
 
 /* ---- the file that is read or written ---- */
 
-enum { DESCRIPTORS_MAX = 256, BETWEEN_LOOKS_MS = 20 };
+enum { DESCRIPTORS_MAX = 256, BETWEEN_LOOKS_MS = 20, SEARCH_PAUSES = 15 };
 
 struct open_files {
     int n, numbers[DESCRIPTORS_MAX];
@@ -284,16 +284,17 @@ static int find_moving(const struct open_files *was, const struct open_files *is
     return -1;
 }
 
-/* Between two reads the system call names no file: a moving position does. Waits for up to 15 * BETWEEN_LOOKS_MS. */
-static int find_moving_descriptor(pid_t pid, bool writes)
+/* Between two reads the system call names no file: a moving position does. Waits for up to SEARCH_PAUSES pauses, of *pauses that are left. */
+static int find_moving_descriptor(pid_t pid, bool writes, int *pauses)
 {
     static _Thread_local struct open_files first, next;
-    int found = -1;
+    int found = -1, most = *pauses < SEARCH_PAUSES ? *pauses : SEARCH_PAUSES;
 
     read_positions(pid, writes, &first);
-    for (int i = 0; i < 15 && found < 0; i++) {
+    for (int i = 0; i < most && found < 0; i++) {
         const struct timespec pause = {.tv_nsec = BETWEEN_LOOKS_MS * 1000000L};
 
+        --*pauses;
         (void)nanosleep(&pause, NULL); /* signals go to other threads */
         read_positions(pid, writes, &next);
         found = find_moving(&first, &next);
@@ -318,8 +319,8 @@ static pid_t find_child(const struct proc_tree *tree, struct proc_stat *ret, boo
     return found;
 }
 
-enum activity proc_activity_text(const struct proc_activity *a, const struct proc_tree *tree, char *out,
-                                 size_t size)
+enum activity proc_activity_text(const struct proc_activity *a, const struct proc_tree *tree, int *pauses,
+                                 char *out, size_t size)
 {
     struct activity_facts facts = a->facts;
     char path[PATH_SIZE], place[FILE_SIZE];
@@ -331,7 +332,7 @@ enum activity proc_activity_text(const struct proc_activity *a, const struct pro
 
     read_wait_place(a->pid, place);
     if ((activity == ACTIVITY_READS || activity == ACTIVITY_WRITES) && facts.target != ACTIVITY_TARGET_FILE)
-        shown.descriptor = find_moving_descriptor(a->pid, activity == ACTIVITY_WRITES);
+        shown.descriptor = find_moving_descriptor(a->pid, activity == ACTIVITY_WRITES, pauses);
     const struct activity_words words = {
         .activity = activity,
         .path = read_target(&shown, path) ? path : NULL,

@@ -30,6 +30,9 @@ struct proc_activity {
 /* A look. now_ns: monotonic. */
 void proc_activity_look(struct proc_activity *a, const struct proc_tree *tree, uint64_t now_ns);
 
-/* The activity of the last look, and words for it; names are read from /proc now. */
-enum activity proc_activity_text(const struct proc_activity *a, const struct proc_tree *tree, char *out,
-                                 size_t size);
+/* Pauses of 20 ms, for the files of all ranks that read or write, in one description. */
+enum { PROC_ACTIVITY_PAUSES = 30 };
+
+/* The activity of the last look, and words for it; names are read from /proc now. *pauses: left; a file that would need more is not named. */
+enum activity proc_activity_text(const struct proc_activity *a, const struct proc_tree *tree, int *pauses,
+                                 char *out, size_t size);

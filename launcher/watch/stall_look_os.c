@@ -183,7 +183,7 @@ static void keep_stacks(struct stall_look *l, int rank_base)
     }
 }
 
-static void describe_waits(const struct stall_look *l, const struct watch_task *t, int worker,
+static void describe_waits(const struct stall_look *l, const struct watch_task *t, int worker, int *pauses,
                            struct hang_rank *ret)
 {
     const struct proc_activity *a = &l->activities[worker];
@@ -203,7 +203,7 @@ static void describe_waits(const struct stall_look *l, const struct watch_task *
     if (a->facts.elapsed_ns)
         ret->bytes_per_s = (uint64_t)((double)bytes * 1e9 / (double)a->facts.elapsed_ns);
     describe_state(a, &t->trees[worker], ret);
-    ret->activity = proc_activity_text(a, &t->trees[worker], ret->text, sizeof(ret->text));
+    ret->activity = proc_activity_text(a, &t->trees[worker], pauses, ret->text, sizeof(ret->text));
     ret->kind = kind_of(ret->activity, a->facts.call);
     hang_add_collectives(ret, records, proc_sample_records(t->state_fds[worker], records));
     if (l->samples[worker].waits)
@@ -324,10 +324,12 @@ static void add_stacks(struct stall_look *l, const struct watch_task *t, const s
 
 void stall_look_describe(struct stall_look *l, const struct watch_task *t, const struct stack_tools *tools)
 {
+    int pauses = PROC_ACTIVITY_PAUSES;
+
     l->n_ranks = 0;
     for (int i = 0; i < t->n_workers; i++)
         if (t->pids[i] || t->have_succeeded[i])
-            describe_waits(l, t, i, &l->ranks[l->n_ranks++]);
+            describe_waits(l, t, i, &pauses, &l->ranks[l->n_ranks++]);
     store_sockets_find(t->store_port, t->trees, t->rank_base, l->ranks, l->n_ranks);
     if (!tools)
         return;

@@ -263,7 +263,7 @@ static int collect(struct watch_task *t, struct stack_set *set)
 
 /* Without a stack the activity as of the last look has to do. */
 static void describe_main_process(const struct watch_task *t, int worker, const struct stack_job *job,
-                                  const struct stack_process *process, struct hang_rank *ret)
+                                  const struct stack_process *process, int *pauses, struct hang_rank *ret)
 {
     struct stack_summary summary = {.kind = STACK_UNKNOWN};
 
@@ -274,11 +274,11 @@ static void describe_main_process(const struct watch_task *t, int worker, const 
     ret->kind = summary.kind;
     memcpy(ret->text, summary.text, sizeof(ret->text));
     if (summary.kind == STACK_UNKNOWN)
-        (void)proc_activity_text(&t->stall.activities[worker], &t->trees[worker], ret->text,
+        (void)proc_activity_text(&t->stall.activities[worker], &t->trees[worker], pauses, ret->text,
                                  sizeof(ret->text));
 }
 
-static void describe_rank(const struct watch_task *t, const struct stack_set *set, int worker,
+static void describe_rank(const struct watch_task *t, const struct stack_set *set, int worker, int *pauses,
                           struct hang_rank *ret)
 {
     const struct proc_tree *tree = &t->trees[worker];
@@ -291,7 +291,7 @@ static void describe_rank(const struct watch_task *t, const struct stack_set *se
         if (p->worker != worker)
             continue;
         if (set->jobs[i].pid == tree->pids[0]) {
-            describe_main_process(t, worker, &set->jobs[i], p, ret);
+            describe_main_process(t, worker, &set->jobs[i], p, pauses, ret);
         } else if (!ret->child_state && hang_is_blocked(p->state)) {
             proc_sample_child(set->jobs[i].pid, p->state, ret);
         }
@@ -302,12 +302,13 @@ static void describe_rank(const struct watch_task *t, const struct stack_set *se
 static void report(struct watch_task *t, const struct stack_set *set)
 {
     struct hang_rank *ranks = calloc((size_t)t->n_workers, sizeof(*ranks));
+    int pauses = PROC_ACTIVITY_PAUSES;
     size_t n = 0;
 
     for (int i = 0; ranks && i < t->n_workers; i++) {
         if (!t->pids[i] && !t->have_succeeded[i])
             continue;
-        describe_rank(t, set, i, &ranks[n]);
+        describe_rank(t, set, i, &pauses, &ranks[n]);
         ranks[n++].host = t->host;
     }
     free(t->ranks);

@@ -1,5 +1,6 @@
 /* Looks at a process that waits for a peer: a message received and answered is a move, however short; a wait that goes on is none. */
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
@@ -7,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/time.h"
 #include "launcher/watch/proc_activity_os.h"
 #include "launcher/watch/proc_sample_os.h"
 
@@ -65,9 +67,54 @@ static void a_short_answer_is_a_move(void **state)
     assert_true(a.moved);
 }
 
+/* Reads more than the rate that counts, and moves no position. */
+static pid_t start_reader(void)
+{
+    static char block[10000];
+    pid_t pid = fork();
+
+    assert_true(pid >= 0);
+    if (pid > 0)
+        return pid;
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    while (pread(fd, block, sizeof(block), 0) > 0)
+        (void)usleep(1000);
+    _exit(1);
+}
+
+/* Each of 64 ranks may read in such a way, and no other look happens meanwhile. */
+static void the_search_for_files_is_bounded(void **state)
+{
+    struct proc_activity a = {.pid = 0};
+    static struct proc_tree tree;
+    int pauses = PROC_ACTIVITY_PAUSES;
+    char text[160];
+
+    (void)state;
+    tree.n_pids = 1;
+    tree.pids[0] = start_reader();
+    (void)usleep(50000);
+    proc_activity_look(&a, &tree, now_ns());
+    (void)usleep(200000);
+    proc_activity_look(&a, &tree, now_ns());
+    uint64_t began_ns = now_ns();
+    for (int i = 0; i < 16; i++)
+        if (proc_activity_text(&a, &tree, &pauses, text, sizeof(text)) != ACTIVITY_READS)
+            fail_msg("%s", text);
+    uint64_t took_ns = now_ns() - began_ns;
+    (void)kill(tree.pids[0], SIGKILL);
+    (void)waitpid(tree.pids[0], NULL, 0);
+    assert_int_equal(pauses, 0);
+    assert_true(took_ns < 3 * SECOND);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_short_answer_is_a_move)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_short_answer_is_a_move),
+        cmocka_unit_test(the_search_for_files_is_bounded),
+    };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
