@@ -22,11 +22,9 @@ void proc_info_host_name(char *out, size_t out_size)
 
 void proc_info_sender(int pid, unsigned user, char *out, size_t out_size)
 {
-    char path[64], name[32], of_user[32] = "";
+    char name[PROC_FILE_SIZE], of_user[32] = "";
 
-    (void)snprintf(path, sizeof(path), "/proc/%d/comm", pid);
-    (void)read_file_text(path, name, sizeof(name)); /* "" when the process has ended */
-    name[strcspn(name, "\n")] = '\0';
+    proc_file_read_line(pid, "comm", name); /* "" when the process has ended */
     if (user != getuid())
         (void)snprintf(of_user, sizeof(of_user), " of user %u", user);
     (void)snprintf(out, out_size, "process %d%s%s%s%s", pid, *name ? " (" : "", name, *name ? ")" : "",
@@ -35,12 +33,11 @@ void proc_info_sender(int pid, unsigned user, char *out, size_t out_size)
 
 void proc_info_stuck(int pid, int local_rank, char *out, size_t out_size)
 {
-    char path[64], where[128], name[32] = "";
+    char where[PROC_FILE_SIZE], name[32] = "";
     struct proc_stat stat = {.state = '?'};
 
-    (void)proc_stat_read(pid, &stat); /* '?' stays when it fails */
-    (void)snprintf(path, sizeof(path), "/proc/%d/wchan", pid);
-    (void)read_file_text(path, where, sizeof(where)); /* "" when it fails */
+    (void)proc_stat_read(pid, &stat);          /* '?' stays when it fails */
+    (void)proc_file_read(pid, "wchan", where); /* "" when it fails */
     if (local_rank >= 0)
         (void)snprintf(name, sizeof(name), "local rank %d", local_rank);
     (void)snprintf(out, out_size, "process %d (%s) does not end on SIGKILL: state %c, in %s", pid,

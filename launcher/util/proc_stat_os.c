@@ -18,6 +18,27 @@ enum {
     RSS = 24
 };
 
+bool proc_file_read(pid_t pid, const char *name, char out[PROC_FILE_SIZE])
+{
+    char path[96];
+
+    (void)snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, name); /* fits */
+    return read_file_text(path, out, PROC_FILE_SIZE);
+}
+
+void proc_file_read_line(pid_t pid, const char *name, char out[PROC_FILE_SIZE])
+{
+    (void)proc_file_read(pid, name, out); /* "" when it fails */
+    out[strcspn(out, "\n")] = '\0';
+}
+
+uint64_t proc_file_number(const char *text, const char *label, int base)
+{
+    const char *at = strstr(text, label);
+
+    return at ? strtoull(at + strlen(label), NULL, base) : 0;
+}
+
 bool proc_stat_parse(const char *text, struct proc_stat *ret)
 {
     const char *at = strrchr(text, ')'), *name = strchr(text, '('); /* the name may have anything in it */
@@ -47,27 +68,19 @@ bool proc_stat_parse(const char *text, struct proc_stat *ret)
     return true;
 }
 
-static bool read_stat(const char *path, struct proc_stat *ret)
-{
-    char text[1024];
-
-    return read_file_text(path, text, sizeof(text)) && proc_stat_parse(text, ret);
-}
-
 bool proc_stat_read(pid_t pid, struct proc_stat *ret)
 {
-    char path[64];
+    char text[PROC_FILE_SIZE];
 
-    (void)snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid); /* fits */
-    return read_stat(path, ret);
+    return proc_file_read(pid, "stat", text) && proc_stat_parse(text, ret);
 }
 
 bool proc_stat_read_thread(pid_t pid, pid_t thread, struct proc_stat *ret)
 {
-    char path[64];
+    char name[32], text[PROC_FILE_SIZE];
 
-    (void)snprintf(path, sizeof(path), "/proc/%d/task/%d/stat", (int)pid, (int)thread); /* fits */
-    return read_stat(path, ret);
+    (void)snprintf(name, sizeof(name), "task/%d/stat", (int)thread); /* fits */
+    return proc_file_read(pid, name, text) && proc_stat_parse(text, ret);
 }
 
 uint64_t proc_stat_ns(uint64_t ticks)

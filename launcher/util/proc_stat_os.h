@@ -1,10 +1,21 @@
 #pragma once
 
-/* A process or a thread in /proc/PID/stat (proc_pid_stat(5)). Never waits, and allocates nothing. */
+/* Small files of /proc/PID, and a process or a thread in /proc/PID/stat (proc_pid_stat(5)). Never waits, and allocates nothing. */
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
+
+enum { PROC_FILE_SIZE = 4096 };
+
+/* At most PROC_FILE_SIZE - 1 bytes of /proc/PID/NAME. False, with out set to "", when the file is empty or unreadable. */
+bool proc_file_read(pid_t pid, const char *name, char out[PROC_FILE_SIZE]);
+
+/* The same, up to the first end of a line. */
+void proc_file_read_line(pid_t pid, const char *name, char out[PROC_FILE_SIZE]);
+
+/* The number behind `label` in such a text; 0: there is none. */
+uint64_t proc_file_number(const char *text, const char *label, int base);
 
 struct proc_stat {
     char name[16];  /* of the program, as the kernel cuts it */

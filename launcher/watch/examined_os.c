@@ -8,7 +8,6 @@
 
 #include "launcher/util/folder_list_os.h"
 #include "launcher/util/proc_stat_os.h"
-#include "launcher/util/read_file_os.h"
 
 static atomic_bool are_workers_suspended;
 
@@ -26,23 +25,16 @@ void examined_begin(struct examined *e, pid_t pid)
         e->start_ticks = stat.start_ticks;
 }
 
-static uint64_t number_behind(const char *text, const char *name, int base)
-{
-    const char *at = strstr(text, name);
-
-    return at ? strtoull(at + strlen(name), NULL, base) : 0;
-}
-
 /* One thread: whether it is traced, and whether it is stopped or has a SIGSTOP of its own (that of kill(2) is the process's). */
 static void look_at_thread(pid_t pid, const char *thread, bool *is_traced, bool *has_stop)
 {
-    char path[64], text[4096];
+    char name[64], text[PROC_FILE_SIZE];
 
-    (void)snprintf(path, sizeof(path), "/proc/%d/task/%.20s/status", (int)pid, thread); /* fits */
-    if (!read_file_text(path, text, sizeof(text)))
+    (void)snprintf(name, sizeof(name), "task/%.20s/status", thread); /* fits */
+    if (!proc_file_read(pid, name, text))
         return; /* it has ended */
-    *is_traced |= number_behind(text, "\nTracerPid:", 10) != 0;
-    *has_stop |= strstr(text, "\nState:\tT") || number_behind(text, "\nSigPnd:", 16) >> (SIGSTOP - 1) & 1;
+    *is_traced |= proc_file_number(text, "\nTracerPid:", 10) != 0;
+    *has_stop |= strstr(text, "\nState:\tT") || proc_file_number(text, "\nSigPnd:", 16) >> (SIGSTOP - 1) & 1;
 }
 
 static bool is_left_stopped(pid_t pid)

@@ -11,30 +11,12 @@
 #include "base/err.h"
 #include "launcher/util/folder_list_os.h"
 #include "launcher/util/proc_stat_os.h"
-#include "launcher/util/read_file_os.h"
 #include "launcher/watch/digest.h"
-#include "launcher/watch/proc_sample_os.h"
 
 enum {
-    FILE_SIZE = 1024,
     PATH_SIZE = 4096,
     POLL_NS = 500000, /* processor time in a second of a thread with nothing but polls with time-outs */
 };
-
-static bool read_of_process(pid_t pid, const char *name, char out[FILE_SIZE])
-{
-    char path[96];
-
-    (void)snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, name); /* fits */
-    return read_file_text(path, out, FILE_SIZE);
-}
-
-static uint64_t field_of(const char *text, const char *name)
-{
-    const char *at = strstr(text, name);
-
-    return at ? strtoull(at + strlen(name), NULL, 10) : 0;
-}
 
 /* ---- system calls ---- */
 
@@ -71,55 +53,15 @@ static enum activity_call group_of(int number)
 
 /* ---- one look ---- */
 
-/* Sums of all processes of the rank. */
-struct sums {
-    uint64_t ran_ns, child_ran_ns, read, written;
-    char state;
-    bool has_ended, child_runs;
-};
-
-static void add_process(struct sums *s, pid_t pid, bool is_worker)
-{
-    struct proc_stat stat;
-    char text[FILE_SIZE];
-
-    bool is_there = proc_stat_read(pid, &stat) && !stat.has_ended;
-    if (is_worker) {
-        s->has_ended = !is_there;
-        s->state = is_there ? stat.state : '\0';
-    }
-    if (!is_there)
-        return;
-    s->child_runs |= !is_worker && (stat.state == 'R' || stat.state == 'D');
-    *(is_worker ? &s->ran_ns : &s->child_ran_ns) += proc_stat_ns(stat.cpu_ticks);
-    if (read_of_process(pid, "io", text)) {
-        s->read += field_of(text, "rchar: ");
-        s->written += field_of(text, "wchar: ");
-    }
-}
-
-/* /proc/PID/schedstat: of the main thread, ns on a CPU, ns of waits for one, and the number of slices. Not every kernel has it. */
-static void read_main(pid_t pid, struct proc_activity *ret)
-{
-    char text[FILE_SIZE], *at;
-
-    ret->main_ran_ns = ret->n_slices = 0;
-    if (!read_of_process(pid, "schedstat", text))
-        return;
-    ret->main_ran_ns = strtoull(text, &at, 10);
-    (void)strtoull(at, &at, 10);
-    ret->n_slices = strtoull(at, NULL, 10);
-}
-
 /* "NUMBER 0xARGUMENT ... 0xSTACK 0xPLACE", "running", or "-1 ..." for a thread outside of system calls. */
 static void read_call(pid_t pid, struct proc_activity *ret)
 {
-    char text[FILE_SIZE], *at;
+    char text[PROC_FILE_SIZE], *at;
 
     ret->descriptor = -1;
     ret->facts.call = ACTIVITY_CALL_OTHER;
     ret->place = 0;
-    if (!read_of_process(pid, "syscall", text))
+    if (!proc_file_read(pid, "syscall", text))
         return;
     long number = strncmp(text, "running", 7) == 0 ? -1 : strtol(text, &at, 10);
     ret->facts.call = number < 0 ? ACTIVITY_CALL_RUNS : group_of((int)number);
@@ -127,12 +69,7 @@ static void read_call(pid_t pid, struct proc_activity *ret)
         return;
     if (ret->facts.call == ACTIVITY_CALL_READS || ret->facts.call == ACTIVITY_CALL_WRITES)
         ret->descriptor = (int)strtoul(at, NULL, 16);
-    const char *stack = strrchr(text, ' ');
-    while (stack && stack > text && stack[-1] != ' ')
-        stack--;
-    ret->place = digest_add(DIGEST_EMPTY, &number, sizeof(number));
-    if (stack)
-        ret->place = digest_add(ret->place, stack, strlen(stack));
+    ret->place = proc_digest_call(DIGEST_EMPTY, text);
 }
 
 static bool read_target(const struct proc_activity *a, char path[PATH_SIZE])
@@ -148,23 +85,16 @@ static bool read_target(const struct proc_activity *a, char path[PATH_SIZE])
     return n > 0;
 }
 
-static void read_wait_place(pid_t pid, char out[FILE_SIZE])
-{
-    if (!read_of_process(pid, "wchan", out))
-        out[0] = '\0';
-    out[strcspn(out, "\n")] = '\0';
-}
-
 /* A FIFO has a name like a file: the function of the kernel is the difference. */
 static enum activity_target find_target(const struct proc_activity *a)
 {
-    char path[PATH_SIZE], place[FILE_SIZE];
+    char path[PATH_SIZE], place[PROC_FILE_SIZE];
 
     if (!read_target(a, path))
         return ACTIVITY_TARGET_NONE;
     if (strncmp(path, "socket:", 7) == 0)
         return ACTIVITY_TARGET_SOCKET;
-    read_wait_place(a->pid, place);
+    (void)proc_file_read(a->pid, "wchan", place);
     return strncmp(path, "pipe:", 5) == 0 || strstr(place, "pipe") || strstr(place, "tty")
                ? ACTIVITY_TARGET_PIPE
                : ACTIVITY_TARGET_FILE;
@@ -175,31 +105,24 @@ static uint64_t since(uint64_t was, uint64_t is)
     return is > was ? is - was : 0;
 }
 
-static void sum_tree(const struct proc_tree *tree, struct sums *ret)
-{
-    *ret = (struct sums){.has_ended = tree->n_pids == 0};
-    for (int i = 0; i < tree->n_pids; i++)
-        add_process(ret, tree->pids[i], i == 0);
-}
-
 static void set_differences(struct proc_activity *a, const struct proc_activity *was)
 {
     struct activity_facts *f = &a->facts;
 
     f->elapsed_ns = since(was->at_ns, a->at_ns);
-    f->ran_ns = since(was->ran_ns, a->ran_ns);
-    f->main_ran_ns = since(was->main_ran_ns, a->main_ran_ns);
+    f->ran_ns = since(was->sums.ran_ns, a->sums.ran_ns);
+    f->main_ran_ns = since(was->main.ran_ns, a->main.ran_ns);
     if (a->processes != was->processes)
         return;
-    f->child_ran_ns = since(was->child_ran_ns, a->child_ran_ns);
-    f->read = since(was->read, a->read);
-    f->written = since(was->written, a->written);
+    f->child_ran_ns = since(was->sums.child_ran_ns, a->sums.child_ran_ns);
+    f->read = since(was->sums.read, a->sums.read);
+    f->written = since(was->sums.written, a->sums.written);
 }
 
 /* A poll writes nothing. An answer to a peer may take less time than a poll. */
 static bool has_worked(const struct proc_activity *was, const struct proc_activity *is)
 {
-    return since(was->main_ran_ns, is->main_ran_ns) > POLL_NS || was->written != is->written;
+    return since(was->main.ran_ns, is->main.ran_ns) > POLL_NS || was->sums.written != is->sums.written;
 }
 
 /*
@@ -209,26 +132,20 @@ static bool has_worked(const struct proc_activity *was, const struct proc_activi
 void proc_activity_look(struct proc_activity *a, const struct proc_tree *tree, uint64_t now_ns)
 {
     const struct proc_activity was = *a;
-    struct sums sums;
 
-    *a = (struct proc_activity){.pid = tree->n_pids ? tree->pids[0] : 0, .at_ns = now_ns};
+    *a = (struct proc_activity){
+        .pid = tree->n_pids ? tree->pids[0] : 0, .at_ns = now_ns, .sums = tree->sums, .main = was.main};
     a->processes = digest_add(DIGEST_EMPTY, tree->pids, (size_t)tree->n_pids * sizeof(tree->pids[0]));
-    sum_tree(tree, &sums);
-    a->ran_ns = sums.ran_ns;
-    a->child_ran_ns = sums.child_ran_ns;
-    a->read = sums.read;
-    a->written = sums.written;
-    a->main_ran_ns = was.main_ran_ns;
-    a->n_slices = was.n_slices;
-    if (sums.state != 'D')
-        read_main(a->pid, a);
+    if (tree->sums.state != 'D')
+        a->main = proc_read_times(a->pid);
     read_call(a->pid, a);
-    a->facts.has_ended = sums.has_ended;
-    a->facts.state = sums.state;
-    a->facts.child_runs = sums.child_runs;
+    a->facts.has_ended = tree->sums.has_ended;
+    a->facts.state = tree->sums.state;
+    a->facts.child_runs = tree->sums.child_runs;
     a->facts.target = find_target(a);
     bool is_same = was.pid == a->pid && was.at_ns;
-    a->moved = !is_same || was.place != a->place || (was.n_slices != a->n_slices && has_worked(&was, a));
+    a->moved =
+        !is_same || was.place != a->place || (was.main.n_slices != a->main.n_slices && has_worked(&was, a));
     if (is_same)
         set_differences(a, &was);
 }
@@ -255,7 +172,7 @@ static bool is_candidate(int number, const char *info, bool writes)
 static void read_positions(pid_t pid, bool writes, struct open_files *ret)
 {
     struct folder_list list;
-    char name[64], text[FILE_SIZE];
+    char name[64], text[PROC_FILE_SIZE];
     const char *number;
 
     ret->n = 0;
@@ -264,12 +181,12 @@ static void read_positions(pid_t pid, bool writes, struct open_files *ret)
         return;
     while (ret->n < DESCRIPTORS_MAX && (number = folder_list_next(&list))) {
         (void)snprintf(name, sizeof(name), "fdinfo/%.16s", number); /* fits */
-        if (number[0] < '0' || number[0] > '9' || !read_of_process(pid, name, text))
+        if (number[0] < '0' || number[0] > '9' || !proc_file_read(pid, name, text))
             continue;
         if (!is_candidate(atoi(number), text, writes))
             continue;
         ret->numbers[ret->n] = atoi(number);
-        ret->positions[ret->n++] = field_of(text, "pos:");
+        ret->positions[ret->n++] = proc_file_number(text, "pos:", 10);
     }
     folder_list_close(&list);
 }
@@ -323,14 +240,14 @@ enum activity proc_activity_text(const struct proc_activity *a, const struct pro
                                  char *out, size_t size)
 {
     struct activity_facts facts = a->facts;
-    char path[PATH_SIZE], place[FILE_SIZE];
+    char path[PATH_SIZE], place[PROC_FILE_SIZE];
     struct proc_stat stat;
     pid_t child = find_child(tree, &stat, &facts.child_compiles);
     enum activity activity = activity_judge(&facts);
     struct proc_activity shown = *a;
     uint64_t bytes = facts.read > facts.written ? facts.read : facts.written;
 
-    read_wait_place(a->pid, place);
+    proc_file_read_line(a->pid, "wchan", place);
     if ((activity == ACTIVITY_READS || activity == ACTIVITY_WRITES) && facts.target != ACTIVITY_TARGET_FILE)
         shown.descriptor = find_moving_descriptor(a->pid, activity == ACTIVITY_WRITES, pauses);
     const struct activity_words words = {

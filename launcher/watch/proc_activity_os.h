@@ -11,23 +11,22 @@
 #include <sys/types.h>
 
 #include "launcher/watch/activity.h"
-
-struct proc_tree;
+#include "launcher/watch/proc_sample_os.h"
 
 /* Kept between two looks at a rank. Zeroed before the first. */
 struct proc_activity {
     pid_t pid; /* of the worker; counters of another process are not compared */
     uint64_t at_ns;
-    uint64_t processes;                           /* digest of the numbers of all */
-    uint64_t ran_ns, child_ran_ns, read, written; /* so far, of the worker and its descendants */
-    uint64_t main_ran_ns, n_slices;               /* of the main thread; how often it got a CPU */
+    uint64_t processes; /* digest of the numbers of all */
+    struct proc_sums sums;
+    struct proc_times main;
     uint64_t place; /* digest of system call and stack pointer; 0: the thread runs */
     int descriptor; /* of the system call; -1: none */
     bool moved; /* since the look before: another place, or a main thread that did more than a poll does */
     struct activity_facts facts;
 };
 
-/* A look. now_ns: monotonic. */
+/* A look, after proc_sum(). now_ns: monotonic. */
 void proc_activity_look(struct proc_activity *a, const struct proc_tree *tree, uint64_t now_ns);
 
 /* Pauses of 20 ms, for the files of all ranks that read or write, in one description. */

@@ -10,27 +10,10 @@
 #include "base/utf8.h"
 #include "launcher/util/folder_list_os.h"
 #include "launcher/util/proc_stat_os.h"
-#include "launcher/util/read_file_os.h"
 #include "launcher/watch/digest.h"
 #include "launcher/watch/hang_report.h"
 
-enum { FILE_SIZE = 4096, HEAD_SIZE = 64, THREADS_MAX = 512 };
-
-static bool read_of_process(pid_t pid, const char *name, char out[FILE_SIZE])
-{
-    char path[96];
-
-    (void)snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, name); /* fits */
-    return read_file_text(path, out, FILE_SIZE);
-}
-
-/* The number behind a name in a file of lines "name: number". */
-static uint64_t field_of(const char *text, const char *name)
-{
-    const char *at = strstr(text, name);
-
-    return at ? strtoull(at + strlen(name), NULL, 10) : 0;
-}
+enum { HEAD_SIZE = 64, THREADS_MAX = 512 };
 
 static bool read_stat(pid_t pid, struct proc_stat *ret)
 {
@@ -146,55 +129,90 @@ size_t proc_sample_records(int state_fd, uint8_t records[PROC_SAMPLE_RECORDS])
     return n > 0 ? (size_t)n : 0;
 }
 
+static void add_bytes(pid_t pid, struct proc_sums *s)
+{
+    char text[PROC_FILE_SIZE];
+
+    (void)proc_file_read(pid, "io", text); /* "" without permission */
+    s->read += proc_file_number(text, "rchar: ", 10);
+    s->written += proc_file_number(text, "wchar: ", 10);
+}
+
+static uint64_t bytes_of(const struct proc_sums *s)
+{
+    return s->read + PROGRESS_WRITTEN * s->written;
+}
+
 uint64_t proc_sample_bytes(pid_t pid)
 {
-    char text[FILE_SIZE];
+    struct proc_sums s = {.read = 0};
 
-    return read_of_process(pid, "io", text)
-               ? field_of(text, "rchar: ") + PROGRESS_WRITTEN * field_of(text, "wchar: ")
-               : 0;
+    add_bytes(pid, &s);
+    return bytes_of(&s);
+}
+
+static void add_process(struct proc_sums *s, pid_t pid, bool is_worker)
+{
+    struct proc_stat stat;
+
+    bool is_there = read_stat(pid, &stat);
+    if (is_worker) {
+        s->has_ended = !is_there;
+        s->state = is_there ? stat.state : '\0';
+    }
+    if (!is_there)
+        return;
+    s->child_runs |= !is_worker && (stat.state == 'R' || stat.state == 'D');
+    *(is_worker ? &s->ran_ns : &s->child_ran_ns) += proc_stat_ns(stat.cpu_ticks);
+    add_bytes(pid, s);
+}
+
+void proc_sum(struct proc_tree *tree)
+{
+    tree->sums = (struct proc_sums){.has_ended = tree->n_pids == 0};
+    for (int i = 0; i < tree->n_pids; i++)
+        add_process(&tree->sums, tree->pids[i], i == 0);
 }
 
 void proc_sample(const struct proc_tree *tree, int state_fd, struct progress_sample *ret)
 {
     uint8_t head[HEAD_SIZE], records[PROC_SAMPLE_RECORDS];
 
-    *ret = (struct progress_sample){.is_alive = tree->n_pids > 0};
-    for (int i = 0; i < tree->n_pids; i++)
-        ret->n_bytes += proc_sample_bytes(tree->pids[i]);
+    *ret = (struct progress_sample){.is_alive = tree->n_pids > 0, .n_bytes = bytes_of(&tree->sums)};
     ssize_t n = state_fd >= 0 ? pread(state_fd, head, sizeof(head), 0) : 0;
     if (n > 0)
         ret->head = digest_add(DIGEST_EMPTY, head, (size_t)n);
     ret->head = digest_add(ret->head, records, proc_sample_records(state_fd, records));
 }
 
-/* /proc/PID/schedstat: of the main thread, ns on a CPU and ns that it could run and waited for one. Not every kernel has it. */
-static void read_main_times(pid_t pid, uint64_t *ret_ran_ns, uint64_t *ret_waited_ns)
+/* /proc/PID/schedstat; not every kernel has it. */
+struct proc_times proc_read_times(pid_t pid)
 {
-    char text[FILE_SIZE], *end;
+    char text[PROC_FILE_SIZE], *at;
+    struct proc_times times = {.ran_ns = 0};
     struct proc_stat stat;
 
-    *ret_ran_ns = *ret_waited_ns = 0;
-    if (read_of_process(pid, "schedstat", text)) {
-        *ret_ran_ns = strtoull(text, &end, 10);
-        *ret_waited_ns = strtoull(end, NULL, 10);
+    if (proc_file_read(pid, "schedstat", text)) {
+        times.ran_ns = strtoull(text, &at, 10);
+        times.waited_ns = strtoull(at, &at, 10);
+        times.n_slices = strtoull(at, NULL, 10);
     } else if (proc_stat_read_thread(pid, pid, &stat)) {
-        *ret_ran_ns = proc_stat_ns(stat.cpu_ticks);
+        times.ran_ns = proc_stat_ns(stat.cpu_ticks);
     }
+    return times;
 }
 
 static void add_times(pid_t pid, uint64_t cpu_ticks, struct progress_place *place)
 {
-    uint64_t ran_ns, waited_ns, all_ns = proc_stat_ns(cpu_ticks);
+    const struct proc_times times = proc_read_times(pid);
+    uint64_t all_ns = proc_stat_ns(cpu_ticks);
 
-    read_main_times(pid, &ran_ns, &waited_ns);
-    place->main_ran_ns += ran_ns;
-    place->main_waited_ns += waited_ns;
-    place->others_ran_ns += all_ns > ran_ns ? all_ns - ran_ns : 0;
+    place->main_ran_ns += times.ran_ns;
+    place->main_waited_ns += times.waited_ns;
+    place->others_ran_ns += all_ns > times.ran_ns ? all_ns - times.ran_ns : 0;
 }
 
-/* Number of the system call, stack pointer and address. Not its arguments: they may be new in each turn of a loop that polls. */
-static uint64_t digest_call(uint64_t digest, const char *text)
+uint64_t proc_digest_call(uint64_t digest, const char *text)
 {
     const char *at = strrchr(text, ' ');
 
@@ -204,24 +222,25 @@ static uint64_t digest_call(uint64_t digest, const char *text)
     return at ? digest_add(digest, at, strlen(at)) : digest;
 }
 
-/* Of one that runs only that it does. */
+/* Of a running process only the fact. */
 static bool add_place_of(pid_t pid, struct progress_place *place)
 {
-    char text[FILE_SIZE];
+    char text[PROC_FILE_SIZE];
     struct proc_stat stat;
 
     if (!read_stat(pid, &stat))
         return false;
-    (void)read_of_process(pid, "syscall", text); /* "" when it may not be read */
+    (void)proc_file_read(pid, "syscall", text); /* "" without permission */
     bool runs = stat.state == 'R' || strncmp(text, "running", 7) == 0;
     place->processes = digest_add(place->processes, &pid, sizeof(pid));
     place->where = digest_add(place->where, &runs, sizeof(runs));
     if (!runs)
-        place->where = digest_call(place->where, text);
+        place->where = proc_digest_call(place->where, text);
     place->faults += stat.faults;
-    if (read_of_process(pid, "status", text))
-        place->switches += field_of(text, "\nvoluntary_ctxt_switches:") +
-                           (runs ? field_of(text, "nonvoluntary_ctxt_switches:") : 0);
+    (void)proc_file_read(pid, "status", text);
+    place->switches += proc_file_number(text, "\nvoluntary_ctxt_switches:", 10);
+    if (runs)
+        place->switches += proc_file_number(text, "nonvoluntary_ctxt_switches:", 10);
     place->runs |= runs;
     add_times(pid, stat.cpu_ticks, place);
     return runs;
@@ -254,7 +273,7 @@ void proc_sample_child(pid_t pid, char state, struct hang_rank *ret)
 
 bool proc_sample_is_python(pid_t pid)
 {
-    char path[64], target[FILE_SIZE];
+    char path[64], target[PROC_FILE_SIZE];
 
     (void)snprintf(path, sizeof(path), "/proc/%d/exe", (int)pid); /* fits */
     ssize_t n = readlink(path, target, sizeof(target) - 1);
@@ -263,23 +282,16 @@ bool proc_sample_is_python(pid_t pid)
     return slash && strncmp(slash + 1, "python", 6) == 0;
 }
 
-static void read_line_of(pid_t pid, const char *thread, const char *name, char out[FILE_SIZE])
-{
-    char file[64];
-
-    (void)snprintf(file, sizeof(file), "task/%.20s/%s", thread, name); /* fits */
-    (void)read_of_process(pid, file, out);                             /* "" when it fails */
-    out[strcspn(out, "\n")] = '\0';
-}
-
 static size_t describe_thread(pid_t pid, const char *thread, char *out, size_t size)
 {
-    char place[FILE_SIZE], call[FILE_SIZE];
+    char name[64], place[PROC_FILE_SIZE], call[PROC_FILE_SIZE];
     struct proc_stat stat = {.state = '?'};
 
-    (void)proc_stat_read_thread(pid, (pid_t)atol(thread), &stat); /* '?' stays when it has ended */
-    read_line_of(pid, thread, "wchan", place);
-    read_line_of(pid, thread, "syscall", call);
+    (void)proc_stat_read_thread(pid, (pid_t)atol(thread), &stat);   /* '?' stays after the end */
+    (void)snprintf(name, sizeof(name), "task/%.20s/wchan", thread); /* both fit */
+    proc_file_read_line(pid, name, place);
+    (void)snprintf(name, sizeof(name), "task/%.20s/syscall", thread);
+    proc_file_read_line(pid, name, call);
     int n = snprintf(out, size, "thread %.20s (%.16s) state %c wchan %.64s syscall %.200s\n", thread,
                      stat.name, stat.state, place[0] ? place : "-", call[0] ? call : "-");
     return n > 0 && (size_t)n < size ? (size_t)n : 0;

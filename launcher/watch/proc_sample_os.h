@@ -20,6 +20,13 @@ enum { PROC_TREE_MAX = 64 }; /* of a rank: further ones are not looked at */
 struct proc_tree {
     pid_t pids[PROC_TREE_MAX];
     int n_pids;
+    struct proc_sums {
+        uint64_t ran_ns, child_ran_ns; /* so far, of the worker and of its descendants */
+        uint64_t read, written;        /* bytes so far, of all */
+        char state;                    /* of the worker */
+        bool has_ended;                /* the worker */
+        bool child_runs;               /* a descendant was on a CPU or in state D */
+    } sums;                            /* as of proc_sum() */
 };
 
 /* Finds the trees of n workers (0: none) in one pass over /proc. Returns 0 or -errno; then each tree has the worker alone. */
@@ -28,7 +35,20 @@ int proc_find_trees(const pid_t *workers, int n, struct proc_tree *trees);
 /* Bytes of the process so far, as progress_sample.n_bytes counts them; 0: there is none, or it may not be read. */
 uint64_t proc_sample_bytes(pid_t pid);
 
-/* state_fd: the memory file of the worker, or -1. */
+/* From stat and io of each process. */
+void proc_sum(struct proc_tree *tree);
+
+/* Of a main thread so far: on a CPU, able to run but without a CPU, and how often it got one. 0: not known. */
+struct proc_times {
+    uint64_t ran_ns, waited_ns, n_slices;
+};
+struct proc_times proc_read_times(pid_t pid);
+
+/* Adds from a text of /proc/PID/syscall: number of the system call, stack pointer and address. Not its arguments: they may be new in
+ * each turn of a loop that polls. */
+uint64_t proc_digest_call(uint64_t digest, const char *text);
+
+/* After proc_sum(). state_fd: the memory file of the worker, or -1. */
 void proc_sample(const struct proc_tree *tree, int state_fd, struct progress_sample *ret);
 
 /* Records of the worker about its collectives (proto/worker_memory.h), at most PROC_SAMPLE_RECORDS bytes; returns their number. */

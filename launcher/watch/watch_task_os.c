@@ -120,6 +120,8 @@ static void list_trees(struct watch_task *t, bool anyway)
         for (int i = 0; i < t->n_workers; i++)
             note_found_bytes(t, i);
     }
+    for (int i = 0; i < t->n_workers; i++)
+        proc_sum(&t->trees[i]);
     t->n_looks++;
 }
 

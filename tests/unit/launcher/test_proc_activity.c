@@ -41,6 +41,12 @@ static void talk(int fd)
     (void)usleep(20000); /* until the peer waits again */
 }
 
+static void look(struct proc_activity *a, struct proc_tree *tree, uint64_t at_ns)
+{
+    proc_sum(tree);
+    proc_activity_look(a, tree, at_ns);
+}
+
 static void a_short_answer_is_a_move(void **state)
 {
     struct proc_activity a = {.pid = 0};
@@ -53,11 +59,11 @@ static void a_short_answer_is_a_move(void **state)
     tree.n_pids = 1;
     tree.pids[0] = start_peer(ends);
     talk(ends[0]);
-    proc_activity_look(&a, &tree, SECOND);
-    proc_activity_look(&a, &tree, 2 * SECOND);
+    look(&a, &tree, SECOND);
+    look(&a, &tree, 2 * SECOND);
     bool moved_at_rest = a.moved, waits = activity_judge(&a.facts) == ACTIVITY_WAITS;
     talk(ends[0]);
-    proc_activity_look(&a, &tree, 3 * SECOND);
+    look(&a, &tree, 3 * SECOND);
     (void)kill(tree.pids[0], SIGKILL);
     (void)waitpid(tree.pids[0], NULL, 0);
     (void)close(ends[0]);
@@ -95,9 +101,9 @@ static void the_search_for_files_is_bounded(void **state)
     tree.n_pids = 1;
     tree.pids[0] = start_reader();
     (void)usleep(50000);
-    proc_activity_look(&a, &tree, now_ns());
+    look(&a, &tree, now_ns());
     (void)usleep(200000);
-    proc_activity_look(&a, &tree, now_ns());
+    look(&a, &tree, now_ns());
     uint64_t began_ns = now_ns();
     for (int i = 0; i < 16; i++)
         if (proc_activity_text(&a, &tree, &pauses, text, sizeof(text)) != ACTIVITY_READS)
