@@ -1,8 +1,7 @@
 #pragma once
 
 /*
- * Stacks of all nodes, for crunctl. A rendezvous on the own node asks the other agents for stacks, else the own agent sends a
- * message. The other agents send their stacks to the own node. For a client of the rendezvous (crunctl --endpoint) the
+ * Stacks of all nodes, for crunctl. The own agent sends a message to the other agents, and these send their stacks to the own node. For a client of the rendezvous (crunctl --endpoint) the
  * rendezvous asks a single agent, which collects stacks in the same way and keeps the result in its status for KEEP_MS.
  */
 

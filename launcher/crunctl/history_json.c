@@ -65,11 +65,10 @@ bool history_line_from_json(const char *bytes, size_t n, struct history_line *re
     const cJSON *event = cJSON_GetObjectItemCaseSensitive(json, "event");
     const cJSON *time = cJSON_GetObjectItemCaseSensitive(json, "time");
     const cJSON *reason = cJSON_GetObjectItemCaseSensitive(json, "reason");
-    char error[FIELDS_ERROR_SIZE];
 
     *ret = (struct history_line){0};
     if (!cJSON_IsString(event) || !cJSON_IsString(time) ||
-        !fields_read(json, line_fields, ARRAY_SIZE(line_fields), ret, error))
+        !fields_read(json, line_fields, ARRAY_SIZE(line_fields), ret, NULL))
         return false;
     ret->kind = kind_of(event->valuestring);
     ret->time_s = seconds_of(time->valuestring);

@@ -73,26 +73,6 @@ static void clean_lines(char *text)
     }
 }
 
-static bool read_result(const cJSON *json, struct hang_result *ret)
-{
-    char error[FIELDS_ERROR_SIZE];
-    bool is_read = fields_read(json, result_fields, ARRAY_SIZE(result_fields), ret, error);
-
-    if (is_read)
-        clean_lines(ret->text);
-    return is_read;
-}
-
-static bool read_stall(const cJSON *json, struct stall_message *ret)
-{
-    char error[FIELDS_ERROR_SIZE];
-    bool is_read = fields_read(json, stall_fields, ARRAY_SIZE(stall_fields), ret, error);
-
-    if (is_read)
-        clean_lines(ret->text);
-    return is_read;
-}
-
 static bool read_take(const cJSON *json, int32_t *ret)
 {
     const cJSON *to = cJSON_GetObjectItemCaseSensitive(json, "to");
@@ -127,9 +107,12 @@ bool hang_message_get(const uint8_t *body, size_t n, struct hang_message *ret)
                                                  : HANG_MESSAGE_RANKS};
     if (!json || !agent_message_read(json, &ret->head))
         return false;
-    if (hang)
-        return read_result(hang, &ret->result);
-    if (stall)
-        return read_stall(stall, &ret->stall);
-    return take ? read_take(take, &ret->take_to) : ranks && read_ranks(ranks, ret);
+    if (take)
+        return read_take(take, &ret->take_to);
+    if (!hang && !stall)
+        return ranks && read_ranks(ranks, ret);
+    bool is_read = hang ? fields_read(hang, result_fields, ARRAY_SIZE(result_fields), &ret->result, NULL)
+                        : fields_read(stall, stall_fields, ARRAY_SIZE(stall_fields), &ret->stall, NULL);
+    clean_lines(hang ? ret->result.text : ret->stall.text);
+    return is_read;
 }

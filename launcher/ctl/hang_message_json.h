@@ -22,7 +22,7 @@ struct buf;
 enum hang_message_kind {
     HANG_MESSAGE_RANKS,
     HANG_MESSAGE_RESULT,
-    HANG_MESSAGE_TAKE, /* from the rendezvous: take stacks and send the stacks to take_to */
+    HANG_MESSAGE_TAKE, /* take stacks and send the stacks to take_to */
     HANG_MESSAGE_STALL,
 };
 

@@ -65,11 +65,10 @@ static int read_job(const cJSON *json, struct job_status *s)
 {
     const cJSON *version = cJSON_GetObjectItemCaseSensitive(json, "version");
     const cJSON *nodes = cJSON_GetObjectItemCaseSensitive(json, "nodes"), *item;
-    char error[FIELDS_ERROR_SIZE];
 
     if (!cJSON_IsNumber(version) || version->valueint != JOB_STATUS_VERSION || !cJSON_IsArray(nodes) ||
-        !fields_read(json, name_fields, ARRAY_SIZE(name_fields), s, error) ||
-        !fields_read(json, job_fields, ARRAY_SIZE(job_fields), s, error))
+        !fields_read(json, name_fields, ARRAY_SIZE(name_fields), s, NULL) ||
+        !fields_read(json, job_fields, ARRAY_SIZE(job_fields), s, NULL))
         return -EBADMSG;
     cJSON_ArrayForEach(item, nodes)
     {

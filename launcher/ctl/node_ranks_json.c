@@ -246,13 +246,12 @@ static bool read_worker(const cJSON *json, struct worker_status *w)
 {
     const cJSON *step = cJSON_GetObjectItemCaseSensitive(json, "last_step");
     const cJSON *rate = cJSON_GetObjectItemCaseSensitive(json, "steps_per_s");
-    char error[FIELDS_ERROR_SIZE];
 
-    if (!fields_read(json, worker_fields, ARRAY_SIZE(worker_fields), w, error) ||
-        !fields_read(json, line_fields, ARRAY_SIZE(line_fields), w, error))
+    if (!fields_read(json, worker_fields, ARRAY_SIZE(worker_fields), w, NULL) ||
+        !fields_read(json, line_fields, ARRAY_SIZE(line_fields), w, NULL))
         return false;
     w->has_usage = cJSON_HasObjectItem(json, "cpu_ms");
-    if (w->has_usage && !fields_read(json, usage_fields, ARRAY_SIZE(usage_fields), w, error))
+    if (w->has_usage && !fields_read(json, usage_fields, ARRAY_SIZE(usage_fields), w, NULL))
         return false;
     w->steps_per_s = cJSON_IsNumber(rate) && rate->valuedouble >= 0 ? rate->valuedouble : -1;
     w->last_step =
@@ -265,13 +264,12 @@ static bool read_worker(const cJSON *json, struct worker_status *w)
 /* More than JOB_STATUS_GPUS_MAX are left out. */
 static bool read_gpus(const cJSON *list, struct node_status *n)
 {
-    char error[FIELDS_ERROR_SIZE];
     const cJSON *item;
 
     cJSON_ArrayForEach(item, list)
     {
         if (n->n_gpus < JOB_STATUS_GPUS_MAX &&
-            !fields_read(item, gpu_fields, ARRAY_SIZE(gpu_fields), &n->gpus[n->n_gpus++], error))
+            !fields_read(item, gpu_fields, ARRAY_SIZE(gpu_fields), &n->gpus[n->n_gpus++], NULL))
             return false;
     }
     return true;
@@ -279,14 +277,13 @@ static bool read_gpus(const cJSON *list, struct node_status *n)
 
 static bool read_collectives(const cJSON *list, struct hang_rank *ret)
 {
-    char error[FIELDS_ERROR_SIZE];
     const cJSON *item;
 
     cJSON_ArrayForEach(item, list)
     {
         if (ret->n_collectives == HANG_COLLECTIVES_MAX ||
             !fields_read(item, collective_fields, ARRAY_SIZE(collective_fields),
-                         &ret->collectives[ret->n_collectives++], error))
+                         &ret->collectives[ret->n_collectives++], NULL))
             return false;
     }
     return true;
@@ -295,10 +292,9 @@ static bool read_collectives(const cJSON *list, struct hang_rank *ret)
 static bool read_place(const cJSON *worker, const struct worker_status *w, struct hang_rank *ret)
 {
     const cJSON *place = cJSON_GetObjectItemCaseSensitive(worker, "at");
-    char error[FIELDS_ERROR_SIZE];
 
     *ret = (struct hang_rank){.rank = w->rank, .pid = w->pid};
-    if (w->rank < 0 || w->pid < 0 || !fields_read(place, place_fields, ARRAY_SIZE(place_fields), ret, error))
+    if (w->rank < 0 || w->pid < 0 || !fields_read(place, place_fields, ARRAY_SIZE(place_fields), ret, NULL))
         return false;
     text_clean(ret->text);
     text_clean(ret->child_name);
@@ -331,7 +327,6 @@ int node_status_read(const cJSON *json, struct job_status *s)
     const cJSON *workers = cJSON_GetObjectItemCaseSensitive(json, "workers");
     const char *host = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "host"));
     const char *state = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "state"));
-    char error[FIELDS_ERROR_SIZE];
 
     if (!host || !cJSON_IsArray(workers))
         return -EBADMSG;
@@ -340,7 +335,7 @@ int node_status_read(const cJSON *json, struct job_status *s)
         return r;
     struct node_status *node = &s->nodes[s->n_nodes_known - 1];
     text_copy(node->state, JOB_STATUS_WORD_SIZE, state ? state : "");
-    if (!fields_read(json, node_fields, ARRAY_SIZE(node_fields), node, error) ||
+    if (!fields_read(json, node_fields, ARRAY_SIZE(node_fields), node, NULL) ||
         !read_gpus(cJSON_GetObjectItemCaseSensitive(json, "gpus"), node))
         return -EBADMSG;
     return read_workers(workers, s, NULL);
@@ -350,9 +345,8 @@ int node_status_read(const cJSON *json, struct job_status *s)
 static bool read_head(const cJSON *status, const cJSON *node, size_t n_workers, struct hang_piece *ret)
 {
     const char *host = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(node, "host"));
-    char error[FIELDS_ERROR_SIZE];
 
-    if (!host || !fields_read(status, head_fields, ARRAY_SIZE(head_fields), ret, error) ||
+    if (!host || !fields_read(status, head_fields, ARRAY_SIZE(head_fields), ret, NULL) ||
         ret->piece >= ret->pieces)
         return false;
     text_copy(ret->host, sizeof(ret->host), host);
@@ -367,10 +361,9 @@ int node_ranks_take(const cJSON *status, struct job_status *s, struct hang_piece
     const cJSON *node = cJSON_GetObjectItemCaseSensitive(status, "node"),
                 *workers = cJSON_GetObjectItemCaseSensitive(node, "workers");
     struct node_status *to = s->n_nodes_known > 0 ? &s->nodes[s->n_nodes_known - 1] : NULL, read;
-    char error[FIELDS_ERROR_SIZE];
 
     if (!to || !cJSON_IsArray(workers) ||
-        !fields_read(node, node_fields, ARRAY_SIZE(node_fields), &read, error) ||
+        !fields_read(node, node_fields, ARRAY_SIZE(node_fields), &read, NULL) ||
         (piece && !read_head(status, node, (size_t)cJSON_GetArraySize(workers), piece)))
         return -EBADMSG;
     to->generation = read.generation;

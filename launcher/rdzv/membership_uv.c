@@ -687,25 +687,17 @@ int membership_look(struct membership *n, struct buf *out)
     return n->rendezvous ? server_look(n->rendezvous, &request, out) : -ENOENT;
 }
 
-/* As a rendezvous here does. */
-static bool send_stack_order(struct membership *n, uint32_t group_rank, uint32_t generation)
+bool membership_ask_for_stacks(struct membership *n, uint32_t group_rank, uint32_t generation)
 {
     const struct agent_message all = {.to = AGENT_MESSAGE_TO_ALL, .generation = generation};
     _cleanup_(buf_finish) struct buf frame = {0};
     char json[32];
 
     (void)snprintf(json, sizeof(json), "{\"to\":%u}", (unsigned)group_rank); /* fits */
-    bool is_put = agent_message_put(&frame, &all, "take", json) == 0;
-    if (is_put)
-        membership_send(n, &frame);
-    return is_put;
-}
-
-bool membership_ask_for_stacks(struct membership *n, uint32_t group_rank, uint32_t generation)
-{
-    if (n->rendezvous)
-        return server_ask_for_stacks(n->rendezvous, n->host.job->run_id_text, group_rank) > 0;
-    return n->session && send_stack_order(n, group_rank, generation);
+    if (!n->session || agent_message_put(&frame, &all, "take", json) != 0)
+        return false;
+    session_uv_send(n->session, &frame);
+    return true;
 }
 
 void membership_send(struct membership *n, const struct buf *frames)

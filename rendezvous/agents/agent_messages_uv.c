@@ -1,8 +1,5 @@
 #include "rendezvous/agents/agent_messages_uv.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include "base/cleanup.h"
 #include "rendezvous/session/agent_message_json.h"
 #include "rendezvous/agents/rounds_uv.h"
@@ -17,35 +14,6 @@ static void forward_message(struct agent_conn *to, const struct buf *frame)
 static bool may_get(const struct rounds_node *to)
 {
     return to->member && to->session;
-}
-
-/* One agent's order. False: it is not sent. */
-static bool send_stack_order(const struct rounds_node *n, uint32_t to)
-{
-    const struct agent_message head = {.to = n->group_rank, .generation = n->job->generation};
-    _cleanup_(buf_finish) struct buf frame = {0};
-    char json[32];
-
-    (void)snprintf(json, sizeof(json), "{\"to\":%u}", (unsigned)to); /* fits */
-    if (agent_message_put(&frame, &head, "take", json) != 0)
-        return false;
-    forward_message(list_entry(n->session, struct agent_conn, session), &frame);
-    return true;
-}
-
-unsigned agent_messages_ask_for_stacks(struct rounds_shell *r, const char *id, uint32_t to)
-{
-    unsigned n_asked = 0;
-
-    rounds_each_job(job, &r->core)
-    {
-        if (job->replaced || job->state != ROUNDS_RUNNING || strcmp(job->id, id) != 0)
-            continue;
-        job_each_node(n, job) n_asked +=
-            may_get(n) && n->group_rank != (int32_t)to && send_stack_order(n, to);
-    }
-    rounds_shell_flush(r);
-    return n_asked;
 }
 
 void agent_messages_forward(struct agent_conn *a, const struct agent_message *head, const uint8_t *body,

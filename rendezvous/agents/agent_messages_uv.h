@@ -7,12 +7,8 @@
 
 struct agent_conn;
 struct agent_message;
-struct rounds_shell;
 
 /* Forwards the body to the members of the present generation that it is for. One that has not read much of what it was sent before misses
  * it: views are more important, and are never dropped. */
 void agent_messages_forward(struct agent_conn *a, const struct agent_message *head, const uint8_t *body,
                             size_t n);
-
-/* See server_ask_for_stacks(). */
-unsigned agent_messages_ask_for_stacks(struct rounds_shell *r, const char *id, uint32_t to);

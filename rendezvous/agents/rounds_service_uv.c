@@ -95,13 +95,6 @@ int server_look(struct server *s, const struct look_request *request, struct buf
     return r;
 }
 
-unsigned server_ask_for_stacks(struct server *s, const char *job, uint32_t to)
-{
-    struct rounds_shell *r = rounds_shell_of(s);
-
-    return r ? agent_messages_ask_for_stacks(r, job, to) : 0;
-}
-
 void server_write_job_metrics(const struct server *s, struct metrics_text *m)
 {
     const struct rounds_shell *r = rounds_shell_of(s);

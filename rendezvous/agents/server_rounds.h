@@ -48,10 +48,6 @@ size_t server_n_nodes(const struct server *s);
  * for a while. For the process around the server, which decides about access. 0, -ENOMEM, or -ENOENT without rounds. */
 int server_look(struct server *s, const struct look_request *request, struct buf *out);
 
-/* Asks the agents of the job's other nodes to take the stacks of their workers, and to send the stacks to group rank `to`.
- * Returns the number of agents asked. As above. */
-unsigned server_ask_for_stacks(struct server *s, const char *job, uint32_t to);
-
 /* With a state shared by several crunds: takes part in the choice of the leader, and names address, HOST:PORT, to agents of
  * the other crunds. After listening. 0 or -errno; a sentence was logged. */
 int server_advertise(struct server *s, const char *address);

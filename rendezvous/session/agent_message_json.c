@@ -39,8 +39,6 @@ bool agent_message_is_body(const uint8_t *body, size_t n)
 
 bool agent_message_read(const struct cJSON *json, struct agent_message *ret)
 {
-    char error[FIELDS_ERROR_SIZE];
-
     *ret = (struct agent_message){0};
-    return fields_read(json, head_fields, ARRAY_SIZE(head_fields), ret, error);
+    return fields_read(json, head_fields, ARRAY_SIZE(head_fields), ret, NULL);
 }

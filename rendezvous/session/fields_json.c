@@ -203,10 +203,12 @@ static const cJSON *find_word(const cJSON *object, const cJSON **last, const cha
 }
 
 bool fields_read(const struct cJSON *object, const struct field *fields, size_t n_fields, void *to,
-                 char error[FIELDS_ERROR_SIZE])
+                 char *error)
 {
+    char unused[FIELDS_ERROR_SIZE];
     const cJSON *last = NULL;
 
+    error = error ? error : unused;
     if (!cJSON_IsObject(object)) {
         (void)snprintf(error, FIELDS_ERROR_SIZE, "it is not an object");
         return false;

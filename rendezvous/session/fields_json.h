@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * Structs to and from JSON objects by tables of their fields. A field with its default value is not
- * written (but see `always`), a missing one reads as its default, one that is not in the table is ignored; a field of the
+ * Structs to and from JSON objects by tables of fields. A field with the default value is not
+ * written (but see `always`), a missing field reads as the default, a field without a row in the table is ignored; a field of the
  * wrong type or out of bounds is named.
  */
 
@@ -21,9 +21,9 @@ enum field_type {
     FIELD_I32,
     FIELD_I64,  /* within 2^53 */
     FIELD_U64,  /* within 2^53 */
-    FIELD_HEX,  /* uint64_t as 16 hexadecimal digits: all its bits */
+    FIELD_HEX,  /* uint64_t as 16 hexadecimal digits: all bits */
     FIELD_TEXT, /* char[size] */
-    FIELD_WORD, /* an enum by its name */
+    FIELD_WORD, /* an enum by name */
     FIELD_TYPE_COUNT
 };
 
@@ -39,7 +39,7 @@ struct field {
     bool always;              /* always written, and may be missing */
 };
 
-/* What a double of JSON holds exactly. */
+/* A double of JSON holds so much exactly. */
 #define FIELD_EXACT_MAX (INT64_C(1) << 53)
 
 #define FIELD_U32_AT(structure, member, low, high)                                                           \
@@ -61,7 +61,7 @@ struct field {
 
 enum { FIELDS_ERROR_SIZE = 256 };
 
-/* A variable with this attribute owns its object, which is deleted with it. */
+/* A variable with this attribute owns an object, deleted together with the variable. */
 #define _cleanup_json_ _cleanup_(fields_cleanup_json)
 void fields_cleanup_json(struct cJSON **json);
 
@@ -71,6 +71,6 @@ struct cJSON *fields_append_object(struct cJSON *list);
 /* 0 or -ENOMEM. */
 int fields_write(struct cJSON *object, const struct field *fields, size_t n_fields, const void *from);
 
-/* False, with a part of a sentence in error ("'port' is not a number between 0 and 65535"). */
+/* False, with a part of a sentence in error ("'port' is not a number between 0 and 65535"). error: FIELDS_ERROR_SIZE bytes, or NULL. */
 bool fields_read(const struct cJSON *object, const struct field *fields, size_t n_fields, void *to,
-                 char error[FIELDS_ERROR_SIZE]);
+                 char *error);

@@ -117,23 +117,16 @@ int look_put_status(struct buf *out, const struct look_piece *piece, const char 
 
 /* ---- reading ---- */
 
-static bool read_part(const cJSON *part, const struct field *fields, size_t n_fields, void *to)
-{
-    char error[FIELDS_ERROR_SIZE];
-
-    return cJSON_IsObject(part) && fields_read(part, fields, n_fields, to, error);
-}
-
 bool look_read_request(const struct cJSON *json, struct look_request *ret)
 {
     *ret = (struct look_request){0};
-    return read_part(json, request_fields, ARRAY_SIZE(request_fields), ret);
+    return fields_read(json, request_fields, ARRAY_SIZE(request_fields), ret, NULL);
 }
 
 bool look_read_piece(const struct cJSON *json, struct look_piece *ret)
 {
     *ret = (struct look_piece){0};
-    return read_part(json, piece_fields, ARRAY_SIZE(piece_fields), ret) && ret->piece < ret->pieces &&
+    return fields_read(json, piece_fields, ARRAY_SIZE(piece_fields), ret, NULL) && ret->piece < ret->pieces &&
            cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(json, "node"));
 }
 
@@ -177,7 +170,7 @@ bool look_get_reply(const uint8_t *body, size_t n, struct look_reply *ret)
         if (!part)
             continue;
         ret->kind = parts[i].kind;
-        return read_part(part, parts[i].fields, parts[i].n_fields, parts[i].to);
+        return fields_read(part, parts[i].fields, parts[i].n_fields, parts[i].to, NULL);
     }
     const cJSON *status = cJSON_GetObjectItemCaseSensitive(json, "status");
     if (status)
