@@ -55,8 +55,7 @@ static const char *collective_name(enum worker_collective_kind kind)
     return kind < WORKER_COLLECTIVE_KIND_COUNT ? names[kind] : "collective";
 }
 
-/* NULL: the rank is in none. */
-static const struct hang_collective *waits_in(const struct hang_rank *r)
+const struct hang_collective *hang_waits_in(const struct hang_rank *r)
 {
     for (int i = 0; i < r->n_collectives; i++)
         if (r->collectives[i].kind != WORKER_COLLECTIVE_NONE)
@@ -64,13 +63,12 @@ static const struct hang_collective *waits_in(const struct hang_rank *r)
     return NULL;
 }
 
-static void take_records(struct hang_rank *rank, const uint8_t *records, size_t n_bytes, bool waiting)
+static void take_records(struct hang_rank *rank, const uint8_t *records, size_t n, bool waiting)
 {
     struct worker_collective c;
 
-    for (size_t at = 0; at + sizeof(c) <= n_bytes && rank->n_collectives < HANG_COLLECTIVES_MAX;
-         at += sizeof(c)) {
-        memcpy(&c, records + at, sizeof(c));
+    for (size_t i = 0; i < n && rank->n_collectives < HANG_COLLECTIVES_MAX; i++) {
+        memcpy(&c, records + i * sizeof(c), sizeof(c));
         if (c.group == 0 || (int64_t)c.pid != rank->pid || (c.kind != WORKER_COLLECTIVE_NONE) != waiting)
             continue;
         rank->collectives[rank->n_collectives++] =
@@ -82,12 +80,12 @@ static void take_records(struct hang_rank *rank, const uint8_t *records, size_t 
     }
 }
 
-void hang_add_collectives(struct hang_rank *rank, const uint8_t *records, size_t n_bytes)
+void hang_add_collectives(struct hang_rank *rank, const void *records, size_t n)
 {
     rank->n_collectives = 0;
-    take_records(rank, records, n_bytes, true);
-    take_records(rank, records, n_bytes, false);
-    const struct hang_collective *c = waits_in(rank);
+    take_records(rank, records, n, true);
+    take_records(rank, records, n, false);
+    const struct hang_collective *c = hang_waits_in(rank);
     if (!c)
         return;
     rank->kind = STACK_COLLECTIVE;
@@ -170,7 +168,7 @@ static struct hang_majority survey(const struct hang_rank *ranks, size_t n_ranks
 static bool is_waited_for(const struct hang_rank *r, const struct hang_majority *m)
 {
     for (size_t i = 0; i < m->n_waits; i++)
-        if (is_missing(r, &m->waits[i].of) && (waits_in(r) || m->waits[i].n_missing <= m->n_ranks / 2))
+        if (is_missing(r, &m->waits[i].of) && (hang_waits_in(r) || m->waits[i].n_missing <= m->n_ranks / 2))
             return true;
     return false;
 }
@@ -178,7 +176,7 @@ static bool is_waited_for(const struct hang_rank *r, const struct hang_majority 
 /* Less than half of the ranks have begun the collective: the majority waits elsewhere, perhaps for the rank. */
 static bool waits_for_most(const struct hang_rank *r, const struct hang_majority *m)
 {
-    const struct hang_collective *c = waits_in(r);
+    const struct hang_collective *c = hang_waits_in(r);
 
     for (size_t i = 0; c && i < m->n_waits; i++)
         if (m->waits[i].of.group == c->group)
@@ -189,7 +187,7 @@ static bool waits_for_most(const struct hang_rank *r, const struct hang_majority
 /* Part of a majority in an uncounted call. */
 static bool waits_with_most(const struct hang_rank *r, size_t n_together, const struct hang_majority *m)
 {
-    return r->kind == STACK_COLLECTIVE && !waits_in(r) && n_together > m->n_ranks / 2;
+    return r->kind == STACK_COLLECTIVE && !hang_waits_in(r) && n_together > m->n_ranks / 2;
 }
 
 static int suspicion_of(const struct hang_rank *r, size_t n_together, const struct hang_majority *m)
@@ -207,8 +205,8 @@ static int suspicion_of(const struct hang_rank *r, size_t n_together, const stru
     if (waits_with_most(r, n_together, m))
         return 0;
     if (m->n_waits > 0 && is_waited_for(r, m))
-        return waits_in(r) ? 45 : 85;
-    if (m->n_waits > 0 && waits_in(r))
+        return hang_waits_in(r) ? 45 : 85;
+    if (m->n_waits > 0 && hang_waits_in(r))
         return waits_for_most(r, m) ? 40 : 0;
     if (r->kind == STACK_UNKNOWN && (r->activity == ACTIVITY_READS || r->activity == ACTIVITY_WRITES))
         return 30;                /* the main thread may wait for the others as well as for the transfer */

@@ -60,9 +60,12 @@ struct hang_rank {
 /* Whether a process is blocked in the kernel, or stopped by a signal or a tracer: 'D', 'T' or 't'. */
 bool hang_is_blocked(uint32_t state);
 
-/* Takes over the records of process `pid`, n_bytes from WORKER_COLLECTIVES_AT on, first the records of groups in which the rank
+/* Takes over those of process `pid` of n records from WORKER_COLLECTIVES_AT on, first the records of groups in which the rank
  * waits. The text of a waiting rank names the collective. The rest of *rank is complete. */
-void hang_add_collectives(struct hang_rank *rank, const uint8_t *records, size_t n_bytes);
+void hang_add_collectives(struct hang_rank *rank, const void *records, size_t n);
+
+/* The collective in which the rank waits; NULL: none. */
+const struct hang_collective *hang_waits_in(const struct hang_rank *r);
 
 /* Sorts the ranks into the order above, the ranks of a group next to each other. Returns whether the first group stands out. */
 bool hang_sort(struct hang_rank *ranks, size_t n_ranks);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/utf8.h"
+#include "launcher/host/worker_beat_os.h"
 #include "launcher/util/folder_list_os.h"
 #include "launcher/util/proc_stat_os.h"
 #include "launcher/watch/digest.h"
@@ -122,13 +123,6 @@ int proc_find_trees(const pid_t *workers, int n, struct proc_tree *trees)
 
 /* ---- samples ---- */
 
-size_t proc_sample_records(int state_fd, uint8_t records[PROC_SAMPLE_RECORDS])
-{
-    ssize_t n = state_fd >= 0 ? pread(state_fd, records, PROC_SAMPLE_RECORDS, WORKER_COLLECTIVES_AT) : 0;
-
-    return n > 0 ? (size_t)n : 0;
-}
-
 static void add_bytes(pid_t pid, struct proc_sums *s)
 {
     char text[PROC_FILE_SIZE];
@@ -176,13 +170,14 @@ void proc_sum(struct proc_tree *tree)
 
 void proc_sample(const struct proc_tree *tree, int state_fd, struct progress_sample *ret)
 {
-    uint8_t head[HEAD_SIZE], records[PROC_SAMPLE_RECORDS];
+    struct worker_collective records[WORKER_COLLECTIVES_MAX];
+    uint8_t head[HEAD_SIZE];
 
     *ret = (struct progress_sample){.is_alive = tree->n_pids > 0, .n_bytes = bytes_of(&tree->sums)};
     ssize_t n = state_fd >= 0 ? pread(state_fd, head, sizeof(head), 0) : 0;
     if (n > 0)
         ret->head = digest_add(DIGEST_EMPTY, head, (size_t)n);
-    ret->head = digest_add(ret->head, records, proc_sample_records(state_fd, records));
+    ret->head = digest_add(ret->head, records, worker_collectives_read(state_fd, records) * sizeof(*records));
 }
 
 /* /proc/PID/schedstat; not every kernel has it. */

@@ -12,7 +12,6 @@
 #include <sys/types.h>
 
 #include "launcher/watch/progress.h"
-#include "proto/worker_memory.h"
 
 enum { PROC_TREE_MAX = 64 }; /* of a rank: further ones are not looked at */
 
@@ -50,10 +49,6 @@ uint64_t proc_digest_call(uint64_t digest, const char *text);
 
 /* After proc_sum(). state_fd: the memory file of the worker, or -1. */
 void proc_sample(const struct proc_tree *tree, int state_fd, struct progress_sample *ret);
-
-/* Records of the worker about its collectives (proto/worker_memory.h), at most PROC_SAMPLE_RECORDS bytes; returns their number. */
-enum { PROC_SAMPLE_RECORDS = WORKER_COLLECTIVES_MAX * (int)sizeof(struct worker_collective) };
-size_t proc_sample_records(int state_fd, uint8_t records[PROC_SAMPLE_RECORDS]);
 
 /* Adds the place to *ret. Main threads that run are added to running[PROC_TREE_MAX]; returns how many. */
 int proc_sample_place(const struct proc_tree *tree, struct progress_sample *ret, pid_t *running);

@@ -67,7 +67,7 @@ static struct published read_published(const struct watch_task *t, int worker)
     struct published p = {.digest = DIGEST_EMPTY};
     struct worker_beat beat;
     int fd = t->state_fds[worker];
-    size_t n = fd >= 0 ? worker_collectives_read(fd, records) : 0;
+    size_t n = worker_collectives_read(fd, records);
 
     for (size_t i = 0; i < n; i++) {
         if (!records[i].group || (pid_t)records[i].pid != t->pids[worker])
@@ -76,7 +76,7 @@ static struct published read_published(const struct watch_task *t, int worker)
         p.step += records[i].number;
         p.digest = digest_add(p.digest, &records[i].number, sizeof(records[i].number));
     }
-    if (fd >= 0 && worker_beat_read(fd, &beat) && beat.step >= 0) {
+    if (worker_beat_read(fd, &beat) && beat.step >= 0) {
         p.step = (uint64_t)beat.step;
         p.beat_end = p.step + 1;
         p.beat_ns = beat.at_ns;
@@ -151,14 +151,6 @@ static enum stack_kind kind_of(enum activity activity, enum activity_call main_c
     return activity == ACTIVITY_WAITS ? STACK_COLLECTIVE : STACK_OTHER;
 }
 
-static bool is_in_collective(const struct hang_rank *r)
-{
-    for (int i = 0; i < r->n_collectives; i++)
-        if (r->collectives[i].kind != WORKER_COLLECTIVE_NONE)
-            return true;
-    return false;
-}
-
 static void recall_stack(const struct known_stack *known, const struct proc_activity *a,
                          struct hang_rank *ret)
 {
@@ -187,7 +179,7 @@ static void describe_waits(const struct stall_look *l, const struct watch_task *
                            struct hang_rank *ret)
 {
     const struct proc_activity *a = &l->activities[worker];
-    uint8_t records[PROC_SAMPLE_RECORDS];
+    struct worker_collective records[WORKER_COLLECTIVES_MAX];
     uint64_t bytes = a->facts.read > a->facts.written ? a->facts.read : a->facts.written;
 
     *ret = (struct hang_rank){.rank = t->rank_base + worker,
@@ -205,10 +197,10 @@ static void describe_waits(const struct stall_look *l, const struct watch_task *
     describe_state(a, &t->trees[worker], ret);
     ret->activity = proc_activity_text(a, &t->trees[worker], pauses, ret->text, sizeof(ret->text));
     ret->kind = kind_of(ret->activity, a->facts.call);
-    hang_add_collectives(ret, records, proc_sample_records(t->state_fds[worker], records));
+    hang_add_collectives(ret, records, worker_collectives_read(t->state_fds[worker], records));
     if (l->samples[worker].waits)
         ret->activity = ACTIVITY_WAITS;
-    ret->is_wait_known = is_in_collective(ret);
+    ret->is_wait_known = hang_waits_in(ret) != NULL;
     if (!ret->is_wait_known)
         recall_stack(&l->stacks[worker], a, ret);
 }
@@ -223,8 +215,7 @@ struct stall_stacks {
 
 static bool can_show_more(const struct hang_rank *r)
 {
-    return !r->has_ended && !is_in_collective(r) &&
-           (r->kind == STACK_COLLECTIVE || !hang_is_blocked(r->state));
+    return !r->has_ended && !hang_waits_in(r) && (r->kind == STACK_COLLECTIVE || !hang_is_blocked(r->state));
 }
 
 /* Of a blocked write() a pause leaves a short count behind, and not every program goes on from there. In a blocked read() of a file a

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "launcher/host/proc_info_os.h"
+#include "launcher/host/worker_beat_os.h"
 #include "launcher/util/envp.h"
 #include "launcher/watch/digest.h"
 #include "launcher/watch/nccl_state_sock.h"
@@ -284,7 +285,7 @@ static void describe_rank(const struct watch_task *t, const struct stack_set *se
                           struct hang_rank *ret)
 {
     const struct proc_tree *tree = &t->trees[worker];
-    uint8_t records[PROC_SAMPLE_RECORDS];
+    struct worker_collective records[WORKER_COLLECTIVES_MAX];
 
     *ret = (struct hang_rank){.rank = t->rank_base + worker, .has_ended = tree->n_pids == 0};
     for (size_t i = 0; i < set->n; i++) {
@@ -298,7 +299,7 @@ static void describe_rank(const struct watch_task *t, const struct stack_set *se
             proc_sample_child(set->jobs[i].pid, p->state, ret);
         }
     }
-    hang_add_collectives(ret, records, proc_sample_records(t->state_fds[worker], records));
+    hang_add_collectives(ret, records, worker_collectives_read(t->state_fds[worker], records));
 }
 
 static void report(struct watch_task *t, const struct stack_set *set)

@@ -25,8 +25,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         assert(*at >= ' ' && *at < 0x7f);
     ranks[0].kind = summary.kind;
     memcpy(ranks[0].text, summary.text, sizeof(ranks[0].text));
-    hang_add_collectives(&ranks[0], data, size);
-    hang_add_collectives(&ranks[1], data + size / 2, size - size / 2);
+    hang_add_collectives(&ranks[0], data, size / sizeof(struct worker_collective));
+    hang_add_collectives(&ranks[1], data + size / 2, size / 2 / sizeof(struct worker_collective));
     assert(ranks[0].n_collectives <= HANG_COLLECTIVES_MAX);
     free(hang_text(ranks, 2, hang_sort(ranks, 2)));
     return 0;

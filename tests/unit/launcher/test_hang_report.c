@@ -259,7 +259,7 @@ static struct hang_rank counted_rank(int rank, struct counted c)
         n += put_record(records + n, 9, c.pair,
                         c.in_pair ? WORKER_COLLECTIVE_BARRIER : WORKER_COLLECTIVE_NONE, 2, (uint32_t)r.pid);
     r.kind = STACK_OTHER;
-    hang_add_collectives(&r, records, n);
+    hang_add_collectives(&r, records, n / sizeof(struct worker_collective));
     return r;
 }
 
