@@ -32,13 +32,9 @@ int stall_look_init(struct stall_look *l, int n_workers)
     *l = (struct stall_look){.activities = calloc(n, sizeof(*l->activities)),
                              .counts = calloc(n, sizeof(*l->counts)),
                              .stacks = calloc(n, sizeof(*l->stacks)),
-                             .waits_ns = calloc(n, sizeof(*l->waits_ns)),
-                             .limits_ns = calloc(n, sizeof(*l->limits_ns)),
                              .samples = calloc(n, sizeof(*l->samples)),
                              .ranks = calloc(n, sizeof(*l->ranks))};
-    return l->activities && l->counts && l->stacks && l->waits_ns && l->limits_ns && l->samples && l->ranks
-               ? 0
-               : -ENOMEM;
+    return l->activities && l->counts && l->stacks && l->samples && l->ranks ? 0 : -ENOMEM;
 }
 
 void stall_look_finish(struct stall_look *l)
@@ -46,8 +42,6 @@ void stall_look_finish(struct stall_look *l)
     free(l->activities);
     free(l->counts);
     free(l->stacks);
-    free(l->waits_ns);
-    free(l->limits_ns);
     free(l->samples);
     free(l->ranks);
     *l = (struct stall_look){.n_ranks = 0};
@@ -185,9 +179,7 @@ static void describe_waits(const struct stall_look *l, const struct watch_task *
     *ret = (struct hang_rank){.rank = t->rank_base + worker,
                               .pid = t->pids[worker],
                               .host = t->host,
-                              .has_ended = t->pids[worker] == 0,
-                              .waits_ms = (uint32_t)(l->waits_ns[worker] / 1000000),
-                              .limit_ms = (uint32_t)(l->limits_ns[worker] / 1000000)};
+                              .has_ended = t->pids[worker] == 0};
     if (ret->has_ended) {
         ret->activity = ACTIVITY_ENDED;
         return;

@@ -24,7 +24,6 @@ struct stall_look {
     struct proc_activity *activities; /* of each worker */
     uint64_t *counts;                 /* digest of the published counters, of the look before */
     struct known_stack *stacks;       /* of workers in a wait */
-    uint64_t *waits_ns, *limits_ns;   /* order: for the description */
     struct wait_sample *samples;      /* result of a look */
     struct hang_rank *ranks;          /* result of a description: workers that run or have succeeded */
     size_t n_ranks;

@@ -114,10 +114,6 @@ static void order_look(struct watch *w, uint64_t at_ns)
                       (w->description.n_descriptions == 0 && waits_count_unusual(&w->waits, at_ns) > 0);
     t->may_pause = is_stall;
     t->store_port = is_stall ? w->host.store_port(w->host.data) : 0;
-    for (int i = 0; t->describes && i < w->host.n_workers; i++) {
-        t->stall.waits_ns[i] = waits_length_ns(&w->waits, i, at_ns);
-        t->stall.limits_ns[i] = waits_limit_ns(&w->waits, i);
-    }
     w->progress_ns = t->with_progress ? at_ns : w->progress_ns;
     w->waits_ns = t->with_waits ? at_ns : w->waits_ns;
 }
@@ -201,9 +197,12 @@ static void deliver_ranks(struct watch *w)
     d->wants_stacks &= !w->task->takes_stacks;
     for (size_t i = 0; i < w->task->stall.n_ranks; i++) {
         struct hang_rank *rank = &w->task->stall.ranks[i];
+        int worker = rank->rank - w->task->rank_base;
 
-        rank->waits_percent = waits_percent(&w->waits, rank->rank - w->task->rank_base);
-        rank->n_waits = (uint32_t)waits_count_begun(&w->waits, rank->rank - w->task->rank_base);
+        rank->waits_ms = (uint32_t)(waits_length_ns(&w->waits, worker, w->waits_ns) / 1000000);
+        rank->limit_ms = (uint32_t)(waits_limit_ns(&w->waits, worker) / 1000000);
+        rank->waits_percent = waits_percent(&w->waits, worker);
+        rank->n_waits = (uint32_t)waits_count_begun(&w->waits, worker);
     }
     w->host.on_ranks(w->host.data, w->task->stall.ranks, w->task->stall.n_ranks, n_unusual);
 }
