@@ -56,53 +56,30 @@ static bool is_store_unused(const struct agent_hang *h)
     return store && server_n_clients(store) == 0 && server_n_changes(store) == 0;
 }
 
-static uint32_t describe_workers_for_watch(void *data, struct watch_worker *workers, bool *ret_at_work)
+static struct watch_job describe_for_watch(void *data, struct watch_worker *workers)
 {
     struct agent_hang *h = data;
+    const struct generation *g = h->host->generation;
+    const struct worker_group *group = h->host->group;
+    struct watch_job job = {.generation = group->generation,
+                            .rank_base = (int)h->host->assignment->rank_base,
+                            .store_port = h->host->assignment->master_port,
+                            .n_store_changes = g && g->server ? server_n_changes(g->server) : 0,
+                            .folder = g ? g->attempt_dir : NULL};
     int n_running = 0, n_other = 0;
 
-    for (int i = 0; i < h->host->group->config.n_workers; i++) {
-        const struct group_worker *w = &h->host->group->workers[i];
+    for (int i = 0; i < group->config.n_workers; i++) {
+        const struct group_worker *w = &group->workers[i];
 
         workers[i] = (struct watch_worker){.pid = w->state == GROUP_WORKER_RUNNING ? w->pid : 0,
                                            .has_succeeded = w->state == GROUP_WORKER_ENDED && w->status == 0};
         n_running += w->state == GROUP_WORKER_RUNNING;
         n_other += !workers[i].pid && !workers[i].has_succeeded;
     }
-    *ret_at_work = h->host->group->state == GROUP_RUNNING && n_running > 0 && n_other == 0 &&
-                   !h->host->group->is_suspended;
-    if (store_hint_step(&h->hint, now_ns(), h->host->group->generation, *ret_at_work, is_store_unused(h)))
+    job.is_at_work = group->state == GROUP_RUNNING && n_running > 0 && n_other == 0 && !group->is_suspended;
+    if (store_hint_step(&h->hint, now_ns(), job.generation, job.is_at_work, is_store_unused(h)))
         watch_ask_python(h->watch);
-    return h->host->group->generation;
-}
-
-static int rank_base_for_watch(void *data)
-{
-    const struct agent_hang *h = data;
-
-    return (int)h->host->assignment->rank_base;
-}
-
-static uint16_t store_port_for_watch(void *data)
-{
-    const struct agent_hang *h = data;
-
-    return h->host->assignment->master_port;
-}
-
-static const char *folder_for_watch(void *data)
-{
-    const struct agent_hang *h = data;
-
-    return h->host->generation ? h->host->generation->attempt_dir : NULL;
-}
-
-static uint64_t store_changes_for_watch(void *data)
-{
-    const struct agent_hang *h = data;
-
-    return h->host->generation && h->host->generation->server ? server_n_changes(h->host->generation->server)
-                                                              : 0;
+    return job;
 }
 
 /* ---- the report ---- */
@@ -399,11 +376,7 @@ void agent_hang_open(struct agent_hang *h)
                                           .timeout_ns = (uint64_t)host->job->hang_timeout_s * 1000000000u,
                                           .n_workers = host->job->n_workers,
                                           .state_fds = host->worker_memory->states,
-                                          .describe = describe_workers_for_watch,
-                                          .rank_base = rank_base_for_watch,
-                                          .store_port = store_port_for_watch,
-                                          .folder = folder_for_watch,
-                                          .n_store_changes = store_changes_for_watch,
+                                          .describe = describe_for_watch,
                                           .on_hang = on_hang,
                                           .on_resume = on_resume,
                                           .on_stacks = on_stacks,

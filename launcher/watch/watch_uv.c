@@ -35,8 +35,7 @@ struct watch {
     struct description description;
     uint64_t progress_ns, waits_ns; /* times of the last orders of samples */
     struct watch_worker *workers;
-    uint32_t generation;
-    bool was_at_work;
+    struct watch_job job; /* as of the last refresh() */
     struct stack_requests requests;
     uv_timer_t timer;
     struct side_call *call; /* has the task; NULL: the loop has it */
@@ -73,17 +72,15 @@ static bool order(struct watch *w)
 
 static bool refresh(struct watch *w)
 {
-    bool is_at_work = false;
-    uint32_t generation = w->host.describe(w->host.data, w->workers, &is_at_work);
+    const struct watch_job was = w->job;
 
-    if (is_at_work && (!w->was_at_work || generation != w->generation)) {
+    w->job = w->host.describe(w->host.data, w->workers);
+    if (w->job.is_at_work && (!was.is_at_work || w->job.generation != was.generation)) {
         progress_begin(&w->progress, now_ns());
         waits_begin(&w->waits);
         w->description = (struct description){.is_asked = false};
     }
-    w->generation = generation;
-    w->was_at_work = is_at_work;
-    return is_at_work;
+    return w->job.is_at_work;
 }
 
 /* A stall that has ended has one more description. */
@@ -113,7 +110,7 @@ static void order_look(struct watch *w, uint64_t at_ns)
     t->takes_stacks = w->description.wants_stacks || w->description.wants_python ||
                       (w->description.n_descriptions == 0 && waits_count_unusual(&w->waits, at_ns) > 0);
     t->may_pause = is_stall;
-    t->store_port = is_stall ? w->host.store_port(w->host.data) : 0;
+    t->store_port = is_stall ? w->job.store_port : 0;
     w->progress_ns = t->with_progress ? at_ns : w->progress_ns;
     w->waits_ns = t->with_waits ? at_ns : w->waits_ns;
 }
@@ -122,13 +119,13 @@ static void order_task(struct watch *w)
 {
     w->task->work = w->requests.wants ? WATCH_STACKS : WATCH_LOOK;
     w->task->timeout_ns = w->host.timeout_ns;
-    w->task->rank_base = w->host.rank_base(w->host.data);
+    w->task->rank_base = w->job.rank_base;
     for (int i = 0; i < w->host.n_workers; i++) {
         w->task->pids[i] = w->workers[i].pid;
         w->task->have_succeeded[i] = w->workers[i].has_succeeded;
     }
     if (w->requests.wants)
-        watch_task_set_folder(w->task, w->host.folder(w->host.data));
+        watch_task_set_folder(w->task, w->job.folder);
     else
         order_look(w, now_ns());
     (void)order(w); /* without a thread the next tick tries again */
@@ -177,7 +174,7 @@ static void deliver_stacks(struct watch *w)
 static void judge_progress(struct watch *w)
 {
     enum progress_verdict verdict =
-        progress_step(&w->progress, now_ns(), w->task->samples, w->host.n_store_changes(w->host.data));
+        progress_step(&w->progress, now_ns(), w->task->samples, w->job.n_store_changes);
 
     if (verdict == PROGRESS_HANGS)
         w->host.on_hang(w->host.data);
@@ -209,9 +206,9 @@ static void deliver_ranks(struct watch *w)
 
 static void take_samples(struct watch *w)
 {
-    uint32_t generation = w->generation;
+    uint32_t generation = w->job.generation;
 
-    if (!refresh(w) || w->generation != generation)
+    if (!refresh(w) || w->job.generation != generation)
         return; /* the samples are of ended workers */
     if (w->task->with_progress)
         judge_progress(w);

@@ -24,6 +24,15 @@ struct watch_worker {
     bool has_succeeded;
 };
 
+struct watch_job {
+    uint32_t generation;
+    bool is_at_work; /* all workers are */
+    int rank_base;
+    uint16_t store_port; /* of the worker store */
+    uint64_t n_store_changes;
+    const char *folder; /* of the generation's logs; NULL: none. Valid until the next event of the loop */
+};
+
 /* What was found out. The texts are valid during the callback. */
 struct watch_stacks {
     enum watch_reason reason;
@@ -45,12 +54,7 @@ struct watch_host {
     uint64_t timeout_ns; /* 0: nothing is watched, stacks can be had all the same */
     int n_workers;
     const int *state_fds; /* of the workers' memory files */
-    /* The workers, whether all of them are at work; returns the generation. */
-    uint32_t (*describe)(void *data, struct watch_worker *workers, bool *ret_at_work);
-    int (*rank_base)(void *data);
-    uint16_t (*store_port)(void *data); /* of the worker store */
-    const char *(*folder)(void *data);  /* of the generation's logs; NULL: none */
-    uint64_t (*n_store_changes)(void *data);
+    struct watch_job (*describe)(void *data, struct watch_worker *workers);
     void (*on_hang)(void *data);   /* the time-out has passed; watch_take_stacks() */
     void (*on_resume)(void *data); /* there is progress again, after on_hang() */
     void (*on_stacks)(void *data, const struct watch_stacks *stacks);
