@@ -15,7 +15,6 @@
 #include "launcher/ctl/job_status.h"
 #include "launcher/host/worker_memory_os.h"
 #include "launcher/rdzv/membership_uv.h"
-#include "launcher/report/events_os.h"
 #include "launcher/util/log_os.h"
 #include "launcher/ctl/hang_message_json.h"
 #include "launcher/watch/hang_report.h"
@@ -102,22 +101,9 @@ static void log_headline(const struct watch_stacks *s, bool is_alone)
     log_line("%s: %s%s", s->reason == WATCH_HANG ? "hang" : "stacks", why, folder);
 }
 
-static void log_groups(const char *text)
-{
-    while (text && *text) {
-        int n = (int)strcspn(text, "\n");
-
-        log_line("%.*s", n, text);
-        text += n + (text[n] == '\n');
-    }
-}
-
 static void print_hang(const struct agent_hang *h, const struct event_hang *hang)
 {
-    log_groups(hang->groups);
-    watch_log_hint(h->watch);
-    events_write(h->host->events, h->host->group,
-                 (struct event){.kind = hang->is_hang ? EVENT_HANG : EVENT_STACKS, .hang = hang});
+    hang_report_print(h->host, h->watch, hang->is_hang ? EVENT_HANG : EVENT_STACKS, hang);
 }
 
 /* ---- the action ---- */

@@ -8,7 +8,6 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/time.h"
-#include "base/utf8.h"
 #include "launcher/agent/agent_host_uv.h"
 #include "launcher/agent/generation_uv.h"
 #include "launcher/agent/hang_report_uv.h"
@@ -16,7 +15,6 @@
 #include "launcher/ctl/job_status.h"
 #include "launcher/rdzv/membership_uv.h"
 #include "launcher/report/events.h"
-#include "launcher/report/events_os.h"
 #include "launcher/util/log_os.h"
 #include "launcher/watch/hang_collect.h"
 #include "launcher/watch/hang_report.h"
@@ -44,37 +42,28 @@ struct agent_stall {
     /* Node 0. */
     bool *are_unusual; /* per node: a rank there waits unusually long */
     size_t n_nodes;
-    bool is_collecting, wants_stacks;
-    struct hang_collect collect;
-    uv_timer_t timer; /* bounds the collection */
+    bool wants_stacks;
+    struct hang_collect collect; /* without nodes: nothing is collected */
+    uv_timer_t timer;            /* bounds the collection */
 };
 
 /* ---- printing ---- */
 
-static void print_lines(const char *text)
-{
-    for (int n; *text; text += n + (text[n] == '\n')) {
-        n = (int)strcspn(text, "\n");
-        log_line("%.*s", n, text);
-    }
-}
-
 static void print_message(struct agent_stall *s, const struct stall_message *m)
 {
-    print_lines(m->text);
     if (m->kind == STALL_MESSAGE_REPORT || m->kind == STALL_MESSAGE_GOES_ON)
         s->awaited = m->rank;
-    if (m->kind == STALL_MESSAGE_GOES_ON)
+    if (m->kind == STALL_MESSAGE_GOES_ON) {
+        log_each_line(m->text);
         return;
-    watch_log_hint(s->watch);
+    }
     const struct event_stall stall = {.n_waiting = m->facts.n_waiting,
                                       .waits_ms = m->facts.waits_ms,
                                       .activity = activity_name(m->facts.activity),
                                       .bytes_per_s = m->facts.bytes_per_s};
     const struct event_hang event = {
         .rank = m->rank, .groups = m->text, .stall = m->kind == STALL_MESSAGE_REPORT ? &stall : NULL};
-    enum event_kind kind = m->kind == STALL_MESSAGE_REPORT ? EVENT_STALL : EVENT_SLOW;
-    events_write(s->host->events, s->host->group, (struct event){.kind = kind, .hang = &event});
+    hang_report_print(s->host, s->watch, event.stall ? EVENT_STALL : EVENT_SLOW, &event);
 }
 
 /* ---- messages ---- */
@@ -110,18 +99,17 @@ static void announce(struct agent_stall *s, const struct stall_message *m)
 
 static void report(struct agent_stall *s, const struct hang_rank *ranks, size_t n_ranks, bool stands_out)
 {
-    _cleanup_free_ struct stall_message *m = calloc(1, sizeof(*m));
     _cleanup_free_ char *headline = stall_text(ranks, n_ranks, stands_out),
                         *groups = hang_text(ranks, n_ranks, stands_out);
 
-    if (!m || !headline || !groups)
+    if (!headline || !groups)
         return; /* without memory: again after the pause */
-    *m = (struct stall_message){.kind = STALL_MESSAGE_REPORT,
-                                .rank = stands_out ? ranks[0].rank : -1,
-                                .facts = stall_facts(ranks, n_ranks, stands_out)};
-    (void)snprintf(m->text, sizeof(m->text), "stall: %s\n%s", headline,
+    struct stall_message m = {.kind = STALL_MESSAGE_REPORT,
+                              .rank = stands_out ? ranks[0].rank : -1,
+                              .facts = stall_facts(ranks, n_ranks, stands_out)};
+    (void)snprintf(m.text, sizeof(m.text), "stall: %s\n%s", headline,
                    hang_count_groups(ranks, n_ranks) > GROUPS_IN_HEADLINE ? groups : ""); /* may be cut */
-    announce(s, m);
+    announce(s, &m);
 }
 
 /* ranks: of all nodes, sorted. */
@@ -132,29 +120,20 @@ static void decide(struct agent_stall *s, const struct hang_rank *ranks, size_t 
     s->wants_stacks = verdict == STALL_ASK;
     if (verdict == STALL_REPORT)
         report(s, ranks, n_ranks, stands_out);
-    if (verdict == STALL_GOES_ON) {
-        _cleanup_free_ struct stall_message *m = calloc(1, sizeof(*m));
-
-        if (!m)
-            return;
-        m->kind = STALL_MESSAGE_GOES_ON;
-        m->rank = -1;
-        (void)snprintf(m->text, sizeof(m->text), "stall: the ranks go on"); /* fits */
-        announce(s, m);
-    }
+    if (verdict == STALL_GOES_ON)
+        announce(s, &(struct stall_message){
+                        .kind = STALL_MESSAGE_GOES_ON, .rank = -1, .text = "stall: the ranks go on"});
 }
 
 static void judge_slowness(struct agent_stall *s, const struct hang_rank *ranks, size_t n_ranks)
 {
     const struct hang_rank *rank = slow_step(&s->slow, now_ns(), ranks, n_ranks);
-    _cleanup_free_ struct stall_message *m = rank ? calloc(1, sizeof(*m)) : NULL;
 
-    if (!m)
+    if (!rank)
         return;
-    m->kind = STALL_MESSAGE_SLOW;
-    m->rank = rank->rank;
-    slow_text(&s->slow, rank, m->text, sizeof(m->text));
-    announce(s, m);
+    struct stall_message m = {.kind = STALL_MESSAGE_SLOW, .rank = rank->rank};
+    slow_text(&s->slow, rank, m.text, sizeof(m.text));
+    announce(s, &m);
 }
 
 /* ---- keys of the worker store ---- */
@@ -190,9 +169,7 @@ static bool any_unusual(const struct agent_stall *s)
 
 static void end_collection(struct agent_stall *s)
 {
-    if (s->is_collecting)
-        hang_collect_finish(&s->collect);
-    s->is_collecting = false;
+    hang_collect_finish(&s->collect);
     (void)uv_timer_stop(&s->timer); /* cannot fail on a timer that exists */
 }
 
@@ -217,14 +194,13 @@ static void begin_collection(struct agent_stall *s)
 {
     const struct rank_assignment *ranks = s->host->assignment;
 
-    if (s->is_collecting || (s->stall.is_reported && now_ns() < s->stall.again_ns) ||
+    if (s->collect.n_nodes > 0 || (s->stall.is_reported && now_ns() < s->stall.again_ns) ||
         hang_collect_begin(&s->collect, ranks->group_world_size, ranks->world_size) != 0)
         return;
     bool is_first = any_unusual(s) && s->stall.longest_ns == 0;
     const struct stall_message ask = {
         .kind = STALL_MESSAGE_ASK, .rank = -1, .with_stacks = s->wants_stacks || is_first};
 
-    s->is_collecting = true;
     ask_own(s, ask.with_stacks);
     send_message(s, AGENT_MESSAGE_TO_ALL, &ask);
     (void)uv_timer_start(&s->timer, on_collected, ask.with_stacks ? STACKS_MS : COLLECT_MS,
@@ -253,15 +229,6 @@ static void on_collected(uv_timer_t *timer)
     }
     judge_slowness(s, s->collect.ranks, s->collect.n_ranks);
     end_collection(s);
-}
-
-static void add_piece(struct agent_stall *s, const struct hang_piece *piece)
-{
-    if (!s->is_collecting)
-        return;
-    hang_collect_add(&s->collect, piece);
-    if (hang_collect_is_complete(&s->collect))
-        decide_for_all(s);
 }
 
 static void take_note(struct agent_stall *s, const struct stall_message *note)
@@ -303,16 +270,13 @@ static void meet_generation(struct agent_stall *s)
 static void pass_ranks(struct agent_stall *s, const struct hang_rank *ranks, size_t n_ranks)
 {
     const struct watch_stacks own = {
-        .ranks = ranks, .n_ranks = n_ranks, .host = n_ranks ? ranks[0].host : ""};
+        .ranks = ranks, .n_ranks = n_ranks, .host = n_ranks ? ranks[0].host : "", .nccl = ""};
 
     s->is_asked = false;
-    if (!is_node_0(s)) {
+    if (!is_node_0(s))
         hang_report_send(s->host, &own, 0, HANG_FOR_STALL);
-        return;
-    }
-    struct hang_piece piece = {.node = 0, .pieces = 1, .ranks = ranks, .n_ranks = n_ranks};
-    text_copy(piece.host, sizeof(piece.host), own.host);
-    add_piece(s, &piece);
+    else if (hang_report_collect(s->host, &own, &s->collect))
+        decide_for_all(s);
 }
 
 /* While a rank waits most of the time, node 0 has a note for each description of the watch. */
@@ -359,7 +323,8 @@ void agent_stall_take_message(struct agent_stall *s, const struct hang_message *
         return;
     meet_generation(s);
     if (message->kind == HANG_MESSAGE_RANKS) {
-        add_piece(s, &message->piece);
+        if (hang_collect_add(&s->collect, &message->piece))
+            decide_for_all(s);
     } else if (message->stall.kind == STALL_MESSAGE_NOTE) {
         take_note(s, &message->stall);
     } else if (message->stall.kind == STALL_MESSAGE_ASK) {

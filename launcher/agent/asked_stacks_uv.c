@@ -23,9 +23,9 @@ enum {
 struct asked_stacks {
     const struct agent_host *host;
     void (*send)(void *data, const char *json);
-    bool is_asked; /* crunctl waits for the stacks of all nodes, and the members below are in use */
+    struct hang_collect
+        collect; /* with nodes: crunctl waits for the stacks of all nodes, and the members below are in use */
     bool is_begun; /* the stacks of the own node are there */
-    struct hang_collect collect;
     uint64_t generation;
     char *folder;
     uv_timer_t timer;
@@ -40,10 +40,9 @@ struct asked_stacks {
 static void end_asked(struct asked_stacks *a)
 {
     (void)uv_timer_stop(&a->timer); /* cannot fail on a timer that exists */
-    if (a->is_asked)
-        hang_collect_finish(&a->collect);
+    hang_collect_finish(&a->collect);
     free(steal_ptr(a->folder));
-    a->is_asked = a->is_begun = false;
+    a->is_begun = false;
 }
 
 /* ---- for a client of the rendezvous ---- */
@@ -91,8 +90,9 @@ static void send_to_crunctl(const struct asked_stacks *a, const char *folder, co
     a->send(a->host->data, json);
 }
 
-static void answer_crunctl(struct asked_stacks *a)
+static void answer_crunctl(uv_timer_t *timer)
 {
+    struct asked_stacks *a = timer->data;
     _cleanup_free_ struct hang_result *result = malloc(sizeof(*result));
 
     if (result) {
@@ -105,23 +105,10 @@ static void answer_crunctl(struct asked_stacks *a)
     end_asked(a);
 }
 
-static void on_asked_timer(uv_timer_t *timer)
-{
-    answer_crunctl(timer->data);
-}
-
-static void answer_if_complete(struct asked_stacks *a)
-{
-    if (a->is_begun && hang_collect_is_complete(&a->collect))
-        answer_crunctl(a);
-}
-
 void asked_stacks_add(struct asked_stacks *a, const struct hang_piece *piece)
 {
-    if (!a->is_asked || a->generation != a->host->group->generation)
-        return;
-    hang_collect_add(&a->collect, piece);
-    answer_if_complete(a);
+    if (a->generation == a->host->group->generation && hang_collect_add(&a->collect, piece))
+        answer_crunctl(&a->timer);
 }
 
 /* Otherwise crunctl gets the stacks of the own node. */
@@ -130,21 +117,21 @@ static void ask_nodes(struct asked_stacks *a)
     const struct agent_host *h = a->host;
     const struct rank_assignment *ranks = h->assignment;
 
-    if (a->is_asked || !h->membership || ranks->group_world_size < 2 || h->group->state != GROUP_RUNNING)
+    if (a->collect.n_nodes > 0 || !h->membership || ranks->group_world_size < 2 ||
+        h->group->state != GROUP_RUNNING)
         return;
-    a->is_asked = hang_collect_begin(&a->collect, ranks->group_world_size, ranks->world_size) == 0 &&
-                  membership_ask_for_stacks(h->membership, ranks->group_rank, h->group->generation);
-    if (!a->is_asked) {
+    if (hang_collect_begin(&a->collect, ranks->group_world_size, ranks->world_size) != 0 ||
+        !membership_ask_for_stacks(h->membership, ranks->group_rank, h->group->generation)) {
         hang_collect_finish(&a->collect);
         return;
     }
     a->generation = h->group->generation;
-    (void)uv_timer_start(&a->timer, on_asked_timer, ASKED_MS, 0); /* fails only without a callback */
+    (void)uv_timer_start(&a->timer, answer_crunctl, ASKED_MS, 0); /* fails only without a callback */
 }
 
 void asked_stacks_ask(struct asked_stacks *a, bool for_look)
 {
-    if (for_look && (a->is_asked || asked_stacks_for_look(a)))
+    if (for_look && (a->collect.n_nodes > 0 || asked_stacks_for_look(a)))
         return;
     a->for_look |= for_look;
     (void)a->host->take_stacks(a->host->data,
@@ -171,14 +158,14 @@ void asked_stacks_pass(struct asked_stacks *a, const struct watch_stacks *s)
     for (size_t i = 0; i < a->n_to; i++)
         hang_report_send(a->host, s, a->to[i], HANG_FOR_CRUNCTL);
     a->n_to = 0;
-    if (!a->is_asked) {
+    if (a->collect.n_nodes == 0) {
         keep_for_look(a, s->folder, s->text);
         send_to_crunctl(a, s->folder, s->text);
     } else if (!a->is_begun) {
         a->is_begun = true;
         a->folder = s->folder ? strdup(s->folder) : NULL;
-        hang_report_collect(a->host, s, &a->collect);
-        answer_if_complete(a);
+        if (hang_report_collect(a->host, s, &a->collect))
+            answer_crunctl(&a->timer);
     }
 }
 

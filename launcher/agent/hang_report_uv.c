@@ -9,6 +9,8 @@
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/node_ranks_json.h"
 #include "launcher/rdzv/membership_uv.h"
+#include "launcher/report/events_os.h"
+#include "launcher/util/log_os.h"
 #include "launcher/watch/hang_collect.h"
 #include "launcher/watch/watch_uv.h"
 #include "base/buf.h"
@@ -141,20 +143,12 @@ static void on_report_timer(uv_timer_t *timer)
 
 /* ---- from other nodes ---- */
 
-static void report_if_complete(struct hang_reports *r)
-{
-    if (r->current->is_begun && hang_collect_is_complete(&r->current->collect))
-        report_all(r);
-}
-
 void hang_reports_add(struct hang_reports *r, const struct hang_piece *piece)
 {
     struct hang_report *h = is_node_0(r->host) ? report_of_generation(r) : NULL;
 
-    if (!h || h->is_printed)
-        return;
-    hang_collect_add(&h->collect, piece);
-    report_if_complete(r);
+    if (h && !h->is_printed && hang_collect_add(&h->collect, piece))
+        report_all(r);
 }
 
 void hang_reports_take(struct hang_reports *r, const struct hang_result *result)
@@ -167,7 +161,15 @@ void hang_reports_take(struct hang_reports *r, const struct hang_result *result)
 
 /* ---- the own node ---- */
 
-void hang_report_collect(const struct agent_host *host, const struct watch_stacks *s,
+void hang_report_print(const struct agent_host *host, struct watch *watch, enum event_kind kind,
+                       const struct event_hang *hang)
+{
+    log_each_line(hang->groups);
+    watch_log_hint(watch);
+    events_write(host->events, host->group, (struct event){.kind = kind, .hang = hang});
+}
+
+bool hang_report_collect(const struct agent_host *host, const struct watch_stacks *s,
                          struct hang_collect *ret)
 {
     struct hang_piece own = {
@@ -175,7 +177,7 @@ void hang_report_collect(const struct agent_host *host, const struct watch_stack
 
     text_copy(own.host, sizeof(own.host), s->host);
     text_copy(ret->nccl, sizeof(ret->nccl), s->nccl);
-    hang_collect_add(ret, &own);
+    return hang_collect_add(ret, &own);
 }
 
 void hang_report_send(const struct agent_host *host, const struct watch_stacks *s, int32_t to,
@@ -226,8 +228,8 @@ void hang_reports_begin(struct hang_reports *r, const struct watch_stacks *s)
         hang_report_send(r->host, s, 0, HANG_FOR_REPORT);
         return;
     }
-    hang_report_collect(r->host, s, &h->collect);
-    report_if_complete(r);
+    if (hang_report_collect(r->host, s, &h->collect))
+        report_all(r);
 }
 
 /* ---- life ---- */

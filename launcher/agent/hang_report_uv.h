@@ -17,6 +17,7 @@ struct hang_collect;
 struct hang_piece;
 struct hang_reports;
 struct hang_result;
+struct watch;
 struct watch_stacks;
 
 /* on_report: prints the report. acts: --hang-action has waited for the report, because of `worker`. NULL without memory. */
@@ -47,5 +48,9 @@ struct event_hang hang_report_own(const struct agent_host *host, const struct wa
 /* The ranks of the own node, as pieces: to another agent, or for a report of the own agent. */
 void hang_report_send(const struct agent_host *host, const struct watch_stacks *s, int32_t to,
                       enum hang_purpose purpose);
-void hang_report_collect(const struct agent_host *host, const struct watch_stacks *s,
-                         struct hang_collect *ret);
+bool hang_report_collect(const struct agent_host *host, const struct watch_stacks *s,
+                         struct hang_collect *ret); /* see hang_collect_add() */
+
+/* The lines, and an event of that kind. */
+void hang_report_print(const struct agent_host *host, struct watch *watch, enum event_kind kind,
+                       const struct event_hang *hang);

@@ -106,6 +106,14 @@ static void print_cleared(const char *lines)
 }
 
 /* Workers write to the terminal themselves, and one may have left a progress bar in the current line. */
+void log_each_line(const char *text)
+{
+    for (int n; text && *text; text += n + (text[n] == '\n')) {
+        n = (int)strcspn(text, "\n");
+        log_line("%.*s", n, text);
+    }
+}
+
 void log_lines(const char *lines)
 {
     _cleanup_free_ char *with_times = has_times ? put_times(lines) : NULL;

@@ -30,7 +30,7 @@ void hang_collect_finish(struct hang_collect *c)
     *c = (struct hang_collect){0};
 }
 
-void hang_collect_add(struct hang_collect *c, const struct hang_piece *piece)
+static void add_piece(struct hang_collect *c, const struct hang_piece *piece)
 {
     if (piece->node < 0 || (size_t)piece->node >= c->n_nodes)
         return;
@@ -57,6 +57,12 @@ bool hang_collect_is_complete(const struct hang_collect *c)
         if (!c->nodes[i].host || c->nodes[i].n_pieces < c->nodes[i].pieces)
             return false;
     return c->n_nodes > 0;
+}
+
+bool hang_collect_add(struct hang_collect *c, const struct hang_piece *piece)
+{
+    add_piece(c, piece);
+    return hang_collect_is_complete(c);
 }
 
 void hang_collect_report(struct hang_collect *c, struct hang_result *ret)

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * Puts the ranks of all nodes together for one report on a hang: what node 0 does with the pieces that the agents send. Pure.
- * A piece that is lost on its way costs its ranks; the report tells how many are missing.
+ * Puts the ranks of all nodes together for one report: the work of node 0 with the pieces of all agents. Pure.
+ * A lost piece costs its ranks; the report has the number of such nodes.
  */
 
 #include <stdbool.h>
@@ -55,10 +55,10 @@ struct hang_collect {
 int hang_collect_begin(struct hang_collect *c, size_t n_nodes, size_t n_ranks_max);
 void hang_collect_finish(struct hang_collect *c);
 
-/* Repeated and impossible pieces are dropped. */
-void hang_collect_add(struct hang_collect *c, const struct hang_piece *piece);
+/* Repeated and impossible pieces are dropped, and all pieces before hang_collect_begin(). Returns hang_collect_is_complete(). */
+bool hang_collect_add(struct hang_collect *c, const struct hang_piece *piece);
 
 bool hang_collect_is_complete(const struct hang_collect *c);
 
-/* The report on what has come so far. Sorts the ranks. */
+/* The report on the ranks so far, which are sorted. */
 void hang_collect_report(struct hang_collect *c, struct hang_result *ret);
