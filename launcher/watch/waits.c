@@ -23,6 +23,7 @@ void waits_finish(struct waits *w)
 void waits_begin(struct waits *w)
 {
     memset(w->ranks, 0, (size_t)w->n_ranks * sizeof(*w->ranks));
+    w->look_ns = 0;
 }
 
 static void keep_wait(struct wait_rank *r, uint64_t length_ns)
@@ -64,11 +65,18 @@ static void take_sample(struct wait_rank *r, uint64_t now_ns, const struct wait_
         r->since_ns = now_ns;
 }
 
+/* The part of the time since the last look that does not count. */
+static uint64_t gap_ns(const struct waits *w, uint64_t now_ns)
+{
+    return w->look_ns && now_ns > w->look_ns + WAITS_GAP_NS ? now_ns - w->look_ns - WAITS_GAP_NS : 0;
+}
+
 uint64_t waits_length_ns(const struct waits *w, int rank, uint64_t now_ns)
 {
     const struct wait_rank *r = &w->ranks[rank];
+    uint64_t end_ns = now_ns - gap_ns(w, now_ns);
 
-    return r->since_ns && now_ns > r->since_ns ? now_ns - r->since_ns : 0;
+    return r->since_ns && end_ns > r->since_ns ? end_ns - r->since_ns : 0;
 }
 
 static int compare_lengths(const void *a, const void *b)
@@ -171,10 +179,12 @@ int waits_count_begun(const struct waits *w, int rank)
 
 void waits_step(struct waits *w, uint64_t now_ns, const struct wait_sample *samples)
 {
-    uint64_t last_beat = last_beat_of(w, samples);
+    uint64_t last_beat = last_beat_of(w, samples), gap = gap_ns(w, now_ns);
 
     for (int i = 0; i < w->n_ranks; i++) {
+        w->ranks[i].since_ns += w->ranks[i].since_ns ? gap : 0;
         take_sample(&w->ranks[i], now_ns, &samples[i]);
         note_look(&w->ranks[i], &samples[i], last_beat);
     }
+    w->look_ns = now_ns;
 }

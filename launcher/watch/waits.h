@@ -38,6 +38,8 @@ enum {
  * the rest. */
 #define WAITS_LEAST_NS UINT64_C(7000000000)
 #define WAITS_FIRST_NS UINT64_C(27000000000)
+/* Of the time without a look so much counts as a wait: a batch system may have stopped the job and crun for an hour. */
+#define WAITS_GAP_NS UINT64_C(3000000000)
 #define WAITS_REST_NS UINT64_C(20000000)
 
 struct wait_sample {
@@ -70,6 +72,7 @@ struct wait_rank {
 struct waits {
     struct wait_rank *ranks;
     int n_ranks;
+    uint64_t look_ns; /* the last one; 0: none since waits_begin() */
 };
 
 /* 0 or -ENOMEM. */

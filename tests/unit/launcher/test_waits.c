@@ -71,6 +71,8 @@ static void a_wait_counts_from_its_first_look_and_ends_with_a_move(void **state)
         waits_step(&w, t * SECOND, &s);
     assert_int_equal(waits_length_ns(&w, 0, 12 * SECOND), 11 * SECOND);
     assert_int_equal(waits_count_unusual(&w, 12 * SECOND), 0); /* WAITS_FIRST_NS before the second step */
+    for (uint64_t t = 13; t <= 30; t++)
+        waits_step(&w, t * SECOND, &s);
     assert_int_equal(waits_count_unusual(&w, 31 * SECOND), 1);
     s.moved = true; /* and waits again, at another place */
     waits_step(&w, 32 * SECOND, &s);
@@ -80,6 +82,27 @@ static void a_wait_counts_from_its_first_look_and_ends_with_a_move(void **state)
     assert_int_equal(waits_length_ns(&w, 0, 40 * SECOND), 0);
     waits_begin(&w);
     assert_int_equal(waits_limit_ns(&w, 0), WAITS_FIRST_NS);
+    waits_finish(&w);
+}
+
+/* Ranks and crun were stopped for an hour in the middle of a wait of 3 s. */
+static void an_hour_without_looks_is_no_wait(void **state)
+{
+    uint64_t now_ns = SECOND;
+    struct waits w;
+
+    (void)state;
+    assert_int_equal(waits_init(&w, 1), 0);
+    play(&w, &now_ns, 60, 3, 1, true);
+    const struct wait_sample s = {.is_alive = true, .waits = true, .step = w.ranks[0].step};
+    waits_step(&w, now_ns += SECOND, &s);
+    uint64_t limit_ns = waits_limit_ns(&w, 0);
+    now_ns += 3600 * SECOND;
+    assert_in_range(waits_length_ns(&w, 0, now_ns), 1, WAITS_GAP_NS + SECOND);
+    waits_step(&w, now_ns, &s);
+    assert_in_range(waits_length_ns(&w, 0, now_ns), 1, WAITS_GAP_NS + SECOND);
+    play(&w, &now_ns, 1, 3, 1, true);
+    assert_int_equal(waits_limit_ns(&w, 0), limit_ns);
     waits_finish(&w);
 }
 
@@ -530,6 +553,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(limit_is_three_times_the_usual_wait),
         cmocka_unit_test(a_wait_counts_from_its_first_look_and_ends_with_a_move),
+        cmocka_unit_test(an_hour_without_looks_is_no_wait),
         cmocka_unit_test(uneven_steps_are_usual),
         cmocka_unit_test(the_share_is_that_of_the_last_minute),
         cmocka_unit_test(an_unusually_long_wait_is_left_out),
