@@ -47,7 +47,10 @@ def run_one(results, case, deadline):
     if time.monotonic() > deadline:
         return
     with tempfile.TemporaryDirectory(prefix="crun-stall-", ignore_cleanup_errors=True) as name:
-        result = stalls.run_case(case, pathlib.Path(name))
+        try:
+            result = stalls.run_case(case, pathlib.Path(name))
+        except Exception as e:  # noqa: BLE001 (counts as wrong, and the others go on)
+            result = stalls.new_result(case, "the test failed", repr(e))
     results.write(result)
     latency = f" after {result['latency_s']} s" if result["latency_s"] is not None else ""
     print(f"{case}: {result['verdict']}{latency}", flush=True)

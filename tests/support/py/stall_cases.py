@@ -295,10 +295,15 @@ def _find_hint(job):
     return job.case.phase == "meeting" and next((m[0] for path in job.folder.glob("node?") if (m := MEETING.search(path.read_text(errors="replace")))), None)
 
 
+def new_result(case, verdict="missed", line=""):
+    """For a line of JSON."""
+    return {"number": case.number, "program": case.program, "kind": case.kind, "phase": case.phase, "case": str(case), "early": case.is_early,
+            "verdict": verdict, "latency_s": None, "line": line, "killed": [], "touched": [], "ratios": None, "goes_on": None}
+
+
 def run_case(case, folder):
-    """A result for a line of JSON."""
-    result = {"number": case.number, "program": case.program, "kind": case.kind, "phase": case.phase, "case": str(case), "early": case.is_early,
-              "verdict": "missed", "latency_s": None, "line": "", "killed": [], "touched": [], "ratios": None, "goes_on": None}
+    """The result of the case."""
+    result = new_result(case)
     started = time.monotonic()
     with Job(case, folder) as job:
         if case.phase == "meeting":
