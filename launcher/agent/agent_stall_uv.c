@@ -42,6 +42,7 @@ struct agent_stall {
     /* Node 0. */
     bool *are_unusual; /* per node: a rank there waits unusually long */
     size_t n_nodes;
+    int n_unusual; /* of these nodes */
     bool wants_stacks;
     struct hang_collect collect; /* without nodes: nothing is collected */
     uv_timer_t timer;            /* bounds the collection */
@@ -159,14 +160,6 @@ static bool sort_ranks(const struct agent_stall *s, struct hang_rank *ranks, siz
 
 /* ---- node 0: the ranks of all nodes ---- */
 
-static bool any_unusual(const struct agent_stall *s)
-{
-    for (size_t i = 0; i < s->n_nodes; i++)
-        if (s->are_unusual[i])
-            return true;
-    return false;
-}
-
 static void end_collection(struct agent_stall *s)
 {
     hang_collect_finish(&s->collect);
@@ -194,10 +187,10 @@ static void begin_collection(struct agent_stall *s)
 {
     const struct rank_assignment *ranks = s->host->assignment;
 
-    if (s->collect.n_nodes > 0 || (s->stall.is_reported && now_ns() < s->stall.again_ns) ||
+    if (s->collect.n_nodes > 0 || !stall_may_look(&s->stall, now_ns(), ranks->world_size) ||
         hang_collect_begin(&s->collect, ranks->group_world_size, ranks->world_size) != 0)
         return;
-    bool is_first = any_unusual(s) && s->stall.longest_ns == 0;
+    bool is_first = s->n_unusual > 0 && s->stall.longest_ns == 0;
     const struct stall_message ask = {
         .kind = STALL_MESSAGE_ASK, .rank = -1, .with_stacks = s->wants_stacks || is_first};
 
@@ -235,10 +228,11 @@ static void take_note(struct agent_stall *s, const struct stall_message *note)
 {
     if (!s->are_unusual || note->node < 0 || (size_t)note->node >= s->n_nodes)
         return;
+    s->n_unusual += (note->n_unusual > 0) - s->are_unusual[note->node];
     s->are_unusual[note->node] = note->n_unusual > 0;
-    if (!any_unusual(s))
+    if (s->n_unusual == 0)
         decide(s, NULL, 0, false);
-    if (any_unusual(s) || (note->waits_mostly && slow_is_due(&s->slow, now_ns())))
+    if (s->n_unusual > 0 || (note->waits_mostly && slow_is_due(&s->slow, now_ns())))
         begin_collection(s);
 }
 
@@ -257,6 +251,7 @@ static void forget_generation(struct agent_stall *s)
     free(s->are_unusual);
     s->are_unusual = n_nodes ? calloc(n_nodes, sizeof(*s->are_unusual)) : NULL;
     s->n_nodes = s->are_unusual ? n_nodes : 0; /* without memory no node is noted */
+    s->n_unusual = 0;
 }
 
 static void meet_generation(struct agent_stall *s)

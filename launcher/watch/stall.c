@@ -13,6 +13,16 @@ void stall_begin(struct stall *s)
     *s = (struct stall){.longest_ns = 0};
 }
 
+bool stall_may_look(struct stall *s, uint64_t now_ns, size_t n_ranks)
+{
+    if (s->is_reported && now_ns < s->again_ns)
+        return false;
+    if (!s->has_asked && s->looked_ns && now_ns - s->looked_ns < n_ranks * STALL_RANK_NS)
+        return false;
+    s->looked_ns = now_ns;
+    return true;
+}
+
 static bool is_unusual(const struct hang_rank *r)
 {
     return r->waits_ms > 0 && r->waits_ms >= r->limit_ms;

@@ -33,6 +33,7 @@ struct hang_rank;
 #define STALL_FAST_BYTES UINT64_C(20000000)
 /* The first ranks of a stall have stacks, which are new for so long. */
 #define STALL_FRESH_NS UINT64_C(3000000000)
+#define STALL_RANK_NS UINT64_C(250000)
 #define STALL_AGAIN_NS UINT64_C(60000000000) /* first pause between two lines on one stall */
 
 /* Numbers of a report, for the event log. */
@@ -57,10 +58,15 @@ struct stall {
     bool has_asked;              /* for the stacks of the next line */
     bool is_reported;
     uint64_t again_ns, pause_ns; /* time of the next line, and the pause before it */
+    uint64_t looked_ns;          /* the last stall_may_look(); 0: none */
 };
 
 /* A generation begins. */
 void stall_begin(struct stall *s);
+
+/* Whether node 0 asks for the ranks of all nodes now. Between two lines there is no need. Many ranks are asked less often:
+ * each costs the event loop about a tenth of STALL_RANK_NS. Not so before new stacks. */
+bool stall_may_look(struct stall *s, uint64_t now_ns, size_t n_ranks);
 
 /* ranks: of all nodes, in the order of hang_sort(); stands_out: the result of hang_sort(). Without ranks: no rank waits unusually long. */
 enum stall_verdict stall_step(struct stall *s, uint64_t now_ns, const struct hang_rank *ranks, size_t n_ranks,

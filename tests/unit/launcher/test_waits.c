@@ -305,6 +305,23 @@ static void a_stall_is_reported_again_after_twice_the_pause_and_when_it_ends(voi
     assert_int_equal(n_asked, 1);
 }
 
+static void many_ranks_are_looked_at_less_often(void **state)
+{
+    struct stall s;
+
+    (void)state;
+    stall_begin(&s);
+    assert_true(stall_may_look(&s, 100 * SECOND, 704) && stall_may_look(&s, 101 * SECOND, 704));
+    assert_false(stall_may_look(&s, 111 * SECOND, 131072));
+    assert_true(stall_may_look(&s, 140 * SECOND, 131072));
+    s.has_asked = true; /* for stacks */
+    assert_true(stall_may_look(&s, 141 * SECOND, 131072));
+    stall_begin(&s);
+    assert_int_equal(look(&s, 108, 8, ACTIVITY_COMPUTES, 0), STALL_REPORT);
+    assert_false(stall_may_look(&s, 110 * SECOND, 3));
+    assert_true(stall_may_look(&s, 168 * SECOND, 3));
+}
+
 /* Node 0 asks no node between two lines. A wait of 55 s that had its line at 8 s is tolerated the next time. */
 static void the_whole_wait_is_learnt(void **state)
 {
@@ -559,6 +576,7 @@ int main(void)
         cmocka_unit_test(an_unusually_long_wait_is_left_out),
         cmocka_unit_test(ranks_with_beats_wait_while_they_are_ahead),
         cmocka_unit_test(a_stall_is_reported_again_after_twice_the_pause_and_when_it_ends),
+        cmocka_unit_test(many_ranks_are_looked_at_less_often),
         cmocka_unit_test(the_whole_wait_is_learnt),
         cmocka_unit_test(a_guessed_wait_needs_more_time_and_a_rank_without_a_wait),
         cmocka_unit_test(what_the_awaited_rank_does_decides_how_long_it_is_tolerated),
