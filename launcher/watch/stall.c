@@ -28,14 +28,22 @@ static bool is_unusual(const struct hang_rank *r)
     return r->waits_ms > 0 && r->waits_ms >= r->limit_ms;
 }
 
-static uint64_t longest_wait_ns(const struct hang_rank *ranks, size_t n_ranks)
+/* The longest unusual wait. */
+static const struct hang_rank *find_waiter(const struct hang_rank *ranks, size_t n_ranks)
 {
-    uint64_t longest_ms = 0;
+    const struct hang_rank *found = NULL;
 
     for (size_t i = 0; i < n_ranks; i++)
-        if (is_unusual(&ranks[i]) && ranks[i].waits_ms > longest_ms)
-            longest_ms = ranks[i].waits_ms;
-    return longest_ms * NS_PER_MS;
+        if (is_unusual(&ranks[i]) && (!found || ranks[i].waits_ms > found->waits_ms))
+            found = &ranks[i];
+    return found;
+}
+
+static uint64_t longest_wait_ns(const struct hang_rank *ranks, size_t n_ranks)
+{
+    const struct hang_rank *waiter = find_waiter(ranks, n_ranks);
+
+    return waiter ? (uint64_t)waiter->waits_ms * NS_PER_MS : 0;
 }
 
 bool stall_is_any_unusual(const struct hang_rank *ranks, size_t n_ranks)
@@ -120,17 +128,6 @@ enum stall_verdict stall_step(struct stall *s, uint64_t now_ns, const struct han
 }
 
 /* ---- the line ---- */
-
-/* The longest unusual wait. */
-static const struct hang_rank *find_waiter(const struct hang_rank *ranks, size_t n_ranks)
-{
-    const struct hang_rank *found = NULL;
-
-    for (size_t i = 0; i < n_ranks; i++)
-        if (is_unusual(&ranks[i]) && (!found || ranks[i].waits_ms > found->waits_ms))
-            found = &ranks[i];
-    return found;
-}
 
 /* Ranks that began to wait with the waiter: the limits of some may be a look later. */
 static size_t count_waiting(const struct hang_rank *ranks, size_t n_ranks, const struct hang_rank *waiter)
