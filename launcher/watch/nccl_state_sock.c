@@ -1,8 +1,8 @@
 #include "launcher/watch/nccl_state_sock.h"
 
 #include <arpa/inet.h>
-#include <errno.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <stdbool.h>
@@ -17,7 +17,7 @@
 #include "launcher/util/envp.h"
 #include "base/buf.h"
 #include "base/cleanup.h"
-#include "base/time.h"
+#include "proto/connect_sock.h"
 
 enum { RAS_PORT = 28028, RAS_MS = 2000 };
 enum { RAS_BLOCK = 64 << 10, RAS_TEXT_MAX = 256 << 10, RAS_JSON_MAX = 8 << 20 }; /* bytes */
@@ -60,41 +60,20 @@ static bool ras_address(const char *text, struct sockaddr_in *ret)
     return port > 0 && port <= UINT16_MAX;
 }
 
-static bool wait_until(int fd, short events, uint64_t deadline_ns)
-{
-    struct pollfd p = {.fd = fd, .events = events};
-    uint64_t now = now_ns();
-
-    return now < deadline_ns && poll(&p, 1, (int)((deadline_ns - now) / 1000000) + 1) > 0;
-}
-
-static int connect_to_ras(const struct sockaddr_in *address, uint64_t deadline_ns)
-{
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), error = 0;
-    socklen_t size = sizeof(error);
-
-    if (fd < 0)
-        return -1;
-    if ((connect(fd, (const struct sockaddr *)address, sizeof(*address)) == 0 || errno == EINPROGRESS) &&
-        wait_until(fd, POLLOUT, deadline_ns) && getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) == 0 &&
-        error == 0)
-        return fd;
-    (void)close(fd); /* unused */
-    return -1;
-}
-
 /* answer: all bytes before the end, the deadline or n_max. */
-static void ask(char *const *environment, const char *request, size_t n_max, uint64_t deadline_ns,
+static void ask(char *const *environment, const char *request, size_t n_max, int64_t deadline_ns,
                 struct buf *answer)
 {
-    struct sockaddr_in address;
+    struct sockaddr_in ras;
+    const struct addrinfo address = {
+        .ai_family = AF_INET, .ai_addr = (struct sockaddr *)&ras, .ai_addrlen = sizeof(ras)};
+    _cleanup_close_ int fd = -1;
 
-    _cleanup_close_ int fd = ras_address(envp_get(environment, "NCCL_RAS_ADDR"), &address)
-                                 ? connect_to_ras(&address, deadline_ns)
-                                 : -1;
-    if (fd < 0 || send(fd, request, strlen(request), MSG_NOSIGNAL) < 0)
+    if (!ras_address(envp_get(environment, "NCCL_RAS_ADDR"), &ras) ||
+        sock_connect_address(&address, -1, deadline_ns, &fd) != 0 ||
+        send(fd, request, strlen(request), MSG_NOSIGNAL) < 0)
         return;
-    while (buf_size(answer) < n_max && wait_until(fd, POLLIN, deadline_ns)) {
+    while (buf_size(answer) < n_max && sock_wait(-1, fd, POLLIN, deadline_ns) == 0) {
         uint8_t *room = buf_reserve(answer, RAS_BLOCK);
         ssize_t n = room ? recv(fd, room, RAS_BLOCK, 0) : -1;
 
@@ -120,7 +99,7 @@ static void write_file(const char *folder, const char *name, const struct buf *t
 void nccl_state_write(char *const *environment, const char *folder, const struct stack_job *jobs,
                       size_t n_jobs, char line[HANG_NCCL_SIZE])
 {
-    uint64_t deadline_ns = now_ns() + (uint64_t)RAS_MS * 1000000u;
+    int64_t deadline_ns = sock_deadline_ns(RAS_MS);
     struct buf answer = {0}, json = {0};
 
     ask(environment, "set format json\nverbose status\n", RAS_JSON_MAX, deadline_ns, &answer);
