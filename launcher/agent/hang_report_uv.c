@@ -25,6 +25,7 @@ enum {
 struct hang_report {
     struct hang_collect collect; /* node 0 */
     uint64_t generation;
+    bool is_open;    /* the report is waited for, or printed */
     bool is_begun;   /* the stacks of the own node are there */
     bool is_printed; /* later pieces are dropped */
     bool has_files;  /* the action waits for the report */
@@ -38,21 +39,17 @@ struct hang_reports {
     const struct agent_host *host;
     void (*on_report)(void *data, const struct event_hang *hang, bool acts, int worker);
     void *data;
-    struct hang_report *current; /* NULL: none */
-    uv_timer_t timer;            /* bounds the wait for the report */
+    struct hang_report current;
+    uv_timer_t timer; /* bounds the wait for the report */
 };
 
 void hang_reports_end(struct hang_reports *r)
 {
-    struct hang_report *h = steal_ptr(r->current);
-
-    if (!h)
-        return;
     (void)uv_timer_stop(&r->timer); /* cannot fail on a timer that exists */
-    hang_collect_finish(&h->collect);
-    free(h->own_text);
-    free(h->folder);
-    free(h);
+    hang_collect_finish(&r->current.collect);
+    free(r->current.own_text);
+    free(r->current.folder);
+    r->current = (struct hang_report){.is_open = false};
 }
 
 static bool is_node_0(const struct agent_host *host)
@@ -60,32 +57,26 @@ static bool is_node_0(const struct agent_host *host)
     return host->assignment->group_rank == 0;
 }
 
-/* Pieces of other nodes may come before the stacks of the own node. NULL without memory. */
-static struct hang_report *report_of_generation(struct hang_reports *r)
+/* Pieces of other nodes may come before the stacks of the own node. False without memory. */
+static bool open_report(struct hang_reports *r)
 {
     const struct rank_assignment *ranks = r->host->assignment;
-    struct hang_report *h = r->current;
+    struct hang_report *h = &r->current;
 
-    if (h && h->generation == r->host->group->generation)
-        return h;
+    if (h->is_open && h->generation == r->host->group->generation)
+        return true;
     hang_reports_end(r);
-    h = calloc(1, sizeof(*h));
-    if (h && is_node_0(r->host) &&
-        hang_collect_begin(&h->collect, ranks->group_world_size, ranks->world_size) != 0) {
-        free(h);
-        h = NULL;
-    }
-    if (h)
-        h->generation = r->host->group->generation;
-    r->current = h;
-    return h;
+    h->generation = r->host->group->generation;
+    h->is_open = !is_node_0(r->host) ||
+                 hang_collect_begin(&h->collect, ranks->group_world_size, ranks->world_size) == 0;
+    return h->is_open;
 }
 
 /* ---- the report ---- */
 
 static void print_result(struct hang_reports *r, const char *text, int rank)
 {
-    struct hang_report *h = r->current;
+    struct hang_report *h = &r->current;
 
     h->is_printed = true;
     (void)uv_timer_stop(&r->timer); /* cannot fail on a timer that exists */
@@ -96,9 +87,9 @@ static void print_result(struct hang_reports *r, const char *text, int rank)
 
 bool hang_reports_defer(struct hang_reports *r, int worker)
 {
-    struct hang_report *h = r->current;
+    struct hang_report *h = &r->current;
 
-    if (!h || !h->is_begun || h->is_printed || h->generation != r->host->group->generation)
+    if (!h->is_begun || h->is_printed || h->generation != r->host->group->generation)
         return false;
     h->has_files = true;
     h->files_worker = worker;
@@ -120,10 +111,10 @@ static void report_all(struct hang_reports *r)
     _cleanup_free_ struct hang_result *result = malloc(sizeof(*result));
 
     if (!result) {
-        print_result(r, r->current->own_text, r->current->own_rank);
+        print_result(r, r->current.own_text, r->current.own_rank);
         return;
     }
-    hang_collect_report(&r->current->collect, result);
+    hang_collect_report(&r->current.collect, result);
     send_result(r->host, result);
     print_result(r, result->text, result->rank);
 }
@@ -131,9 +122,9 @@ static void report_all(struct hang_reports *r)
 static void on_report_timer(uv_timer_t *timer)
 {
     struct hang_reports *r = timer->data;
-    struct hang_report *h = r->current;
+    struct hang_report *h = &r->current;
 
-    if (!h || h->is_printed || !h->is_begun)
+    if (h->is_printed || !h->is_begun)
         return;
     if (is_node_0(r->host))
         report_all(r);
@@ -145,17 +136,16 @@ static void on_report_timer(uv_timer_t *timer)
 
 void hang_reports_add(struct hang_reports *r, const struct hang_piece *piece)
 {
-    struct hang_report *h = is_node_0(r->host) ? report_of_generation(r) : NULL;
-
-    if (h && !h->is_printed && hang_collect_add(&h->collect, piece))
+    if (is_node_0(r->host) && open_report(r) && !r->current.is_printed &&
+        hang_collect_add(&r->current.collect, piece))
         report_all(r);
 }
 
 void hang_reports_take(struct hang_reports *r, const struct hang_result *result)
 {
-    const struct hang_report *h = r->current;
+    const struct hang_report *h = &r->current;
 
-    if (h && !h->is_printed && h->is_begun && !is_node_0(r->host))
+    if (!h->is_printed && h->is_begun && !is_node_0(r->host))
         print_result(r, result->text, result->rank);
 }
 
@@ -209,11 +199,11 @@ struct event_hang hang_report_own(const struct agent_host *host, const struct wa
 
 void hang_reports_begin(struct hang_reports *r, const struct watch_stacks *s)
 {
-    if (r->current && r->current->is_begun) /* of an earlier hang of the generation */
+    if (r->current.is_begun) /* of an earlier hang of the generation */
         hang_reports_end(r);
-    struct hang_report *h = report_of_generation(r);
+    struct hang_report *h = &r->current;
     const struct event_hang own = hang_report_own(r->host, s);
-    if (!h || !r->host->membership) {
+    if (!open_report(r) || !r->host->membership) {
         r->on_report(r->data, &own, false, -1);
         return;
     }
