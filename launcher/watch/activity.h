@@ -38,7 +38,7 @@ enum activity_target {
     ACTIVITY_TARGET_NONE,
     ACTIVITY_TARGET_FILE,
     ACTIVITY_TARGET_PIPE,
-    ACTIVITY_TARGET_SOCKET
+    ACTIVITY_TARGET_SOCKET /* or an event of another thread, as of eventfd() */
 };
 
 /* Groups of system calls. */

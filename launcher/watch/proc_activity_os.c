@@ -92,7 +92,7 @@ static enum activity_target find_target(const struct proc_activity *a)
 
     if (!read_target(a, path))
         return ACTIVITY_TARGET_NONE;
-    if (strncmp(path, "socket:", 7) == 0)
+    if (strncmp(path, "socket:", 7) == 0 || strncmp(path, "anon_inode:", 11) == 0)
         return ACTIVITY_TARGET_SOCKET;
     (void)proc_file_read(a->pid, "wchan", place);
     return strncmp(path, "pipe:", 5) == 0 || strstr(place, "pipe") || strstr(place, "tty")

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -115,10 +116,38 @@ static void the_search_for_files_is_bounded(void **state)
     assert_true(took_ns < 3 * SECOND);
 }
 
+static void a_read_of_an_event_is_a_wait(void **state)
+{
+    struct proc_activity a = {.pid = 0};
+    static struct proc_tree tree;
+    char text[160];
+    int pauses = 0, fd = eventfd(0, EFD_CLOEXEC);
+    uint64_t n;
+
+    (void)state;
+    assert_true(fd >= 0);
+    tree.n_pids = 1;
+    tree.pids[0] = fork();
+    if (tree.pids[0] == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        _exit(read(fd, &n, sizeof(n)) < 0);
+    }
+    (void)usleep(100000);
+    proc_activity_look(&a, &tree, SECOND);
+    proc_activity_look(&a, &tree, 2 * SECOND);
+    enum activity activity = proc_activity_text(&a, &tree, &pauses, text, sizeof(text));
+    (void)kill(tree.pids[0], SIGKILL);
+    (void)waitpid(tree.pids[0], NULL, 0);
+    (void)close(fd);
+    if (activity != ACTIVITY_WAITS)
+        fail_msg("%s", text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_short_answer_is_a_move),
+        cmocka_unit_test(a_read_of_an_event_is_a_wait),
         cmocka_unit_test(the_search_for_files_is_bounded),
     };
 
