@@ -108,7 +108,12 @@ static void report(struct agent_stall *s, const struct hang_rank *ranks, size_t 
     struct stall_message m = {.kind = STALL_MESSAGE_REPORT,
                               .rank = stands_out ? ranks[0].rank : -1,
                               .facts = stall_facts(ranks, n_ranks, stands_out)};
-    (void)snprintf(m.text, sizeof(m.text), "stall: %s\n%s", headline,
+    size_t n_silent = hang_collect_count_silent(&s->collect);
+    char silent[64] = "";
+    if (n_silent > 0)
+        (void)snprintf(silent, sizeof(silent), "; %zu node%s not answered", n_silent,
+                       n_silent == 1 ? " has" : "s have"); /* fits */
+    (void)snprintf(m.text, sizeof(m.text), "stall: %s%s\n%s", headline, silent,
                    hang_count_groups(ranks, n_ranks) > GROUPS_IN_HEADLINE ? groups : ""); /* may be cut */
     announce(s, &m);
 }
@@ -361,7 +366,9 @@ void agent_stall_stop(struct agent_stall *s)
 
 void agent_stall_destroy(struct agent_stall *s)
 {
-    if (s)
+    if (s) {
         free(s->are_unusual);
+        hang_collect_finish(&s->collect);
+    }
     free(s);
 }

@@ -65,15 +65,22 @@ bool hang_collect_add(struct hang_collect *c, const struct hang_piece *piece)
     return hang_collect_is_complete(c);
 }
 
+size_t hang_collect_count_silent(const struct hang_collect *c)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < c->n_nodes; i++)
+        n += !c->nodes[i].host || c->nodes[i].n_pieces < c->nodes[i].pieces;
+    return n;
+}
+
 void hang_collect_report(struct hang_collect *c, struct hang_result *ret)
 {
     bool stands_out = hang_sort(c->ranks, c->n_ranks);
     _cleanup_free_ char *text = hang_text(c->ranks, c->n_ranks, stands_out);
-    size_t n_silent = 0;
+    size_t n_silent = hang_collect_count_silent(c);
 
     *ret = (struct hang_result){.rank = stands_out ? c->ranks[0].rank : -1};
-    for (size_t i = 0; i < c->n_nodes; i++)
-        n_silent += !c->nodes[i].host || c->nodes[i].n_pieces < c->nodes[i].pieces;
     int n = snprintf(ret->text, sizeof(ret->text), "%s%s", text ? text : "",
                      c->nccl); /* at most HANG_LINES_MAX lines */
     if (n_silent > 0 && n >= 0 && (size_t)n < sizeof(ret->text))

@@ -60,5 +60,8 @@ bool hang_collect_add(struct hang_collect *c, const struct hang_piece *piece);
 
 bool hang_collect_is_complete(const struct hang_collect *c);
 
+/* Number of nodes with missing ranks. */
+size_t hang_collect_count_silent(const struct hang_collect *c);
+
 /* The report on the ranks so far, which are sorted. */
 void hang_collect_report(struct hang_collect *c, struct hang_result *ret);

@@ -128,11 +128,13 @@ static void test_ranks_of_all_nodes(void **state)
     collect_node(&c, 2);
     collect_node(&c, 0);
     assert_false(hang_collect_is_complete(&c));
+    assert_int_equal(hang_collect_count_silent(&c), 1);
     hang_collect_report(&c, &result);
     assert_int_equal(result.rank, -1); /* all that are there wait */
     assert_non_null(strstr(result.text, "  1 node has not sent where all ranks are\n"));
     collect_node(&c, 1);
     assert_true(hang_collect_is_complete(&c));
+    assert_int_equal(hang_collect_count_silent(&c), 0);
     hang_collect_report(&c, &result);
     assert_int_equal(result.rank, 17);
     assert_string_equal(result.text,
