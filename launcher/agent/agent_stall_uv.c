@@ -28,6 +28,7 @@ enum {
     COLLECT_MS = 2500, /* for the ranks of all nodes */
     STACKS_MS = 4500,  /* the same with stacks: a second before the look, and three for a slow tool */
     GROUPS_IN_HEADLINE = 2,
+    TRIES = 2, /* of collections before a line with missing nodes */
 };
 
 struct agent_stall {
@@ -44,6 +45,7 @@ struct agent_stall {
     size_t n_nodes;
     int n_unusual; /* of these nodes */
     bool wants_stacks;
+    int n_tries;                 /* of collections that nodes were missing in, since the last whole one */
     struct hang_collect collect; /* without nodes: nothing is collected */
     uv_timer_t timer;            /* bounds the collection */
 };
@@ -209,6 +211,7 @@ static void decide_for_all(struct agent_stall *s)
 {
     bool stands_out = sort_ranks(s, s->collect.ranks, s->collect.n_ranks);
 
+    s->n_tries = 0;
     decide(s, s->collect.ranks, s->collect.n_ranks, stands_out);
     judge_slowness(s, s->collect.ranks, s->collect.n_ranks);
     end_collection(s);
@@ -216,12 +219,22 @@ static void decide_for_all(struct agent_stall *s)
         begin_collection(s);
 }
 
-/* The ranks that have not come may be the ranks that wait. Without them a stall does not end. */
+/*
+ * The missing ranks may be the ranks that wait: without them a stall does not end. The awaited rank may be missing, too: on a busy
+ * machine a node answers late, so all nodes are asked again before a line names another rank.
+ */
 static void on_collected(uv_timer_t *timer)
 {
     struct agent_stall *s = timer->data;
+    bool is_stall = stall_is_any_unusual(s->collect.ranks, s->collect.n_ranks);
 
-    if (stall_is_any_unusual(s->collect.ranks, s->collect.n_ranks)) {
+    if (is_stall && s->n_tries < TRIES) {
+        s->n_tries++;
+        end_collection(s);
+        begin_collection(s);
+        return;
+    }
+    if (is_stall) {
         decide_for_all(s);
         return;
     }
@@ -252,6 +265,7 @@ static void forget_generation(struct agent_stall *s)
     slow_begin(&s->slow);
     s->generation = s->host->group->generation;
     s->is_asked = s->was_unusual = false;
+    s->n_tries = 0;
     s->awaited = -1;
     free(s->are_unusual);
     s->are_unusual = n_nodes ? calloc(n_nodes, sizeof(*s->are_unusual)) : NULL;
