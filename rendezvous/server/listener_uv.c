@@ -357,15 +357,20 @@ static int open_tcp(const char *host, uint16_t port, int *ret_fd)
 
 int server_open_tcp(const char *host, uint16_t port, int *ret_fd, uint16_t *ret_port)
 {
-    int r = open_tcp(host, port, ret_fd);
+    union address_endpoint own = {0};
+    socklen_t size = sizeof(own);
+    _cleanup_close_ int fd = -1;
+    int r = open_tcp(host, port, &fd);
 
     /* IPv6 is not built into the kernel, or switched off. */
     if ((r == -EAFNOSUPPORT || r == -EADDRNOTAVAIL) && strcmp(host, "::") == 0)
-        r = open_tcp("0.0.0.0", port, ret_fd);
+        r = open_tcp("0.0.0.0", port, &fd);
     if (r < 0)
         return r;
-    union address_endpoint own = own_address(*ret_fd);
+    if (getsockname(fd, &own.any, &size) < 0)
+        return -errno;
     *ret_port = address_port(&own.any);
+    *ret_fd = steal_fd(&fd);
     return 0;
 }
 
