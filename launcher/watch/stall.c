@@ -91,6 +91,8 @@ static enum stall_verdict end_stall(struct stall *s, uint64_t now_ns)
              learnt_ns =
                  (uint64_t)(STALL_LEARNT * (double)(length_ns > s->longest_ns ? length_ns : s->longest_ns));
 
+    if (learnt_ns > STALL_LEARNT_MAX_NS)
+        learnt_ns = STALL_LEARNT_MAX_NS;
     if (learnt_ns > s->tolerated_ns[s->activity])
         s->tolerated_ns[s->activity] = learnt_ns;
     s->longest_ns = 0;

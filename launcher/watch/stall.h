@@ -10,12 +10,12 @@
  *     +------------- no unusual wait -----------------+   "they go on"
  *
  * Evidence: a program may wait for a peer or a lock by design, as a server without requests does. So a wait known from counters, a stack or
- * a key counts from the limit on, and a wait that the system call alone suggests from WAITS_FIRST_NS on. Where all ranks seem to wait, a line needs a
- * wait of the first kind. A rank without a process after a success waits as in the second kind.
+ * a key counts from the limit on, and a wait that the system call alone suggests from WAITS_FIRST_NS on. Where all ranks seem to wait, a
+ * line needs a wait of the first kind. A rank without a process after a success waits as in the second kind.
  *
  * Tolerance: the length from which on a wait is reported depends on the activity of the awaited rank. A save, a load at full speed and a
  * compiler get STALL_*_NS from the start. A wait that has ended without help teaches the job: a further wait for a rank with the same
- * activity is reported only beyond STALL_LEARNT times the former length. So a validation on one rank is named once.
+ * activity is reported only beyond STALL_LEARNT times the former length, or STALL_LEARNT_MAX_NS. So a validation on one rank is named once.
  */
 
 #include <stdbool.h>
@@ -29,6 +29,8 @@ struct hang_rank;
 #define STALL_TRANSFER_NS UINT64_C(60000000000)
 #define STALL_COMPILER_NS UINT64_C(120000000000)
 #define STALL_LEARNT 1.5
+/* The most that a wait teaches: after a rank was stopped for an hour, silence for another hour helps no user. */
+#define STALL_LEARNT_MAX_NS UINT64_C(600000000000)
 /* Bytes a second of a transfer at full speed. */
 #define STALL_FAST_BYTES UINT64_C(20000000)
 /* The first ranks of a stall have stacks, which are new for so long. */

@@ -67,7 +67,7 @@ static void add_socket(struct store_sockets *s, const struct inet_diag_msg *m)
 }
 
 /* False: the list has ended, or the kernel refuses it. */
-static bool take_messages(struct store_sockets *s, const struct nlmsghdr *h, unsigned n)
+static bool take_messages(struct store_sockets *s, struct nlmsghdr *h, unsigned n)
 {
     for (; NLMSG_OK(h, n); h = NLMSG_NEXT(h, n)) {
         if (h->nlmsg_type != SOCK_DIAG_BY_FAMILY || h->nlmsg_len < NLMSG_LENGTH(sizeof(struct inet_diag_msg)))
@@ -87,7 +87,7 @@ static void list_family(struct store_sockets *s, int diag, uint8_t family, uint1
         return;
     do
         n = recv(diag, bytes, sizeof(bytes), 0);
-    while (n > 0 && take_messages(s, (const struct nlmsghdr *)bytes, (unsigned)n));
+    while (n > 0 && take_messages(s, (struct nlmsghdr *)bytes, (unsigned)n));
 }
 
 static void list_sockets(struct store_sockets *s, uint16_t port)

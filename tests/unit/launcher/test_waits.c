@@ -333,6 +333,10 @@ static void the_whole_wait_is_learnt(void **state)
     assert_int_equal(stall_step(&s, 155 * SECOND, NULL, 0, false), STALL_GOES_ON);
     assert_int_equal(look(&s, 300, 56, ACTIVITY_COMPUTES, 0), STALL_NOTHING);
     assert_int_equal(look(&s, 328, 84, ACTIVITY_COMPUTES, 0), STALL_REPORT);
+    /* An hour teaches ten minutes. */
+    assert_int_equal(stall_step(&s, 4000 * SECOND, NULL, 0, false), STALL_GOES_ON);
+    assert_int_equal(look(&s, 5000, 599, ACTIVITY_COMPUTES, 0), STALL_NOTHING);
+    assert_int_equal(look(&s, 5001, 600, ACTIVITY_COMPUTES, 0), STALL_REPORT);
 }
 
 static const struct {
