@@ -65,9 +65,9 @@ ERRORS = {
 # that nothing is left.
 LIBUV_ABORTS = {
     ("pipe2", None): "uv_loop_init() opens the pipe of its signals; crun has just seen that descriptors are free",
-    ("clone3", "start_daemon"): "the only thread of the pool, started by crund before it serves; it has just seen that threads can be had",
-    ("mmap", "start_daemon"): "its stack",
-    ("mprotect", "start_daemon"): "its stack",
+    ("clone3", "start_state_thread"): "the only thread of the pool, started by crund before it serves; it has just seen that threads can be had",
+    ("mmap", "start_state_thread"): "its stack",
+    ("mprotect", "start_state_thread"): "its stack",
     ("epoll_ctl", None): "uv__io_poll() cannot go on without a descriptor that it was asked to watch",
 }
 

@@ -66,7 +66,7 @@ static void computes(void)
 
     (void)!nice(10); /* leaves the processor to the other ranks; a refusal is fine */
     for (uint64_t i = 1; i % 100000000 != 0 || !may_go(); i++)
-        n += i;
+        n = n + i;
 }
 
 /* A megabyte a second. */
