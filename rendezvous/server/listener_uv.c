@@ -108,21 +108,21 @@ static void open_diag(struct server *s)
                    s->security.require ? "all are refused" : "other users of this machine are not refused");
 }
 
-/* Zeros where the kernel does not name it. */
-static union address_endpoint own_address(int fd)
+/* Zeros on failure. */
+static int read_own_address(int fd, union address_endpoint *ret)
 {
-    union address_endpoint own = {0};
-    socklen_t size = sizeof(own);
+    socklen_t size = sizeof(*ret);
 
-    (void)getsockname(fd, &own.any, &size);
-    return own;
+    *ret = (union address_endpoint){0};
+    return getsockname(fd, &ret->any, &size) < 0 ? -errno : 0;
 }
 
 /* A process of the same machine has a loopback address, or in general the address of the listener. */
 static bool may_be_local(int fd, const struct sockaddr *peer)
 {
-    union address_endpoint here = own_address(fd);
+    union address_endpoint here;
 
+    (void)read_own_address(fd, &here); /* zeros are no address of a peer */
     return conn_owner_is_local(address_network(peer)) || address_is_same_host(&here.any, peer);
 }
 
@@ -283,14 +283,16 @@ static void on_listener_closed(uv_handle_t *handle)
 /* Takes *fd and unix_path (may be NULL) only on success. */
 static int listener_create(struct server *s, int *fd, char *unix_path)
 {
+    union address_endpoint own;
     struct listener *l = calloc(1, sizeof(*l));
-    int r = l ? uv_poll_init(s->loop, &l->poll, *fd) : -ENOMEM;
+    int r = l ? read_own_address(*fd, &own) : -ENOMEM;
 
+    if (r == 0)
+        r = uv_poll_init(s->loop, &l->poll, *fd);
     if (r < 0) {
         free(l);
         return r;
     }
-    union address_endpoint own = own_address(*fd);
     (void)address_format(&own.any, l->host, sizeof(l->host)); /* "" for a unix socket */
     l->poll.data = l;
     l->server = s;
@@ -357,18 +359,17 @@ static int open_tcp(const char *host, uint16_t port, int *ret_fd)
 
 int server_open_tcp(const char *host, uint16_t port, int *ret_fd, uint16_t *ret_port)
 {
-    union address_endpoint own = {0};
-    socklen_t size = sizeof(own);
+    union address_endpoint own;
     _cleanup_close_ int fd = -1;
     int r = open_tcp(host, port, &fd);
 
     /* IPv6 is not built into the kernel, or switched off. */
     if ((r == -EAFNOSUPPORT || r == -EADDRNOTAVAIL) && strcmp(host, "::") == 0)
         r = open_tcp("0.0.0.0", port, &fd);
+    if (r == 0)
+        r = read_own_address(fd, &own);
     if (r < 0)
         return r;
-    if (getsockname(fd, &own.any, &size) < 0)
-        return -errno;
     *ret_port = address_port(&own.any);
     *ret_fd = steal_fd(&fd);
     return 0;
@@ -409,9 +410,10 @@ int server_listen_fd(struct server *s, int fd, uint16_t *ret_port)
         return -EINVAL;
     if (fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) < 0)
         return -errno;
-    union address_endpoint own = own_address(fd);
-    r = own.any.sa_family == AF_UNIX ? 0
-                                     : set_listener_options(fd); /* else the options of the service manager */
+    union address_endpoint own;
+    r = read_own_address(fd, &own);
+    if (r == 0 && own.any.sa_family != AF_UNIX)
+        r = set_listener_options(fd); /* else the options of the service manager */
     if (r < 0)
         return r;
     *ret_port = address_port(&own.any); /* 0 of a unix socket */
