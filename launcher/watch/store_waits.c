@@ -172,7 +172,7 @@ static void take_wait(struct hang_rank *r, const struct store_wait *wait)
 /* Without memory no rank is awaited by name. */
 static void mark_awaited(struct hang_rank *ranks, size_t n_ranks)
 {
-    _cleanup_free_ bool *are_awaited = calloc(n_ranks, sizeof(*are_awaited));
+    _cleanup_free_ bool *are_awaited = n_ranks ? calloc(n_ranks, sizeof(*are_awaited)) : NULL;
 
     for (size_t i = 0; are_awaited && i < n_ranks; i++)
         if (ranks[i].waits_for_key && ranks[i].setter >= 0)
