@@ -139,8 +139,8 @@ static void is_blocked(void)
     (void)waitpid(child, NULL, 0);
 }
 
-/* Waits for a computing process of its own. */
-static void starves(void)
+/* Waits for a process of its own, which never writes into the pipe. */
+static void waits_for_child(void (*work)(void))
 {
     int ends[2];
     char byte;
@@ -150,7 +150,7 @@ static void starves(void)
     pid_t child = fork();
     if (child == 0) {
         (void)close(ends[0]);
-        computes();
+        work();
         _exit(0);
     }
     (void)close(ends[1]);
@@ -158,23 +158,14 @@ static void starves(void)
     (void)waitpid(child, NULL, 0);
 }
 
-/* The same with a sleeping process. */
+static void starves(void)
+{
+    waits_for_child(computes);
+}
+
 static void starves_idly(void)
 {
-    int ends[2];
-    char byte;
-
-    if (pipe(ends) < 0)
-        return;
-    pid_t child = fork();
-    if (child == 0) {
-        (void)close(ends[0]);
-        sleeps();
-        _exit(0);
-    }
-    (void)close(ends[1]);
-    (void)!read(ends[0], &byte, 1);
-    (void)waitpid(child, NULL, 0);
+    waits_for_child(sleeps);
 }
 
 /* The test has frozen the file system. */
