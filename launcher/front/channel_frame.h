@@ -1,0 +1,112 @@
+#pragma once
+
+/*
+ * The bytes between a front (`crun --hosts`) and a far end (`crun --front-channel` on a host), on the standard input and
+ * output of the far end. See PROTOCOL.md, "Channel of a host".
+ *
+ *   far end                                                  front
+ *   "\nCRUN-CHANNEL 1 VERSION MACHINE NONCE\n"          ->
+ *                                                       <-   SECRET, DIRECTORY, VARIABLE..., ARGUMENT..., START
+ *   OPEN, DATA, END_OF_STREAM, PONG, NOTE, ...          ->
+ *                                                       <-   DATA, WINDOW, PING, SIGNAL, ...
+ *   RESULT                                              ->
+ *
+ * A frame is a head of CHANNEL_HEAD bytes (u8 kind, u8 zero, u16 zero, u32 stream, u32 size; little endian) and `size` bytes of
+ * payload. A frame that its sender may not send, of a wrong size, or with a NUL byte in a text ends the channel.
+ *
+ * Decoders take all bytes that have arrived, and need at most one frame (or one greeting) at a time. No allocation but in
+ * the encoders.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct buf;
+
+enum channel_kind {
+    CHANNEL_SECRET = 1, /* first frame of the front: the job's secret; empty: the job is open */
+    CHANNEL_DIRECTORY,  /* header, at most once: the working directory */
+    CHANNEL_VARIABLE,   /* header: NAME=VALUE */
+    CHANNEL_ARGUMENT,   /* header: an argument of the agent */
+    CHANNEL_START,      /* end of the header */
+    CHANNEL_OPEN,       /* a new stream: struct channel_open */
+    CHANNEL_STDIN_WANTED,
+    CHANNEL_DATA,
+    CHANNEL_END_OF_STREAM, /* the sender sends no more DATA on the stream */
+    CHANNEL_WINDOW,        /* u32: number of further bytes that the sender of the frame takes */
+    CHANNEL_PING,
+    CHANNEL_PONG,
+    CHANNEL_SIGNAL, /* u8: number of a signal for the agent */
+    CHANNEL_NOTE,   /* a sentence of the far end */
+    CHANNEL_RESULT, /* last frame of the far end: struct channel_result */
+    CHANNEL_KIND_COUNT
+};
+
+enum {
+    CHANNEL_HEAD = 12,
+    CHANNEL_PAYLOAD_MAX = 64 << 10,
+    CHANNEL_SECRET_MAX = 4096,
+    CHANNEL_TEXT_MAX = 4096,      /* of a DIRECTORY or a NOTE */
+    CHANNEL_HEADER_MAX = 4 << 20, /* heads and payloads of a whole header */
+};
+
+struct channel_frame {
+    enum channel_kind kind;
+    uint32_t stream;
+    const uint8_t *bytes; /* the payload; points into the bytes that were decoded */
+    size_t n;
+};
+
+/* 0 or -ENOMEM; `out` is unchanged then. The caller keeps the bounds of the kind. */
+int channel_frame_append(struct buf *out, enum channel_kind kind, uint32_t stream, const void *bytes,
+                         size_t n);
+
+/* 1: *ret is the next frame, of *ret_size bytes in all. 0: more bytes are needed. -EBADMSG: the sender broke the protocol;
+ * found as soon as the head is there. */
+int channel_frame_take(const uint8_t *bytes, size_t n, bool from_far, struct channel_frame *ret,
+                       size_t *ret_size);
+
+enum channel_stream_kind {
+    CHANNEL_STDIN, /* stream 0, never in an OPEN */
+    CHANNEL_STDOUT,
+    CHANNEL_STDERR,
+    CHANNEL_AGENT_OUT,
+    CHANNEL_AGENT_ERR,
+    CHANNEL_CONNECTION, /* a connection of the agent to the rendezvous */
+    CHANNEL_STREAM_KIND_COUNT
+};
+
+struct channel_open {
+    enum channel_stream_kind kind;
+    uint32_t rank, local_rank, attempt; /* of STDOUT and STDERR; else 0 */
+};
+
+int channel_open_append(struct buf *out, uint32_t stream, const struct channel_open *open);
+/* 0 or -EBADMSG. */
+int channel_open_take(const struct channel_frame *frame, struct channel_open *ret);
+
+struct channel_result {
+    bool has_exited;
+    uint32_t code; /* exit code, or without has_exited the number of the signal */
+};
+
+int channel_result_append(struct buf *out, const struct channel_result *result);
+/* 0 or -EBADMSG. */
+int channel_result_take(const struct channel_frame *frame, struct channel_result *ret);
+
+enum { GREETING_WORD_SIZE = 65, GREETING_NONCE_SIZE = 17, GREETING_MAX = 192, GREETING_PROTOCOL = 1 };
+
+struct channel_greeting {
+    char version[GREETING_WORD_SIZE]; /* of crun */
+    char machine[GREETING_WORD_SIZE]; /* as uname -m prints it */
+    char nonce[GREETING_NONCE_SIZE];  /* 16 hexadecimal digits: two greetings on one channel differ */
+};
+
+int channel_greeting_append(struct buf *out, const struct channel_greeting *greeting);
+
+/*
+ * Looks for a greeting behind other output. 1: *ret_size bytes end with the greeting. 0: none so far; the first *ret_size bytes
+ * can be dropped, they belong to no greeting. -EPROTO: a greeting of another protocol. -EBADMSG: a broken one.
+ */
+int channel_greeting_take(const uint8_t *bytes, size_t n, struct channel_greeting *ret, size_t *ret_size);

@@ -1,0 +1,217 @@
+/* The streams of a channel: windows at both ends, and what ends the channel. */
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "launcher/front/channel_streams.h"
+
+#include "tests/support/c/cmocka_fixed.h"
+
+static const char bytes[CHANNEL_PAYLOAD_MAX];
+
+/* Both ends of one channel and what is on its way. */
+struct both {
+    struct channel_streams far, front;
+    struct buf to_far, to_front;
+};
+
+static void init(struct both *b)
+{
+    memset(b, 0, sizeof(*b));
+    channel_streams_init(&b->far, true);
+    channel_streams_init(&b->front, false);
+}
+
+static void finish(struct both *b)
+{
+    channel_streams_finish(&b->far);
+    channel_streams_finish(&b->front);
+    buf_finish(&b->to_far);
+    buf_finish(&b->to_front);
+}
+
+/* Applies the next frame on the way; returns the result, with the stream. */
+static int pass(struct both *b, bool from_far, struct channel_stream **ret)
+{
+    struct buf *way = from_far ? &b->to_front : &b->to_far;
+    struct channel_frame frame;
+    size_t size;
+
+    assert_int_equal(channel_frame_take(buf_bytes(way), buf_size(way), from_far, &frame, &size), 1);
+    int r = channel_streams_apply(from_far ? &b->front : &b->far, &frame, ret);
+    buf_consume(way, size);
+    return r;
+}
+
+static int apply(struct channel_streams *s, enum channel_kind kind, uint32_t stream, const void *payload,
+                 size_t n)
+{
+    const struct channel_frame frame = {kind, stream, payload, n};
+    struct channel_stream *ret;
+
+    return channel_streams_apply(s, &frame, &ret);
+}
+
+static void open_stream(struct both *b, enum channel_stream_kind kind, struct channel_stream **far,
+                        struct channel_stream **front)
+{
+    const struct channel_open open = {.kind = kind, .rank = 5};
+
+    assert_int_equal(channel_streams_open(&b->far, &open, &b->to_front, far), 0);
+    assert_int_equal(pass(b, true, front), 0);
+    assert_int_equal((*front)->open.rank, 5);
+    assert_int_equal((*front)->number, (*far)->number);
+}
+
+static void output_flows_under_its_window_to_its_end(void **state)
+{
+    struct channel_stream *far, *front, *got;
+    struct both b;
+
+    (void)state;
+    init(&b);
+    open_stream(&b, CHANNEL_STDOUT, &far, &front);
+    assert_int_equal(far->may_send, CHANNEL_OUTPUT_WINDOW);
+    assert_int_equal(far->may_receive, 0);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(channel_stream_send(far, bytes, CHANNEL_PAYLOAD_MAX, &b.to_front), 0);
+        assert_int_equal(pass(&b, true, &got), 0);
+        assert_ptr_equal(got, front);
+    }
+    assert_int_equal(far->may_send, 0);
+    assert_int_equal(channel_stream_grant(front, CHANNEL_PAYLOAD_MAX, &b.to_far), 0);
+    assert_int_equal(buf_size(&b.to_far), 0);
+    assert_int_equal(channel_stream_grant(front, CHANNEL_PAYLOAD_MAX, &b.to_far), 0);
+    assert_int_equal(pass(&b, false, &got), 0);
+    assert_int_equal(far->may_send, CHANNEL_OUTPUT_WINDOW / 2);
+    assert_int_equal(front->may_receive, CHANNEL_OUTPUT_WINDOW / 2);
+
+    assert_int_equal(channel_stream_send_end(far, &b.to_front), 0);
+    assert_int_equal(channel_stream_send_end(far, &b.to_front), 0);
+    assert_true(channel_streams_drop_ended(&b.far, far));
+    assert_int_equal(pass(&b, true, &got), 0);
+    assert_int_equal(buf_size(&b.to_front), 0);
+    assert_true(channel_streams_drop_ended(&b.front, front));
+    assert_null(channel_streams_find(&b.front, 1));
+    assert_int_equal(apply(&b.far, CHANNEL_WINDOW, 1, "\1\0\0\0", 4), 0); /* late */
+    assert_int_equal(apply(&b.front, CHANNEL_DATA, 1, bytes, 1), -EBADMSG);
+    finish(&b);
+}
+
+static void a_connection_ends_when_both_ends_have_ended_it(void **state)
+{
+    struct channel_stream *far, *front, *got;
+    struct both b;
+
+    (void)state;
+    init(&b);
+    open_stream(&b, CHANNEL_CONNECTION, &far, &front);
+    assert_int_equal(channel_stream_send_end(front, &b.to_far), 0);
+    assert_false(channel_streams_drop_ended(&b.front, front));
+    assert_int_equal(pass(&b, false, &got), 0);
+    assert_int_equal(apply(&b.far, CHANNEL_DATA, 1, bytes, 1), -EBADMSG);
+    assert_int_equal(apply(&b.far, CHANNEL_END_OF_STREAM, 1, NULL, 0), -EBADMSG);
+    assert_int_equal(channel_stream_send(far, bytes, 10, &b.to_front), 0);
+    assert_int_equal(channel_stream_send_end(far, &b.to_front), 0);
+    assert_true(channel_streams_drop_ended(&b.far, far));
+    assert_int_equal(pass(&b, true, &got), 0);
+    assert_int_equal(pass(&b, true, &got), 0);
+    assert_true(channel_streams_drop_ended(&b.front, front));
+    finish(&b);
+}
+
+static void stdin_is_granted_by_the_far_end_once(void **state)
+{
+    struct channel_stream *far, *front, *got;
+    struct both b;
+
+    (void)state;
+    init(&b);
+    assert_int_equal(apply(&b.far, CHANNEL_DATA, 0, bytes, 1), -EBADMSG);
+    assert_int_equal(channel_streams_want_stdin(&b.far, &b.to_front, &far), 0);
+    assert_int_equal(pass(&b, true, &front), 0);
+    assert_int_equal(front->may_send, 0);
+    assert_int_equal(pass(&b, true, &got), 0);
+    assert_int_equal(front->may_send, CHANNEL_STDIN_WINDOW);
+    assert_int_equal(channel_stream_send(front, bytes, 7, &b.to_far), 0);
+    assert_int_equal(pass(&b, false, &got), 0);
+    assert_ptr_equal(got, far);
+    assert_int_equal(apply(&b.front, CHANNEL_STDIN_WANTED, 0, NULL, 0), -EBADMSG);
+    assert_int_equal(apply(&b.front, CHANNEL_DATA, 0, bytes, 1), -EBADMSG);
+    assert_int_equal(apply(&b.front, CHANNEL_END_OF_STREAM, 0, NULL, 0), -EBADMSG);
+    assert_int_equal(channel_stream_send_end(front, &b.to_far), 0);
+    assert_true(channel_streams_drop_ended(&b.front, front));
+    assert_int_equal(pass(&b, false, &got), 0);
+    assert_true(channel_streams_drop_ended(&b.far, far));
+    assert_int_equal(apply(&b.front, CHANNEL_STDIN_WANTED, 0, NULL, 0), -EBADMSG);
+    finish(&b);
+}
+
+static void what_breaks_the_windows_ends_the_channel(void **state)
+{
+    static const uint8_t other_kind[13] = {CHANNEL_STDIN}, out[13] = {CHANNEL_STDOUT};
+    struct channel_stream *far, *front;
+    struct both b;
+
+    (void)state;
+    init(&b);
+    open_stream(&b, CHANNEL_STDERR, &far, &front);
+    /* a window larger than the stream's, of a stream without DATA of that end, of a stream that never was */
+    assert_int_equal(apply(&b.far, CHANNEL_WINDOW, 1, "\1\0\0\0", 4), -EBADMSG);
+    assert_int_equal(apply(&b.far, CHANNEL_WINDOW, 1, "\xff\xff\xff\xff", 4), -EBADMSG);
+    assert_int_equal(apply(&b.front, CHANNEL_WINDOW, 1, "\0\0\0\0", 4), -EBADMSG);
+    assert_int_equal(apply(&b.far, CHANNEL_WINDOW, 2, "\0\0\0\0", 4), -EBADMSG);
+    /* output from the front, and more than the window from the far end */
+    assert_int_equal(apply(&b.far, CHANNEL_DATA, 1, bytes, 1), -EBADMSG);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(apply(&b.front, CHANNEL_DATA, 1, bytes, CHANNEL_PAYLOAD_MAX), 0);
+    assert_int_equal(apply(&b.front, CHANNEL_DATA, 1, bytes, 1), -EBADMSG);
+    /* numbers that are not the next, kinds that are none, frames that are not of streams */
+    assert_int_equal(apply(&b.front, CHANNEL_OPEN, 1, out, 13), -EBADMSG);
+    assert_int_equal(apply(&b.front, CHANNEL_OPEN, 3, out, 13), -EBADMSG);
+    assert_int_equal(apply(&b.front, CHANNEL_OPEN, 0, out, 13), -EBADMSG);
+    assert_int_equal(apply(&b.front, CHANNEL_OPEN, 2, other_kind, 13), -EBADMSG);
+    assert_int_equal(apply(&b.front, CHANNEL_OPEN, 2, out, 13), 0);
+    assert_int_equal(apply(&b.front, CHANNEL_PONG, 0, NULL, 0), -EBADMSG);
+    finish(&b);
+}
+
+static void streams_are_bounded_and_found_in_any_order(void **state)
+{
+    const struct channel_open open = {.kind = CHANNEL_STDOUT};
+    uint8_t out[13] = {CHANNEL_STDOUT};
+    struct channel_stream *far;
+    struct both b;
+
+    (void)state;
+    init(&b);
+    for (uint32_t i = 1; i <= CHANNEL_STREAMS_MAX; i++) {
+        assert_int_equal(channel_streams_open(&b.far, &open, &b.to_front, &far), 0);
+        assert_int_equal(apply(&b.front, CHANNEL_OPEN, i, out, 13), 0);
+    }
+    assert_int_equal(channel_streams_open(&b.far, &open, &b.to_front, &far), -EMFILE);
+    assert_int_equal(apply(&b.front, CHANNEL_OPEN, CHANNEL_STREAMS_MAX + 1, out, 13), -EBADMSG);
+    for (uint32_t i = 2; i <= CHANNEL_STREAMS_MAX; i += 2) {
+        far = channel_streams_find(&b.far, i);
+        assert_int_equal(channel_stream_send_end(far, &b.to_front), 0);
+        assert_true(channel_streams_drop_ended(&b.far, far));
+    }
+    for (uint32_t i = 1; i <= CHANNEL_STREAMS_MAX; i++)
+        assert_int_equal(channel_streams_find(&b.far, i) != NULL, i % 2);
+    finish(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(output_flows_under_its_window_to_its_end),
+        cmocka_unit_test(a_connection_ends_when_both_ends_have_ended_it),
+        cmocka_unit_test(stdin_is_granted_by_the_far_end_once),
+        cmocka_unit_test(what_breaks_the_windows_ends_the_channel),
+        cmocka_unit_test(streams_are_bounded_and_found_in_any_order),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
