@@ -76,7 +76,6 @@ static int use_chain(struct installing *i, struct openssl_bio *pem, const char *
                              openssl_reason(i->o));
         o->X509_free(x);
     }
-    o->ERR_clear_error(); /* of the end of the text */
     return r;
 }
 
@@ -135,7 +134,6 @@ static int trust_cas(struct installing *i, struct openssl_bio *pem, const char *
         r = trust(i, ca, path);
         o->X509_free(ca);
     }
-    o->ERR_clear_error(); /* of the end of the text */
     if (r == 0 && n == 0)
         r = fail_install(i, "there is no certificate in %.300s: it has to be in PEM format", path);
     return r == 0 && n_valid == 0 ? -EINVAL : r; /* the sentence is that of the last one */
@@ -168,6 +166,9 @@ int certificates_install(struct openssl_ctx *ctx, const struct certificate_files
     (void)i.o->BIO_free(cert);
     (void)i.o->BIO_free(key);
     (void)i.o->BIO_free(ca);
+    /* The end of a text has left an error in the memory of this thread. A side thread that ends during exit() would leak the memory:
+     * OpenSSL has removed its destructors by then. */
+    i.o->OPENSSL_thread_stop();
     return r;
 }
 

@@ -122,6 +122,7 @@ typedef int openssl_passphrase(char *ret, int size, int is_writing, void *data);
     X(const char *, X509_verify_cert_error_string, (long result))                                            \
     X(unsigned long, ERR_get_error, (void))                                                                  \
     X(void, ERR_clear_error, (void))                                                                         \
+    X(void, OPENSSL_thread_stop, (void))                                                                     \
     X(const char *, ERR_reason_error_string, (unsigned long error))                                          \
     X(const struct openssl_md *, EVP_sha256, (void))                                                         \
     X(uint8_t *, HMAC,                                                                                       \
