@@ -95,6 +95,14 @@ def print_ratios(results):
     print(f"\"the ranks go on\": {sum(r['goes_on'] for r in resumed)} of {len(resumed)} that went on", flush=True)
 
 
+def print_debug_server(results):
+    """PyTorch's own tool beside: it has to be asked, and shows stacks of the ranks that answer."""
+    beside = [r for r in results if r["program"] == "torch" and r["phase"] in ("load", "steps", "save") and r["line"] and ", 1 x " in r["case"]]
+    answers = [r["debug_server"] for r in beside if r.get("debug_server")]
+    print(f"PyTorch's debug server beside, {len(beside)} cases: it answered in {len(answers)}, with the stack of the awaited rank in "
+          f"{sum(a['has_awaited'] for a in answers)}, after {stalls.median([a['s'] for a in answers]) or 0} s", flush=True)
+
+
 def summarize(results, n_wanted, wrong_max):
     found = list(results.found.values())
     print(f"\nseed {results.seed}; {len(found)} of {n_wanted} cases run\nkind       cases right wrong missed   late: p50, p95  early: p50, p95 (s)")
@@ -111,6 +119,7 @@ def summarize(results, n_wanted, wrong_max):
             row(program, of_program)
     late, early = row("all", found)
     print_ratios(found)
+    print_debug_server(found)
     n_wrong = sum(r["verdict"] != "right" for r in found)
     n_killed, n_touched = sum(bool(r["killed"]) for r in found), sum(bool(r["touched"]) for r in found)
     print(f"{n_wrong} wrong or missed (bound {wrong_max}); p95 {late or 0:.1f} s from the second step on (bound {stalls.LATE_S}), {early or 0:.1f} s "

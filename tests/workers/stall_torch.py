@@ -204,6 +204,9 @@ def main():
     import torch.distributed as dist
     torch.set_num_threads(1)
     groups = init(dist)
+    if "STALL_DEBUG_PORT" in os.environ:
+        from torch.distributed.debug import start_debug_server
+        start_debug_server(port=int(os.environ["STALL_DEBUG_PORT"]), fetch_timeout=3)
     if RANK == 0:
         torch.save({"weight": torch.ones(1000)}, FOLDER / "checkpoint")
     reach("load")

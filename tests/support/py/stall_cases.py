@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import sys
 import time
+import urllib.request
 
 import frozen
 import hangs
@@ -90,6 +91,11 @@ class Case:
             return True
         return self.phase in ("meeting", "start", "init", "load") or (self.phase == "steps" and self.step < 2)
 
+    @property
+    def has_debug_server(self):
+        """Whether PyTorch's debug server runs beside: one host, and past init_process_group()."""
+        return self.program == "torch" and self.n_nodes == 1 and self.phase in ("load", "steps", "save")
+
     def __str__(self):
         moves = f", rank {self.mover} {self.move}" if self.mover >= 0 else ""
         return (f"#{self.number} {self.program} {self.act} in {self.phase}, {self.n_nodes} x {self.ranks} ranks, rank {self.culprit}, "
@@ -127,6 +133,7 @@ class Job:
         self.stack = contextlib.ExitStack()
         self.disk = None
         self.port = lib.free_port()
+        self.debug_port = lib.free_port() if case.has_debug_server else None
 
     def __enter__(self):
         try:
@@ -170,10 +177,11 @@ class Job:
         phase = "steps" if c.phase == "meeting" else c.phase
         worker = [*WORKERS[c.program], c.act, str(c.culprit), str(c.step), str(c.step_ms), self.folder, phase]
         worker += [str(c.mover), c.move] if c.mover >= 0 else []
+        debug = {"STALL_DEBUG_PORT": str(self.debug_port)} if self.debug_port else {}
         with open(self.folder / f"node{i}", "wb") as output:
             p = subprocess.Popen([jobs.crun(), *self._meet(i), f"--nproc-per-node={c.ranks}", "--shutdown-timeout=3", "--hang-timeout=300",
                                   f"--event-log={self.folder / f'events{i}'}", f"--log-dir={self.folder / 'logs'}", "--no-python", *worker],
-                                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, env={**os.environ, **lib.QUIET})
+                                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, env={**os.environ, **lib.QUIET, **debug})
         self.nodes.append(p)
         if is_culprit and c.kind == "stop":
             p.send_signal(signal.SIGSTOP)
@@ -222,6 +230,19 @@ class Job:
                 if re.search(r"State:\t[Tt]", status) and self.case.kind != "stop":
                     found.append(f"pid {pid} is stopped")
         return found
+
+    def ask_debug_server(self):
+        """What PyTorch's debug server has of the case: the ranks whose stacks it shows, whether that of the awaited rank is among them, and
+        the seconds; None: no answer. (It names no rank that the others wait for.)"""
+        began = time.monotonic()
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.debug_port}/stacks", timeout=20) as answer:
+                page = answer.read().decode(errors="replace")
+        except OSError:
+            return None
+        parts = re.split(r"<h2>[^<]*?(\d+)[^<]*</h2>", page)
+        ranks = [int(rank) for rank, text in zip(parts[1::2], parts[2::2]) if "stall_torch.py" in text]
+        return {"ranks": ranks, "has_awaited": self.case.culprit in ranks, "s": round(time.monotonic() - began, 1)}
 
     def killed(self):
         """Workers that ended by a signal or with a failure."""
@@ -298,7 +319,8 @@ def _find_hint(job):
 def new_result(case, verdict="missed", line=""):
     """For a line of JSON."""
     return {"number": case.number, "program": case.program, "kind": case.kind, "phase": case.phase, "case": str(case), "early": case.is_early,
-            "verdict": verdict, "latency_s": None, "line": line, "killed": [], "touched": [], "ratios": None, "goes_on": None}
+            "verdict": verdict, "latency_s": None, "line": line, "killed": [], "touched": [], "ratios": None, "goes_on": None,
+            "debug_server": None}
 
 
 def run_case(case, folder):
@@ -328,6 +350,8 @@ def run_case(case, folder):
             result["verdict"] = "a line before the stall"
         time.sleep(0.3)
         result["touched"] = job.touched()
+        if case.has_debug_server:
+            result["debug_server"] = job.ask_debug_server()
         if job.resume():
             _follow(job, result)
     return result
