@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import termios
 import time
 
@@ -22,6 +23,13 @@ import jobs
 
 SSHD = "/usr/sbin/sshd"
 PLAIN_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+
+IN_PLACE = """\
+hostname "$1" && mount -t tmpfs -o mode=755 none /run && mkdir -m 755 /run/sshd || exit 1
+for file in "$2"/*; do mount --bind "$file" /etc/"${file##*/}" || exit 1; done
+[ -z "$3" ] || mount -t tmpfs none "$3" || exit 1
+shift 3 && exec "$@"
+"""
 
 SSHD_CONFIG = """\
 Port 22
@@ -89,11 +97,13 @@ def is_living(pid):
 
 
 class SshHosts:
-    def __init__(self, folder, n_hosts, shells=(), home=None, paths=(), passwords=(), network=79, behind_nat=False):
-        """shells, paths: the login shell and the PATH of single hosts, {host: text}. home: one home that all hosts share.
-        passwords: hosts that want one. behind_nat: the hosts cannot open a connection to the front."""
+    def __init__(self, folder, n_hosts, shells=(), bare=(), paths=(), variables=(), home=None, network=79, behind_nat=False):
+        """shells, paths: the login shell and the PATH of single hosts, {host: text}. bare: hosts that have no crun, not even
+        where the front has its own. variables: further ones of every login. home: one home that all hosts share.
+        behind_nat: no host can open a connection to the front."""
         self.folder, self.n_hosts = pathlib.Path(folder), n_hosts
-        self.shells, self.paths, self.passwords = dict(shells), dict(paths), set(passwords)
+        self.shells, self.bare, self.paths, self.passwords = dict(shells), set(bare), dict(paths), set()
+        self.variables = dict(variables)
         self.shared_home, self.behind_nat = home, behind_nat
         self.front = n_hosts
         self.fabric = fabrics.Fabric(n_hosts + 1, network)
@@ -116,7 +126,6 @@ class SshHosts:
             undo.callback(self.fabric.__exit__)
             undo.callback(self.clear)
             self.fabric.__enter__()
-            pathlib.Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
             self.authorized = make_key(self.folder / "user_key")
             (self.folder / "known_hosts").touch()
             for host in range(self.n_hosts):
@@ -148,9 +157,9 @@ class SshHosts:
         named = [f"{self.fabric.address(host)} {self.fabric.hostname(host)}\n" for host in range(self.n_hosts + 1)]
         return "127.0.0.1 localhost\n::1 localhost\n::ffff:127.0.0.1 localhost\n" + "".join(named)
 
-    def configure(self, host, **variables):
-        """variables: further ones of the environment of a login there."""
-        variables = {"PATH": self.paths.get(host, PLAIN_PATH), **variables}
+    def configure(self, host):
+        """A host of .passwords wants a password. Holds from the next start of that server on."""
+        variables = {"PATH": self.paths.get(host, PLAIN_PATH), **self.variables}
         (self.place(host) / "sshd_config").write_text(SSHD_CONFIG.format(
             folder=self.place(host), password="yes" if host in self.passwords else "no",
             variables=" ".join(f"{name}={value}" for name, value in variables.items())))
@@ -200,6 +209,12 @@ class SshHosts:
                    f"ip netns exec {router} nft '{rules}'")
         self.front_space = inner
 
+    def place_prefix(self, host):
+        """In front of a command, to run it with the name, the files in /etc and the empty /run of that host."""
+        space = self.front_space if host == self.front else self.fabric.space(host)
+        return ["ip", "netns", "exec", space, "unshare", "--uts", "--mount", "sh", "-c", IN_PLACE, "sh", self.fabric.hostname(host),
+                str(self.place(host) / "etc"), str(pathlib.Path(jobs.crun()).parent) if host in self.bare else ""]
+
     def spaces(self):
         return [*map(self.fabric.space, range(self.n_hosts)), self.front_space]
 
@@ -210,7 +225,7 @@ class SshHosts:
         log = place / "sshd.log"
         log.unlink(missing_ok=True)
         self.servers[host] = subprocess.Popen(
-            [*self.fabric.prefix_with_etc(host, place / "etc"), SSHD, "-D", "-e", "-f", place / "sshd_config"], cwd="/",
+            [*self.place_prefix(host), SSHD, "-D", "-e", "-f", place / "sshd_config"], cwd="/",
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=open(log, "wb"), start_new_session=True)
 
     def wait_for_servers(self, hosts=None, timeout=60):
@@ -254,9 +269,7 @@ class SshHosts:
 
     def prefix(self):
         """In front of a command that runs at the front."""
-        name = self.fabric.hostname(self.front)
-        return ["ip", "netns", "exec", self.front_space, "unshare", "--uts", "--mount", "sh", "-c",
-                f'hostname {name} && mount --bind "$1" /etc/hosts && shift && exec "$@"', "sh", str(self.place(self.front) / "etc/hosts")]
+        return self.place_prefix(self.front)
 
     def run(self, command, timeout=60, environment=None, **more):
         """Runs a command at the front to its end. A command that exceeds the time is killed."""
@@ -314,10 +327,10 @@ class SshHosts:
         return self.processes()
 
     def files(self, *hosts):
-        """Files below the homes, but for the cache of programs."""
+        """Files below the homes, but for the cache of programs and the history of jobs."""
         homes = {self.home(host) for host in hosts or range(self.n_hosts)}
-        return sorted(str(path.relative_to(home)) for home in homes for path in home.rglob("*")
-                      if path.is_file() and not str(path.relative_to(home)).startswith(".cache/crun/bin/"))
+        found = {str(path.relative_to(home)) for home in homes for path in home.rglob("*") if path.is_file()}
+        return sorted(path for path in found if not path.startswith((".cache/crun/bin/", ".local/state/crun/")))
 
     def cached(self, host):
         """Programs in the cache of that host."""
@@ -327,23 +340,32 @@ class SshHosts:
         return (self.place(host) / "sshd.log").read_text(errors="replace")
 
 
+def try_logins(hosts):
+    begin = time.monotonic()
+    started = [hosts.start(["ssh", "-oBatchMode=yes", name, "hostname; exit 3"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+               for name in hosts.names()]
+    for name, process in zip(hosts.names(), started):
+        text = process.communicate(timeout=60)[0]
+        assert process.returncode == 3 and text.split()[0] == name, (process.returncode, text)
+    print(f"a login to each in {time.monotonic() - begin:.2f} s")
+
+
 def main():
-    """Shows that the hosts work with plain ssh: ssh_hosts.py [HOSTS]"""
-    import tempfile
+    """By hand: ssh_hosts.py N [BARE [COMMAND...]] makes N hosts (host0, host1, ...), BARE of them without crun, and runs a command at
+    their front (a shell on the terminal: sh -i), or shows that each can be logged in to."""
+    n_hosts, n_bare, command = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0, sys.argv[3:]
     if missing():
         sys.exit(missing())
-    n_hosts = int(sys.argv[1]) if len(sys.argv) > 1 else 3
-    with tempfile.TemporaryDirectory(prefix="crun-ssh-") as folder:
-        begin = time.monotonic()
-        with SshHosts(folder, n_hosts) as hosts:
-            print(f"{n_hosts} hosts in {time.monotonic() - begin:.2f} s")
-            begin = time.monotonic()
-            started = [hosts.start(["ssh", "-oBatchMode=yes", name, "hostname; echo $HOME; ls -A; exit 3"], stdout=subprocess.PIPE,
-                                   stderr=subprocess.STDOUT, text=True) for name in hosts.names()]
-            for name, process in zip(hosts.names(), started):
-                text = process.communicate(timeout=60)[0]
-                assert process.returncode == 3 and text.split()[0] == name, (process.returncode, text)
-            print(f"a login to each in {time.monotonic() - begin:.2f} s, left: {hosts.wait_until_empty()}")
+    with tempfile.TemporaryDirectory(prefix="crun-ssh-") as folder, SshHosts(folder, n_hosts, bare=range(n_hosts - n_bare, n_hosts)) as hosts:
+        begin, code = time.monotonic(), 0
+        if command:
+            code = subprocess.call([*hosts.prefix(), *command], env=hosts.environment())
+            print(f"exit code {code} after {time.monotonic() - begin:.2f} s", file=sys.stderr)
+        else:
+            try_logins(hosts)
+        left = hosts.wait_until_empty()
+        print(f"left: {left}", file=sys.stderr)
+    sys.exit(code)
 
 
 if __name__ == "__main__":
