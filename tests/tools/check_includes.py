@@ -53,6 +53,7 @@ EXCEPTIONS = {
     "base/cleanup.h": {"unistd.h": "close() for descriptors that are locals"},
     "base/time.h": {"time.h": "the clocks, for shells"},
     "launcher/cli/job.c": {"signal.h": "numbers of signals"},
+    "launcher/front/front.c": {"signal.h": "numbers of signals"},
     "launcher/report/report.c": {"signal.h": "numbers of signals"},
     "launcher/util/signal_name.c": {"signal.h": "names of signals"},
     "launcher/supervise/worker_group.c": {"signal.h": "numbers of signals", "sys/wait.h": "the fields of a wait status"},

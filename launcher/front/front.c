@@ -1,0 +1,244 @@
+#include "launcher/front/front.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { ACTIONS_PER_HOST = 2, ACTIONS_OF_JOB = 4 };
+
+int front_init(struct front *f, const struct front_config *config, const char *const *names)
+{
+    size_t n = config->n_hosts;
+
+    *f = (struct front){.config = *config, .names = names, .n_usable = config->n_hosts};
+    f->hosts = calloc(n, sizeof(*f->hosts));
+    f->actions = calloc(n * ACTIONS_PER_HOST + ACTIONS_OF_JOB, sizeof(*f->actions));
+    if (f->hosts && f->actions)
+        return 0;
+    front_finish(f);
+    return -ENOMEM;
+}
+
+void front_finish(struct front *f)
+{
+    free(f->hosts);
+    free(f->actions);
+    *f = (struct front){0};
+}
+
+static void act(struct front *f, enum front_action_kind kind, unsigned host, int value)
+{
+    f->actions[f->n_actions++] = (struct front_action){.kind = kind, .host = host, .value = value};
+}
+
+static bool is_starting(const struct host_status *h)
+{
+    return h->state == FRONT_STARTING || h->state == FRONT_COPYING;
+}
+
+static void enter(struct front *f, unsigned host, enum front_host_state state, uint64_t now_ms)
+{
+    struct host_status *h = &f->hosts[host];
+
+    f->n_starting -= is_starting(h);
+    h->state = state;
+    h->since_ms = now_ms;
+    f->n_starting += is_starting(h);
+}
+
+static bool stops(const struct front *f)
+{
+    return f->is_ending || f->interrupt;
+}
+
+static void launch_more(struct front *f, uint64_t now_ms)
+{
+    for (unsigned i = 0; i < f->config.n_hosts && f->n_starting < FRONT_STARTING_MAX && !stops(f); i++)
+        if (f->hosts[i].state == FRONT_WAITING) {
+            enter(f, i, FRONT_STARTING, now_ms);
+            act(f, FRONT_DO_LAUNCH, i, 0);
+        }
+}
+
+/* Hosts without an agent have no part in a job that stops. */
+static void give_up_starting(struct front *f, uint64_t now_ms)
+{
+    for (unsigned i = 0; i < f->config.n_hosts; i++) {
+        bool was_launched = is_starting(&f->hosts[i]);
+        if (!was_launched && f->hosts[i].state != FRONT_WAITING)
+            continue;
+        enter(f, i, FRONT_LOST, now_ms);
+        if (was_launched)
+            act(f, FRONT_DO_CLOSE, i, 0);
+    }
+}
+
+static void signal_running(struct front *f, int signal)
+{
+    for (unsigned i = 0; i < f->config.n_hosts; i++)
+        if (f->hosts[i].state == FRONT_RUNNING)
+            act(f, FRONT_DO_SIGNAL, i, signal);
+}
+
+static void close_all(struct front *f, uint64_t now_ms)
+{
+    give_up_starting(f, now_ms);
+    for (unsigned i = 0; i < f->config.n_hosts; i++)
+        if (f->hosts[i].state == FRONT_RUNNING) {
+            enter(f, i, FRONT_LOST, now_ms);
+            act(f, FRONT_DO_CLOSE, i, 0);
+        }
+}
+
+/* After f->why was composed and reported. */
+static void end_job(struct front *f, uint64_t now_ms)
+{
+    f->is_ending = true;
+    f->push_ms = now_ms + f->config.grace_ms;
+    give_up_starting(f, now_ms);
+    act(f, FRONT_DO_END_JOB, 0, 0);
+}
+
+/* The host is not usable any more. */
+static void lose_usable(struct front *f, unsigned host, const char *event, const char *detail,
+                        uint64_t now_ms)
+{
+    f->n_usable--;
+    bool is_enough = f->n_usable >= f->config.min_nodes;
+    (void)snprintf(f->why, sizeof(f->why), "host %.100s %s%s%.300s; the job %s", f->names[host], event,
+                   *detail ? ": " : "", detail, is_enough ? "goes on without it" : "cannot run without it");
+    if (!stops(f) && !is_enough)
+        end_job(f, now_ms);
+}
+
+static void on_lost(struct front *f, unsigned host, const char *why, uint64_t now_ms)
+{
+    bool was_running = f->hosts[host].state == FRONT_RUNNING, was_stopping = stops(f);
+
+    enter(f, host, FRONT_LOST, now_ms);
+    if (!was_stopping)
+        act(f, FRONT_DO_SAY, host, 0);
+    lose_usable(f, host, was_running ? "was lost" : "could not be started", why, now_ms);
+}
+
+static void on_result(struct front *f, unsigned host, int code, uint64_t now_ms)
+{
+    enter(f, host, FRONT_ENDED, now_ms);
+    f->hosts[host].code = code;
+    f->n_succeeded += code == 0;
+    if (code == 0)
+        return;
+    f->first_code = f->first_code ? f->first_code : code;
+    char detail[32];
+    (void)snprintf(detail, sizeof(detail), "exit code %d", code);
+    lose_usable(f, host, "has failed", detail, now_ms);
+}
+
+static int exit_code(const struct front *f)
+{
+    if (f->first_code)
+        return f->first_code;
+    if (f->interrupt && f->n_succeeded == 0)
+        return 128 + f->interrupt;
+    return f->is_ending || f->n_succeeded == 0;
+}
+
+static void on_signal(struct front *f, int signal, uint64_t now_ms)
+{
+    f->interrupt = f->interrupt ? f->interrupt : signal;
+    if (++f->n_signals == 1)
+        give_up_starting(f, now_ms);
+    if (f->n_signals < 3)
+        signal_running(f, signal);
+    else
+        close_all(f, now_ms);
+}
+
+/* The first push is a signal, the second one closes the channels. */
+static void push_ending(struct front *f, uint64_t now_ms)
+{
+    if (f->n_pushes++ == 0)
+        signal_running(f, SIGTERM);
+    else
+        close_all(f, now_ms);
+    f->push_ms = now_ms + f->config.grace_ms;
+}
+
+static bool is_overdue(const struct host_status *h, uint64_t now_ms)
+{
+    uint64_t limit_ms = h->state == FRONT_COPYING ? FRONT_COPY_LIMIT_MS : FRONT_START_LIMIT_MS;
+
+    return is_starting(h) && now_ms >= h->since_ms + limit_ms;
+}
+
+/* At most one host in a step: each has a sentence of its own. */
+static void on_tick(struct front *f, uint64_t now_ms)
+{
+    for (unsigned i = 0; i < f->config.n_hosts; i++)
+        if (is_overdue(&f->hosts[i], now_ms)) {
+            bool is_copying = f->hosts[i].state == FRONT_COPYING;
+            act(f, FRONT_DO_CLOSE, i, 0);
+            on_lost(f, i, is_copying ? "no start within ten minutes" : "no answer within two minutes",
+                    now_ms);
+            return;
+        }
+    if (f->is_ending && now_ms >= f->push_ms)
+        push_ending(f, now_ms);
+}
+
+static void dispatch(struct front *f, const struct front_event *e)
+{
+    switch (e->kind) {
+    case FRONT_EVENT_COPY:
+        enter(f, e->host, FRONT_COPYING, e->now_ms);
+        break;
+    case FRONT_EVENT_GREETED:
+        enter(f, e->host, FRONT_RUNNING, e->now_ms);
+        break;
+    case FRONT_EVENT_RESULT:
+        on_result(f, e->host, e->value, e->now_ms);
+        break;
+    case FRONT_EVENT_LOST:
+        on_lost(f, e->host, e->text, e->now_ms);
+        break;
+    case FRONT_EVENT_SIGNAL:
+        on_signal(f, e->value, e->now_ms);
+        break;
+    case FRONT_EVENT_PASS:
+        signal_running(f, e->value);
+        break;
+    case FRONT_EVENT_TICK:
+        on_tick(f, e->now_ms);
+        break;
+    default:
+        break;
+    }
+}
+
+static bool is_about_host(enum front_event_kind kind)
+{
+    return kind == FRONT_EVENT_COPY || kind == FRONT_EVENT_GREETED || kind == FRONT_EVENT_RESULT ||
+           kind == FRONT_EVENT_LOST;
+}
+
+static bool is_any_open(const struct front *f)
+{
+    bool is_open = false;
+
+    for (unsigned i = 0; i < f->config.n_hosts; i++)
+        is_open = is_open || f->hosts[i].state == FRONT_WAITING || host_status_is_open(&f->hosts[i]);
+    return is_open;
+}
+
+void front_step(struct front *f, struct front_event event)
+{
+    f->n_actions = 0;
+    if (f->is_finished || (is_about_host(event.kind) && !host_status_is_open(&f->hosts[event.host])))
+        return;
+    dispatch(f, &event);
+    launch_more(f, event.now_ms);
+    f->is_finished = !is_any_open(f);
+    if (f->is_finished)
+        act(f, FRONT_DO_FINISH, 0, exit_code(f));
+}

@@ -1,0 +1,120 @@
+#pragma once
+
+/*
+ * The front of a job (crun --hosts): which hosts are started, lost or done, and when the job ends. A pure state machine: an event
+ * with its time comes in, actions for the hosts come out; front_uv.c carries them out.
+ *
+ *   WAITING ----> STARTING ----> COPYING ----> RUNNING ----> ENDED
+ *      |              |    \______________________^  |
+ *      |              |              |               |
+ *      +--------------+--------------+---------------+-----> LOST
+ *
+ * A host is usable until it is LOST or its agent ends with another code than 0. The job needs min_nodes usable hosts. Without
+ * them the first cause is reported, the hosts that start are given up, the rendezvous ends the job of the others, and agents that
+ * stay for grace_ms get SIGTERM, then their channel is closed.
+ *
+ * The exit code is 0 if an agent has succeeded and none has failed; else the code of the first agent that failed.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    FRONT_STARTING_MAX = 128, /* launch commands between their start and the greeting */
+    FRONT_START_LIMIT_MS =
+        120 * 1000, /* from the start of a launch command to its greeting or wish for a copy */
+    FRONT_COPY_LIMIT_MS = 600 * 1000,
+    FRONT_WHY_SIZE = 512,
+};
+
+enum front_host_state {
+    FRONT_WAITING,  /* has no launch command yet */
+    FRONT_STARTING, /* the launch command runs */
+    FRONT_COPYING,  /* the host gets the portable build */
+    FRONT_RUNNING,  /* the channel is open */
+    FRONT_ENDED,    /* the agent has ended, with a code */
+    FRONT_LOST,     /* never reached, or its channel broke, or given up */
+};
+
+struct host_status {
+    enum front_host_state state;
+    uint64_t since_ms; /* start of the state */
+    int code;          /* with ENDED: exit code of the agent */
+};
+
+struct front_config {
+    unsigned n_hosts;
+    unsigned min_nodes;
+    unsigned grace_ms; /* for agents to end by themselves after the end of the job */
+};
+
+enum front_event_kind {
+    FRONT_EVENT_BEGIN,
+    FRONT_EVENT_COPY,    /* the host asks for the portable build */
+    FRONT_EVENT_GREETED, /* the channel is open */
+    FRONT_EVENT_RESULT,  /* value: the agent's exit code */
+    FRONT_EVENT_LOST,    /* text: why */
+    FRONT_EVENT_SIGNAL,  /* value: a signal that ends the job */
+    FRONT_EVENT_PASS,    /* value: a signal for the workers */
+    FRONT_EVENT_TICK,    /* at least every few seconds */
+};
+
+struct front_event {
+    enum front_event_kind kind;
+    unsigned host;
+    int value;
+    const char *text;
+    uint64_t now_ms;
+};
+
+enum front_action_kind {
+    FRONT_DO_LAUNCH,
+    FRONT_DO_SIGNAL,  /* value: signal for the host's agent */
+    FRONT_DO_CLOSE,   /* give the host up: no further event of the host is of interest */
+    FRONT_DO_SAY,     /* the sentence front_why() */
+    FRONT_DO_END_JOB, /* the rendezvous ends the job, for front_why() */
+    FRONT_DO_FINISH,  /* value: exit code; the last action */
+};
+
+struct front_action {
+    enum front_action_kind kind;
+    unsigned host;
+    int value;
+};
+
+struct front {
+    struct front_config config;
+    struct host_status *hosts;
+    const char *const *names; /* of the hosts; the caller's */
+    unsigned n_starting, n_usable, n_succeeded;
+    int first_code; /* of the first agent that failed; 0: none has */
+    int interrupt;  /* first signal; 0: none */
+    unsigned n_signals;
+    bool is_ending; /* too few hosts are usable */
+    bool is_finished;
+    unsigned n_pushes; /* steps taken after the grace period: SIGTERM, close */
+    uint64_t push_ms;  /* time of the next one */
+    char why[FRONT_WHY_SIZE];
+    struct front_action *actions; /* of the present step */
+    size_t n_actions;
+};
+
+/* 0 or -ENOMEM. names[n_hosts] stays the caller's, and outlives the front. */
+int front_init(struct front *f, const struct front_config *config, const char *const *names);
+void front_finish(struct front *f);
+
+/* The actions are in f->actions, in their order, until the next step. */
+void front_step(struct front *f, struct front_event event);
+
+/* The sentence of a FRONT_DO_SAY or FRONT_DO_END_JOB. */
+static inline const char *front_why(const struct front *f)
+{
+    return f->why;
+}
+
+/* Whether the host may still send frames of interest. */
+static inline bool host_status_is_open(const struct host_status *h)
+{
+    return h->state == FRONT_STARTING || h->state == FRONT_COPYING || h->state == FRONT_RUNNING;
+}
