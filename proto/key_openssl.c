@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/buf.h"
-#include "base/err.h"
 #include "proto/openssl_os.h"
 
 /* The salt of HKDF's first step: one for all of crun, so that the keys differ from those that other programs derive

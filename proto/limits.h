@@ -4,7 +4,6 @@
  * Bounds on what a peer may announce. They are asked before anything is allocated.
  */
 
-#include <stddef.h>
 #include <stdint.h>
 
 /* Each below 2^56, so that adding a few of them, or counting 16 bytes for each key, cannot overflow. */

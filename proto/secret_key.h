@@ -4,7 +4,6 @@
  * A key that is derived from a job's secret, and how a server finds it.
  */
 
-#include <stdbool.h>
 #include <stdint.h>
 
 enum { KEY_SIZE = 32 };

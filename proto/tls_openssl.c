@@ -14,7 +14,6 @@
 #include <string.h>
 
 #include "base/buf.h"
-#include "base/err.h"
 #include "proto/address.h"
 #include "proto/certificates_openssl.h"
 #include "proto/key_memory_os.h"
