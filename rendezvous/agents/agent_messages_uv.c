@@ -3,7 +3,6 @@
 #include "base/cleanup.h"
 #include "rendezvous/session/agent_message_json.h"
 #include "rendezvous/agents/rounds_uv.h"
-#include "rendezvous/server/server_impl_uv.h"
 
 static void forward_message(struct agent_conn *to, const struct buf *frame)
 {

@@ -10,8 +10,6 @@
  * end. No I/O and no clock: the caller decides how many it takes at a time (rounds_agent_uv.c: for a millisecond of a turn of the loop).
  */
 
-#include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include "base/list.h"

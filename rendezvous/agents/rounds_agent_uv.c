@@ -15,7 +15,6 @@
  * send a reset that destroys the output.
  */
 
-#include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
 #include <stdarg.h>

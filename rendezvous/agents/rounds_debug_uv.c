@@ -11,7 +11,6 @@
 
 #include "rendezvous/agents/rounds_debug_uv.h"
 
-#include <arpa/inet.h>
 #include <string.h>
 
 #include "base/utf8.h"

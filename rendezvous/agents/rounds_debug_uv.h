@@ -6,7 +6,6 @@
  */
 
 #include <stdbool.h>
-#include <stdint.h>
 
 struct agent_conn;
 struct rounds_action;

@@ -4,7 +4,6 @@
 
 #include "base/time.h"
 #include "rendezvous/etcd/etcd_leader.h"
-#include "rendezvous/agents/agent_messages_uv.h"
 #include "rendezvous/server/client_owner_os.h"
 #include "rendezvous/agents/rounds_disk_uv.h"
 #include "rendezvous/agents/rounds_etcd_uv.h"

@@ -14,7 +14,6 @@
 
 #include "rendezvous/agents/rounds_uv.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -5,7 +5,6 @@
  * Read when crund starts and again after SIGHUP, never while it serves.
  */
 
-#include <stdbool.h>
 #include <stddef.h>
 
 #include "proto/secret_os.h"

@@ -4,7 +4,6 @@
  * Exit codes: 0 stopped by SIGTERM or SIGINT, 1 could not start, 2 wrong usage.
  */
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>

@@ -2,23 +2,21 @@
 
 /*
  * Connections of agents that ask for the secret of their job by a credential (proto/key_exchange.h): one request, one reply,
- * the end. What the server's process knows of credentials stands behind struct server_exchange.
+ * the end. struct server_exchange holds all knowledge of credentials.
  *
- * Ways it fails: other bytes, no whole request in time, no answer in time, more than EXCHANGES_MAX at once, or more than
- * EXCHANGES_EACH_MAX of one address: the connection is closed, and the agent dials again.
+ * Ways to fail: other bytes, a late request, a late answer, more than EXCHANGES_MAX connections, or more than
+ * EXCHANGES_EACH_MAX of one address. The server closes the connection, and the agent dials again.
  */
 
-#include <stdbool.h>
 #include <stddef.h>
 
 #include "proto/key_exchange.h"
-#include "rendezvous/server/server_security.h"
 
 struct exchange_conn;
 struct server;
 struct server_config;
 
-/* Answers a request, from the loop, and ends its connection. Not for a request that was cancelled. */
+/* Answers a request, from the loop, and ends the connection. Not for a cancelled request. */
 void exchange_conn_reply(struct exchange_conn *c, enum key_exchange_code code, const char *credential,
                          size_t n);
 

@@ -5,13 +5,10 @@
 
 #include "rendezvous/relay/relay_node.h"
 
-#include <assert.h>
 #include <endian.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "base/err.h"
 
 struct relay_wait {
     struct store_client client;

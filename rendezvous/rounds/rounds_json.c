@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/buf.h"
-#include "base/cleanup.h"
 #include "base/err.h"
 #include "rendezvous/rounds/rounds_impl.h"
 #include "rendezvous/session/session_json.h"

@@ -21,8 +21,6 @@
  * names, values and waits.
  */
 
-#include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 struct buf;

@@ -7,7 +7,6 @@
  * kernel's queue until another connection is closed, instead of being closed at once.
  */
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>

@@ -14,8 +14,6 @@
 #include <stdint.h>
 #include <uv.h>
 
-#include "proto/address.h"
-
 struct metrics;
 struct metrics_text;
 

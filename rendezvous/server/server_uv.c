@@ -7,7 +7,6 @@
 #include "proto/tls_openssl.h"
 #include "rendezvous/server/server_uv.h"
 
-#include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
 #include <malloc.h>

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/utf8.h"
-#include "base/cleanup.h"
 #include "base/err.h"
 #include "proto/frame.h"
 #include "rendezvous/session/look_json.h"

@@ -4,9 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/decimal.h"
 #include "base/utf8.h"
-#include "proto/address.h"
 
 enum { PIECE_SIZE = 512 };
 

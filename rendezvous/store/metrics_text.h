@@ -6,8 +6,6 @@
  */
 
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
 #include "base/buf.h"
 

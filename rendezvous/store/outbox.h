@@ -6,7 +6,6 @@
  * that much. Owns no memory while it is empty after outbox_finish().
  */
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/uio.h>

@@ -5,7 +5,6 @@
  * one read and divided by their number: two looks at the clock for each read, and one increment for each request. Pure.
  */
 
-#include <stddef.h>
 #include <stdint.h>
 
 #include "proto/wire.h"

@@ -6,7 +6,6 @@
  * names. It does not own the names.
  */
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

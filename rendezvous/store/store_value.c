@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/cleanup.h"
 #include "rendezvous/store/store_impl.h"
 
 enum { RESTARTS_MAX = 4 };
