@@ -1,6 +1,5 @@
 #include "worker-runtime/base/job_key_os.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -21,7 +21,6 @@
 #include "worker-runtime/group/group_os.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>

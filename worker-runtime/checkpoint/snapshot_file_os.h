@@ -11,7 +11,6 @@
 #include "worker-runtime/base/run_identity.h"
 #include "worker-runtime/checkpoint/snapshot_plan.h"
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>

@@ -9,7 +9,6 @@
 
 #include "worker-runtime/cuda/cuda_comm.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>

@@ -10,7 +10,6 @@
  */
 
 #include <cuda_runtime_api.h>
-#include <stdbool.h>
 #include <stddef.h>
 
 typedef struct ncclComm *nccl_comm;

@@ -26,7 +26,6 @@
 #include "worker-runtime/shm/call_signature.h"
 #include "worker-runtime/base/error.h"
 
-#include <errno.h>
 #include <string.h>
 
 enum {

@@ -4,12 +4,10 @@
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/decimal.h"
-#include "worker-runtime/programs/numbers.h"
 
 static const char *const kind_names[FAULT_KIND_COUNT] = {
     [FAULT_KILL] = "kill",

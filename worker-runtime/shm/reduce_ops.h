@@ -8,7 +8,6 @@
 #include "worker-runtime/crw.h"
 
 #include <stddef.h>
-#include <stdint.h>
 
 bool reduce_supports(enum crw_dtype dtype, enum crw_op op);
 
