@@ -20,6 +20,13 @@ static inline void cleanup_close(const int *fd)
         (void)close(*fd); /* nothing can be done about it here */
 }
 
+/* Leaves -1 behind. */
+static inline void close_fd(int *fd)
+{
+    cleanup_close(fd);
+    *fd = -1;
+}
+
 static inline int steal_fd(int *fd)
 {
     int taken = *fd;

@@ -220,8 +220,7 @@ static void on_check_closed(uv_handle_t *handle)
 
     if (--c->n_open > 0)
         return;
-    if (c->pipe >= 0)
-        (void)close(c->pipe);
+    close_fd(&c->pipe);
     buf_finish(&c->kept);
     free(c);
 }

@@ -66,9 +66,7 @@ int agent_start_assign(struct agent_start *s)
 
 static void drop_store(struct agent_start *s)
 {
-    if (s->held_port >= 0)
-        (void)close(s->held_port);
-    s->held_port = -1;
+    close_fd(&s->held_port);
     if (s->store)
         server_stop(s->store, NULL, NULL);
     s->store = NULL;

@@ -58,11 +58,10 @@ struct worker_starts {
 };
 
 /* The worker has copies. */
-static void close_worker_fds(const struct worker_start *w)
+static void close_worker_fds(struct worker_start *w)
 {
     for (int i = 1; i <= SPAWN_NOTICE_FD; i++) /* 0 is common to all workers; the rest is not owned */
-        if (w->fds[i] >= 0)
-            (void)close(w->fds[i]);
+        close_fd(&w->fds[i]);
 }
 
 static void free_starts(struct worker_starts *s)
@@ -591,12 +590,9 @@ void generation_notify(struct generation *g, int worker, const struct worker_not
 static void free_generation(struct generation *g)
 {
     for (int i = 0; i < g->n_workers; i++)
-        if (g->workers[i].notice_fd >= 0)
-            (void)close(g->workers[i].notice_fd);
-    if (g->link >= 0)
-        (void)close(g->link);
-    if (g->held_port >= 0)
-        (void)close(g->held_port);
+        close_fd(&g->workers[i].notice_fd);
+    close_fd(&g->link);
+    close_fd(&g->held_port);
     buf_finish(&g->unsent);
     free_starts(g->starts);
     free(g->attempt_dir);
@@ -710,8 +706,7 @@ int generation_create(struct generation **ret, struct generation_host *host, uin
 static void close_worker(struct generation_worker *w)
 {
     stop_listening(w);
-    if (w->notice_fd >= 0)
-        (void)close(w->notice_fd); /* the process with the other end has ended */
+    close_fd(&w->notice_fd); /* the process with the other end has ended */
     *w = (struct generation_worker){.notice_fd = -1};
 }
 

@@ -228,7 +228,6 @@ int rendezvous_query(const struct rendezvous_query *target, struct query_answer 
     tls_link_free(c.tls);
     buf_finish(&c.in);
     buf_finish(&c.wire);
-    if (c.fd >= 0)
-        (void)close(c.fd);
+    close_fd(&c.fd);
     return r;
 }

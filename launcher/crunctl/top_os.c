@@ -183,7 +183,6 @@ int top_run(struct survey_options *request, struct job_survey *before)
     }
     leave_terminal(&t);
     job_survey_finish(&t.look);
-    if (t.signals >= 0)
-        (void)close(t.signals);
+    close_fd(&t.signals);
     return code;
 }

@@ -21,12 +21,6 @@ int worker_memory_init(struct worker_memory *h, int n_workers)
     return 0;
 }
 
-static void close_one(int fd)
-{
-    if (fd >= 0)
-        (void)close(fd); /* memory: nothing is pending */
-}
-
 int worker_memory_add_key(struct worker_memory *h, const void *bytes, size_t n)
 {
     enum { SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE };
@@ -48,8 +42,8 @@ void worker_memory_finish(struct worker_memory *h)
     if (!h->states)
         return;
     for (int i = 0; i < h->n_workers; i++)
-        close_one(h->states[i]);
-    close_one(h->key);
+        close_fd(&h->states[i]);
+    close_fd(&h->key);
     free(h->states);
     *h = (struct worker_memory){.key = -1};
 }

@@ -46,8 +46,7 @@ static const struct worker_files no_files = {.stdio = {-1, -1, -1}};
 static void free_worker_files(struct worker_files *w)
 {
     for (int i = 0; i < 3; i++)
-        if (w->stdio[i] >= 0)
-            (void)close(w->stdio[i]); /* nothing has been written */
+        close_fd(&w->stdio[i]); /* nothing has been written */
     for (int i = 0; i < 2; i++)
         output_stream_free(w->streams[i]);
     *w = no_files;

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "base/time.h"
 
 enum { RETRY_NS = 1000000000 };
@@ -168,6 +169,5 @@ void console_close(struct console *c)
     c->is_open = false;
     buf_finish(&c->pending);
     buf_finish(&c->kept);
-    (void)close(c->fd); /* a failed write was noticed when it was made */
-    c->fd = -1;
+    close_fd(&c->fd); /* a failed write was noticed when it was made */
 }

@@ -198,8 +198,7 @@ static int hold_run(struct logs *logs)
     if (fd < 0)
         return -errno;
     (void)flock(fd, LOCK_SH | LOCK_NB);
-    if (logs->held >= 0)
-        (void)close(logs->held); /* nothing was written */
+    close_fd(&logs->held); /* nothing was written */
     logs->held = fd;
     return 0;
 }

@@ -34,6 +34,7 @@
 #include "launcher/output/line_prefix.h"
 #include "launcher/output/output_stream_os.h"
 #include "launcher/util/thread_os.h"
+#include "base/cleanup.h"
 #include "base/cond_os.h"
 #include "base/err.h"
 #include "base/list.h"
@@ -177,8 +178,7 @@ static void watch_pipe(struct output_pump *p, struct output_stream *s, int opera
 static void end_pipe(struct output_stream *s)
 {
     s->ended = true;
-    (void)close(s->pipe); /* read to its end, or not wanted any more */
-    s->pipe = -1;
+    close_fd(&s->pipe); /* read to its end, or not wanted any more */
 }
 
 /* Takes some of what is in the pipe. False when there is nothing more for now. */
@@ -755,11 +755,9 @@ static int open_pump_consoles(struct output_pump *p)
 
 static void free_pump(struct output_pump *p)
 {
-    const int fds[] = {p->wake, p->inotify, p->pipes};
-
-    for (size_t i = 0; i < ARRAY_SIZE(fds); i++)
-        if (fds[i] >= 0)
-            (void)close(fds[i]);
+    close_fd(&p->wake);
+    close_fd(&p->inotify);
+    close_fd(&p->pipes);
     for (int i = 0; i < 2; i++)
         console_close(&p->consoles[i]);
     free_all(&p->incoming);

@@ -61,11 +61,9 @@ void output_stream_free(struct output_stream *s)
 {
     if (!s)
         return;
-    const int fds[] = {s->pipe, s->file, s->filtered};
-
-    for (size_t i = 0; i < ARRAY_SIZE(fds); i++)
-        if (fds[i] >= 0)
-            (void)close(fds[i]); /* read to the end, or each write was checked */
+    close_fd(&s->pipe);
+    close_fd(&s->file);
+    close_fd(&s->filtered); /* each write was checked */
     buf_finish(&s->tail);
     free(s->prefix);
     free(s->prefix_plain);

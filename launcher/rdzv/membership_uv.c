@@ -151,13 +151,6 @@ void membership_hurry(struct membership *n)
     close_rendezvous(n);
 }
 
-static void release_store_port(struct membership *n)
-{
-    if (n->store_port_fd >= 0)
-        (void)close(n->store_port_fd);
-    n->store_port_fd = -1;
-}
-
 void membership_destroy(struct membership *n)
 {
     if (!n || n->closing)
@@ -169,7 +162,7 @@ void membership_destroy(struct membership *n)
     if (n->store)
         server_stop(n->store, NULL, NULL);
     n->store = NULL;
-    release_store_port(n);
+    close_fd(&n->store_port_fd);
     resolver_stop(steal_ptr(n->resolver));
     key_agreement_stop(steal_ptr(n->agreement));
     stop_probe(n);
@@ -387,7 +380,7 @@ static bool take_store(struct membership *n, const struct rank_assignment *place
     }
     if (*ret)
         r = worker_store_listen_for(*ret, place->master_addr, place->master_port);
-    release_store_port(n);
+    close_fd(&n->store_port_fd);
     if (r == 0)
         return true;
     log_line("the worker store cannot listen at %s port %u: %s", place->master_addr, place->master_port,
@@ -584,14 +577,14 @@ static int open_store(struct membership *n)
     char host[SESSION_ADDR_SIZE];
     int r = 0;
 
-    release_store_port(n);
+    close_fd(&n->store_port_fd);
     choose_interface(n, host, &options);
     if (options.is_narrow)
         r = worker_store_hold(&n->store_port_fd, &options.port);
     if (r == 0)
         r = worker_store_open(&n->store, n->host.loop, &options, &n->store_port);
     if (r < 0)
-        release_store_port(n);
+        close_fd(&n->store_port_fd);
     return r;
 }
 

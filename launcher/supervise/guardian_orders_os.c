@@ -160,8 +160,7 @@ void ordered_start_finish(struct ordered_start *r)
 
     for (int n = worker_start_list_fds(&r->start, fds); n > 0; n--)
         (void)close(fds[n - 1]); /* the worker has a copy */
-    if (r->fd >= 0)
-        (void)close(r->fd); /* as above */
+    close_fd(&r->fd);            /* as above */
     if (r->bytes)
         (void)munmap(r->bytes, r->size); /* as above */
 }

@@ -239,10 +239,8 @@ static void watch_worker(struct guardian *g, size_t i)
     struct guardian_worker *w = &g->state[i];
 
     w->pidfd = (int)syscall(SYS_pidfd_open, w->pid, 0u);
-    if (w->pidfd >= 0 && watch_descriptor(g, w->pidfd, (int)i) < 0) {
-        (void)close(w->pidfd);
-        w->pidfd = -1;
-    }
+    if (w->pidfd >= 0 && watch_descriptor(g, w->pidfd, (int)i) < 0)
+        close_fd(&w->pidfd);
 }
 
 static void adopt_worker(struct guardian *g, size_t i, pid_t pid)
@@ -424,8 +422,7 @@ static void launch_zygote(struct guardian *g)
 
     if (!r && watch_descriptor(g, g->zygote.link, TOKEN_ZYGOTE) < 0) {
         (void)kill(g->zygote.pid, SIGKILL); /* a child, not reaped yet */
-        (void)close(g->zygote.link);
-        g->zygote.link = -1;
+        close_fd(&g->zygote.link);
         r = -ENOSPC;
     }
     if (r)
@@ -512,8 +509,7 @@ static void reap_child(struct guardian *g, pid_t pid)
     if (!w)
         return;
     bool asked = w->asked;
-    if (w->pidfd >= 0)
-        (void)close(w->pidfd); /* also leaves the epoll set */
+    close_fd(&w->pidfd); /* also leaves the epoll set */
     *w = (struct guardian_worker){.pidfd = -1, .ended = pid};
     g->n_live--;
     report_to_crun(g, (struct guardian_report){.kind = GUARDIAN_EXITED,
@@ -534,8 +530,7 @@ static void on_worker_end(struct guardian *g, struct guardian_worker *w)
     reap_child(g, pid);
     if (w->pid != pid)
         return;
-    (void)close(w->pidfd); /* also leaves the epoll set */
-    w->pidfd = -1;
+    close_fd(&w->pidfd); /* also leaves the epoll set */
     w->is_traced_zombie = true;
 }
 

@@ -164,13 +164,6 @@ static int run_keeper(void *data)
     clean_up(c);
 }
 
-static void close_pipe(struct job_cgroup *c)
-{
-    if (c->pipe >= 0)
-        (void)close(c->pipe); /* the keeper reads the end of the pipe */
-    c->pipe = -1;
-}
-
 /* True: the keeper still removes an earlier cgroup, and there is never a second keeper. */
 static bool is_keeper_busy(struct job_cgroup *c)
 {
@@ -203,7 +196,7 @@ static int start_keeper(struct job_cgroup *c)
 static void end_keeper(struct job_cgroup *c)
 {
     (void)kill(c->keeper, SIGKILL); /* a child, not reaped yet */
-    close_pipe(c);
+    close_fd(&c->pipe);
     while (waitpid(c->keeper, NULL, __WCLONE) < 0 && errno == EINTR)
         ;
     c->keeper = 0;
@@ -269,10 +262,9 @@ int job_cgroup_count(const struct job_cgroup *c)
 
 void job_cgroup_remove(struct job_cgroup *c)
 {
-    if (c->folder >= 0)
-        (void)close(c->folder);
-    c->folder = -1;
+    close_fd(&c->folder);
     if (c->keeper && remove_folder(c->parent, c->name, 0) != -EBUSY)
         end_keeper(c);
-    close_pipe(c); /* the keeper goes on if a process is left without an entry in any child list */
+    /* The keeper reads the end of the pipe, and goes on if a process is left without an entry in any child list. */
+    close_fd(&c->pipe);
 }

@@ -105,8 +105,7 @@ bool zygote_receive(struct zygote *z, struct zygote_report *ret)
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return false;
     if (n != sizeof(*ret)) {
-        (void)close(z->link); /* leaves the epoll set; unread orders end their handshakes */
-        z->link = -1;
+        close_fd(&z->link); /* leaves the epoll set; unread orders end their handshakes */
         if (z->pid > 0)
             (void)kill(z->pid, SIGKILL); /* useless now; not reaped yet, so the number is valid */
         return false;

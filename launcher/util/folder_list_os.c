@@ -7,6 +7,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
+
 /* The record of getdents64(2). */
 struct folder_record {
     uint64_t inode;
@@ -56,7 +58,5 @@ int folder_list_rewind(struct folder_list *l)
 
 void folder_list_close(struct folder_list *l)
 {
-    if (l->fd >= 0)
-        (void)close(l->fd); /* only read from */
-    l->fd = -1;
+    close_fd(&l->fd);
 }

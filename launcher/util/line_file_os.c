@@ -27,6 +27,7 @@
 #include "launcher/util/log_os.h"
 #include "launcher/util/side_thread_os.h"
 #include "base/buf.h"
+#include "base/cleanup.h"
 #include "base/cond_os.h"
 #include "base/time.h"
 
@@ -154,8 +155,7 @@ static void drop_line_file(void *data)
 {
     struct line_file *f = data;
 
-    if (f->fd >= 0)
-        (void)close(f->fd);
+    close_fd(&f->fd);
     buf_finish(&f->pending);
     free(f->path);
     free(f);
