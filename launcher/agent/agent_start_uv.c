@@ -67,9 +67,7 @@ int agent_start_assign(struct agent_start *s)
 static void drop_store(struct agent_start *s)
 {
     close_fd(&s->held_port);
-    if (s->store)
-        server_stop(s->store, NULL, NULL);
-    s->store = NULL;
+    server_stop(steal_ptr(s->store), NULL, NULL);
 }
 
 void agent_start_take_store(struct agent_start *s, struct server *store)

@@ -47,13 +47,6 @@ struct foreign_agent {
 
 /* ---- the end ---- */
 
-static void drop_foreign_store(struct foreign_agent *a)
-{
-    if (a->store)
-        server_stop(a->store, NULL, NULL);
-    a->store = NULL;
-}
-
 /* A rendezvous that is served here keeps the loop until the other nodes have asked how the job ended. */
 static void end_foreign(struct foreign_agent *a, int exit_code)
 {
@@ -61,7 +54,7 @@ static void end_foreign(struct foreign_agent *a, int exit_code)
         return;
     a->has_ended = true;
     a->exit_code = exit_code;
-    drop_foreign_store(a);
+    server_stop(steal_ptr(a->store), NULL, NULL);
     membership_destroy(a->membership);
     uv_close((uv_handle_t *)&a->pipe, NULL);
 }
@@ -95,7 +88,7 @@ static void on_foreign_start(void *data, uint32_t generation, int restarts,
 {
     struct foreign_agent *a = data;
 
-    drop_foreign_store(a);
+    server_stop(steal_ptr(a->store), NULL, NULL);
     a->store = store;
     a->assignment = *assignment;
     a->is_running = true;
@@ -164,7 +157,7 @@ static void obey(struct foreign_agent *a, const struct foreign_command *command)
 {
     switch (command->kind) {
     case FOREIGN_READY:
-        drop_foreign_store(a);
+        server_stop(steal_ptr(a->store), NULL, NULL);
         a->is_running = false;
         membership_ready(a->membership, 0, false);
         break;

@@ -732,9 +732,7 @@ static void notify_place(struct generation *g, int worker, const struct rank_ass
 
 void generation_close_store(struct generation *g)
 {
-    if (g->server)
-        server_stop(g->server, NULL, NULL);
-    g->server = NULL;
+    server_stop(steal_ptr(g->server), NULL, NULL);
 }
 
 int generation_replace(struct generation *g, uint32_t number, int restarts,

@@ -159,9 +159,7 @@ void membership_destroy(struct membership *n)
     if (n->session)
         session_uv_step(n->session, (struct session_event){.kind = SESSION_EVENT_GROUP_GONE});
     session_uv_destroy(steal_ptr(n->session));
-    if (n->store)
-        server_stop(n->store, NULL, NULL);
-    n->store = NULL;
+    server_stop(steal_ptr(n->store), NULL, NULL);
     close_fd(&n->store_port_fd);
     resolver_stop(steal_ptr(n->resolver));
     key_agreement_stop(steal_ptr(n->agreement));
@@ -372,12 +370,9 @@ static bool take_store(struct membership *n, const struct rank_assignment *place
 {
     int r = 0;
 
-    *ret = n->store;
-    n->store = NULL;
-    if (*ret && (place->group_rank != 0 || place->master_port != n->store_port)) {
-        server_stop(*ret, NULL, NULL);
-        *ret = NULL;
-    }
+    *ret = steal_ptr(n->store);
+    if (*ret && (place->group_rank != 0 || place->master_port != n->store_port))
+        server_stop(steal_ptr(*ret), NULL, NULL);
     if (*ret)
         r = worker_store_listen_for(*ret, place->master_addr, place->master_port);
     close_fd(&n->store_port_fd);
@@ -417,8 +412,7 @@ static void start_generation_here(struct membership *n, const struct session_vie
     struct rank_assignment place = view->place;
     place.instance = view->instance;
     if (start_node_store(n, view, &place) < 0) {
-        if (store)
-            server_stop(store, NULL, NULL);
+        server_stop(store, NULL, NULL);
         report_end(n, 1, NULL);
         return;
     }
@@ -772,8 +766,7 @@ static int host_rendezvous(struct membership *n, const struct endpoint_kind *kin
         r = listen_at_endpoint(server, n, kind, &port);
     if (r) {
         key_service_stop(steal_ptr(n->key_service)); /* without a connection yet */
-        if (server)
-            server_stop(server, NULL, NULL);
+        server_stop(server, NULL, NULL);
         return r;
     }
     if (n->host.keys)

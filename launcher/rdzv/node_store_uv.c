@@ -316,8 +316,6 @@ void node_store_stop(struct node_store *n)
         return;
     n->stopping = true;
     tcp_client_close(steal_ptr(n->client));
-    if (n->server)
-        server_stop(n->server, on_node_server_stopped, n);
-    n->server = NULL;
+    server_stop(steal_ptr(n->server), on_node_server_stopped, n);
     uv_close((uv_handle_t *)&n->timer, on_node_store_closed);
 }

@@ -441,6 +441,8 @@ static void close_all(struct server *s)
 
 void server_stop(struct server *s, void (*stopped)(void *data), void *data)
 {
+    if (!s)
+        return;
     s->stopped = stopped;
     s->stopped_data = data;
     if (!s->stopping)

@@ -85,7 +85,7 @@ int server_listen_fd(struct server *s, int fd, uint16_t *ret_port);
 
 /*
  * Closes listeners and clients. The server frees itself when the last handle is closed and then calls
- * stopped (may be NULL). Do not use s after this call.
+ * stopped (may be NULL). Do not use s after this call. NULL for s is fine.
  */
 void server_stop(struct server *s, void (*stopped)(void *data), void *data);
 
