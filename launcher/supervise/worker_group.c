@@ -9,17 +9,17 @@
 
 #include "base/err.h"
 
-/* Orphans get this long between SIGTERM and SIGKILL. */
+/* Time of orphans between SIGTERM and SIGKILL. */
 #define SWEEP_GRACE_NS UINT64_C(1000000000)
-/* SIGKILL that has no effect for this long will have none: the process is stuck in the kernel. */
+/* SIGKILL without effect for so long has none at all: the process is stuck in the kernel. */
 #define KILL_PATIENCE_NS UINT64_C(5000000000)
-/* Workers with the same cause of failure fail at nearly the same time: one restart for all of them. */
+/* Workers with the same cause of failure fail at nearly the same time: a single restart for all. */
 #define COLLECT_NS UINT64_C(2000000)
 #define REJOIN_LIMIT 5u
 /* Signals to stop within this time of the first one are one request: systemd sends SIGTERM and SIGHUP together,
  * wrappers turn a SIGINT into a SIGTERM, a terminal and a batch system may both signal. */
 #define SAME_REQUEST_NS UINT64_C(1000000000)
-/* A generation that lives shorter than this before it fails is a short one. */
+/* A generation with a shorter life before its failure is a short generation. */
 #define SHORT_LIFE_NS UINT64_C(10000000000)
 #define PAUSE_FIRST_NS UINT64_C(1000000000)
 
@@ -130,7 +130,7 @@ static void count_generation(struct worker_group *g, const struct group_event *e
     }
 }
 
-/* Starts a generation. The state of the one before is cleared here, not earlier: until then it can be reported. */
+/* Starts a generation. The state of the generation before can be reported until here. */
 static void spawn_generation(struct worker_group *g, const struct group_event *event,
                              struct group_actions *out)
 {
@@ -151,7 +151,7 @@ static void spawn_generation(struct worker_group *g, const struct group_event *e
 
 /* ---- stopping ---- */
 
-/* A worker that ends from here on may have done so because crun signalled it. */
+/* From here on a signal of crun may be the reason for the end of a worker. */
 static void mark_stopped(struct worker_group *g)
 {
     for (int i = 0; i < g->config.n_workers; i++)
@@ -197,7 +197,7 @@ static bool is_remaining(const struct group_worker *w)
     return !w->failed && !w->to_kill;
 }
 
-/* Whether all workers that have not failed can stay, and there is at least one. */
+/* Whether some workers have not failed, and all of these can stay. */
 static bool is_replaceable(const struct worker_group *g)
 {
     int n_remaining = 0;
@@ -228,7 +228,7 @@ static void give_up_replacing(struct worker_group *g, uint64_t now_ns, struct gr
     stop_workers(g, now_ns, SIGTERM, out);
 }
 
-/* The generation that was being formed cannot be: all workers are stopped. */
+/* The generation cannot be formed: all workers are stopped. */
 static void fail_replacement(struct worker_group *g, int worker, uint64_t now_ns, struct group_actions *out)
 {
     set_cause(g, GROUP_CAUSE_REJOIN, worker, now_ns);
@@ -247,8 +247,8 @@ static void await_ranks(struct worker_group *g, struct group_actions *out)
     add_action(out, GROUP_DO_REPORT_READY, 0);
 }
 
-/* A worker that was started for this generation and is not ready in it yet cannot be taken to the next one: it does
- * not wait for the notice that names one. */
+/* A worker that was started for the present generation, and is not ready yet, cannot be taken to the next generation: the
+ * worker does not wait for the notice about a next generation. */
 static bool kill_newcomers(struct worker_group *g, struct group_actions *out)
 {
     bool any = false;
@@ -263,7 +263,7 @@ static bool kill_newcomers(struct worker_group *g, struct group_actions *out)
     return any;
 }
 
-/* A first failure, of which other nodes and the remaining workers do not know yet. On one node the workers learn of it
+/* A first failure, not known yet to other nodes and the remaining workers. On a single node the workers learn of the failure
  * with the next generation, milliseconds later. */
 static void publish_failure(struct worker_group *g, const struct group_event *event,
                             struct group_actions *out)
@@ -350,7 +350,7 @@ static void open_replacement(struct worker_group *g, const struct group_event *e
     arm_rejoin(g, now_ns, out);
 }
 
-/* All workers that failed at once are known; those that were killed with them have to end first. */
+/* All workers that failed at once are known; workers that were killed with these have to end first. */
 static void on_collected(struct worker_group *g, uint64_t now_ns, struct group_actions *out)
 {
     for (int i = 0; i < g->config.n_workers; i++)
@@ -414,7 +414,7 @@ static void step_worker_ready(struct worker_group *g, const struct group_event *
     struct group_worker *w = &g->workers[event->worker];
 
     if ((uint32_t)event->value != g->generation)
-        return; /* late: it was ready in an earlier generation */
+        return; /* late: of a worker that was ready in an earlier generation */
     w->ready = w->can_stay = w->joining = true;
     check_formed(g, out);
 }
@@ -457,7 +457,7 @@ static bool is_lack(int error)
 
 static void step_empty(struct worker_group *g, const struct group_event *event, struct group_actions *out);
 
-/* The generation ends as one in which a worker has failed, and the next one comes after a pause. */
+/* The generation ends as after the failure of a worker, and the next generation comes after a pause. */
 static void fail_start(struct worker_group *g, const struct group_event *event, struct group_actions *out)
 {
     if (g->state == GROUP_IDLE) /* several nodes: before there was anything to spawn */
@@ -498,10 +498,10 @@ static void step_started(struct worker_group *g, const struct group_event *event
     w->pid = event->pid;
     w->ordered_ns = g->started_ns;
     w->started_ns = event->now_ns;
-    /* A stop that was decided while the guardian still started workers reaches it behind this one. */
+    /* The guardian receives a stop, decided while workers were still being started, behind the order of the worker. */
     w->stopped = g->state != GROUP_RUNNING && g->state != GROUP_REPLACING;
     w->generation = g->generation;
-    check_formed(g, out); /* its notice "ready" may have been faster than the report of the guardian */
+    check_formed(g, out); /* the notice "ready" may have been faster than the report of the guardian */
 }
 
 static void step_exec_failed(struct worker_group *g, const struct group_event *event,
@@ -528,7 +528,7 @@ static void step_exited(struct worker_group *g, const struct group_event *event,
     w->status = event->value;
     w->ended_ns = event->now_ns;
     w->order = g->n_ended++;
-    w->stopped = w->stopped && !event->unasked; /* the order was on its way when it failed by itself */
+    w->stopped = w->stopped && !event->unasked; /* unasked: failed by itself while the order was on the way */
     if (event->unasked)
         w->kill_option = NULL;
     bool is_failure = event->value != 0 || w->to_kill;
@@ -587,7 +587,7 @@ static void step_final(struct worker_group *g, const struct group_event *event, 
     g->is_final = g->is_final || is_first || is_cause;
 }
 
-/* How long to wait before the next generation, for a generation that failed on this node. */
+/* How long to wait before the next generation, for a generation that failed on the node of crun. */
 static uint64_t count_short_life(struct worker_group *g)
 {
     uint64_t pause_ns = PAUSE_FIRST_NS;
@@ -603,7 +603,7 @@ static uint64_t count_short_life(struct worker_group *g)
     return pause_ns < g->config.pause_max_ns ? pause_ns : g->config.pause_max_ns;
 }
 
-/* What follows a generation that failed here. */
+/* The next steps after a failed generation of the node. */
 static void begin_again(struct worker_group *g, struct group_actions *out)
 {
     add_action(out, g->config.has_rank_assignment ? GROUP_DO_REPORT_READY : GROUP_DO_START_AGAIN, 0);
@@ -633,7 +633,7 @@ static void report_drain_failure(struct worker_group *g, struct group_actions *o
     }
 }
 
-/* This node's part of the generation has ended; the rendezvous decides what comes next. */
+/* The node's part of the generation has ended; the rendezvous decides about the next generation. */
 static void await_decision(struct worker_group *g, uint64_t now_ns, struct group_actions *out)
 {
     if (g->is_draining)
@@ -707,7 +707,7 @@ static void note_interrupt(struct worker_group *g, const struct group_event *eve
     g->interrupt_ns = event->now_ns;
 }
 
-/* The first SIGTERM of a scheduler that wants this node back, while the job cannot go on with fewer nodes. */
+/* The first SIGTERM of a scheduler that wants the node back, while the job cannot go on with fewer nodes. */
 static bool wants_drain(const struct worker_group *g, int signal)
 {
     return signal == SIGTERM && g->config.has_rank_assignment && g->is_needed && g->state == GROUP_RUNNING &&
@@ -739,7 +739,7 @@ static void stop_for_signal(struct worker_group *g, bool first, const struct gro
         stop_workers(g, event->now_ns, event->value, out);
         break;
     case GROUP_STOPPING:
-        if (first) { /* they are stopping for another reason; their deadline stays */
+        if (first) { /* the workers stop for another reason; the deadline stays */
             add_action(out, GROUP_DO_SIGNAL, event->value);
         } else {
             g->hurried = true;
@@ -763,7 +763,7 @@ static void stop_for_signal(struct worker_group *g, bool first, const struct gro
     }
 }
 
-/* The first signal stops the workers, a second one kills them: but not one that belongs to the first. */
+/* The first signal stops the workers, a second signal kills the workers, unless the second belongs to the first. */
 static void step_signal(struct worker_group *g, const struct group_event *event, struct group_actions *out)
 {
     bool first = !g->interrupt;
@@ -771,7 +771,7 @@ static void step_signal(struct worker_group *g, const struct group_event *event,
     if (!first && event->now_ns - g->interrupt_ns < SAME_REQUEST_NS)
         return;
     bool by_drain = wants_drain(g, event->value);
-    if (g->state != GROUP_DONE) /* afterwards it changes nothing about how the job ended */
+    if (g->state != GROUP_DONE) /* afterwards a signal changes nothing about the end of the job */
         note_interrupt(g, event);
     if (by_drain) {
         add_action(out, GROUP_DO_REQUEST_DRAIN, 0);
@@ -845,7 +845,7 @@ static void step_timer(struct worker_group *g, const struct group_event *event, 
 
 /* ---- other nodes ---- */
 
-/* The workers of this node that can stay remain for the next generation. */
+/* Workers of the node that can stay remain for the next generation. */
 static void remain_after_peer(struct worker_group *g, bool has_killed, uint64_t now_ns,
                               struct group_actions *out)
 {
@@ -858,7 +858,7 @@ static void remain_after_peer(struct worker_group *g, bool has_killed, uint64_t 
     arm_deadline(g, out, now_ns + COLLECT_NS);
 }
 
-/* Another node's part of the generation has failed. If this node's part has ended, it is ready for the next one. */
+/* Another node's part of the generation has failed. If the own part has ended, the node is ready for the next generation. */
 static void step_peer_failed(struct worker_group *g, const struct group_event *event,
                              struct group_actions *out)
 {
@@ -886,7 +886,7 @@ static void step_lease_ended(struct worker_group *g, const struct group_event *e
     if (g->cause == GROUP_CAUSE_NONE || g->forming)
         set_cause(g, GROUP_CAUSE_PEER, -1, event->now_ns);
     if (g->state != GROUP_RUNNING && g->state != GROUP_REPLACING)
-        return; /* the end of its last process is reported as one that is ready, not as done */
+        return; /* the end of the last process is reported as ready, not as done */
     add_action(out, GROUP_DO_NOTIFY_PEER, 0);
     stop_workers(g, event->now_ns, SIGTERM, out);
 }
@@ -895,7 +895,7 @@ static void step_drain(struct worker_group *g, const struct group_event *event, 
 {
     if ((g->state != GROUP_RUNNING && !g->forming) || !g->config.has_rank_assignment)
         return;
-    set_cause(g, GROUP_CAUSE_NONE, -1, 0); /* forming: that of the generation before is settled */
+    set_cause(g, GROUP_CAUSE_NONE, -1, 0); /* forming: the cause of the generation before is settled */
     drain_workers(g, event->now_ns, out);
 }
 
@@ -922,7 +922,7 @@ static void step_others_done(struct worker_group *g, const struct group_event *e
 
 /* ---- step ---- */
 
-/* What holds after every step. */
+/* Conditions after every step. */
 static void assert_invariants(const struct worker_group *g)
 {
     int n_ended __attribute__((unused)) = 0;
@@ -950,36 +950,38 @@ static void assert_invariants(const struct worker_group *g)
     assert(g->config.has_rank_assignment || g->restarts <= g->config.max_restarts);
 }
 
+static const struct {
+    void (*step)(struct worker_group *g, const struct group_event *event, struct group_actions *out);
+    const char *name;
+} events[GROUP_EVENT_COUNT] = {
+    [GROUP_START] = {step_start, "start"},
+    [GROUP_START_FAILED] = {step_start_failed, "start-failed"},
+    [GROUP_STARTED] = {step_started, "started"},
+    [GROUP_EXEC_FAILED] = {step_exec_failed, "exec-failed"},
+    [GROUP_EXITED] = {step_exited, "exited"},
+    [GROUP_ORPHANS] = {step_orphans, "orphans"},
+    [GROUP_EMPTY] = {step_empty, "empty"},
+    [GROUP_GUARDIAN_LOST] = {step_guardian_lost, "guardian-lost"},
+    [GROUP_SIGNAL] = {step_signal, "signal"},
+    [GROUP_PASS_SIGNAL] = {step_pass_signal, "pass-signal"},
+    [GROUP_SUSPEND] = {step_suspend, "suspend"},
+    [GROUP_RESUME] = {step_resume, "resume"},
+    [GROUP_TIMER] = {step_timer, "timer"},
+    [GROUP_PEER_FAILED] = {step_peer_failed, "peer-failed"},
+    [GROUP_LEASE_ENDED] = {step_lease_ended, "lease-ended"},
+    [GROUP_END] = {step_end, "end"},
+    [GROUP_DRAIN] = {step_drain, "drain"},
+    [GROUP_OTHERS_DONE] = {step_others_done, "others-done"},
+    [GROUP_WORKER_JOINING] = {step_worker_joining, "worker-joining"},
+    [GROUP_WORKER_READY] = {step_worker_ready, "worker-ready"},
+    [GROUP_REPLACE_FAILED] = {step_replace_failed, "replace-failed"},
+    [GROUP_FINAL] = {step_final, "final"},
+};
+
 void group_step(struct worker_group *g, const struct group_event *event, struct group_actions *out)
 {
-    static void (*const handlers[GROUP_EVENT_COUNT])(struct worker_group *, const struct group_event *,
-                                                     struct group_actions *) = {
-        [GROUP_START] = step_start,
-        [GROUP_START_FAILED] = step_start_failed,
-        [GROUP_STARTED] = step_started,
-        [GROUP_EXEC_FAILED] = step_exec_failed,
-        [GROUP_EXITED] = step_exited,
-        [GROUP_ORPHANS] = step_orphans,
-        [GROUP_EMPTY] = step_empty,
-        [GROUP_GUARDIAN_LOST] = step_guardian_lost,
-        [GROUP_SIGNAL] = step_signal,
-        [GROUP_PASS_SIGNAL] = step_pass_signal,
-        [GROUP_SUSPEND] = step_suspend,
-        [GROUP_RESUME] = step_resume,
-        [GROUP_TIMER] = step_timer,
-        [GROUP_PEER_FAILED] = step_peer_failed,
-        [GROUP_LEASE_ENDED] = step_lease_ended,
-        [GROUP_END] = step_end,
-        [GROUP_DRAIN] = step_drain,
-        [GROUP_OTHERS_DONE] = step_others_done,
-        [GROUP_WORKER_JOINING] = step_worker_joining,
-        [GROUP_WORKER_READY] = step_worker_ready,
-        [GROUP_REPLACE_FAILED] = step_replace_failed,
-        [GROUP_FINAL] = step_final,
-    };
-
     out->n_items = 0;
-    handlers[event->kind](g, event, out);
+    events[event->kind].step(g, event, out);
     assert_invariants(g);
 }
 
@@ -1009,32 +1011,7 @@ const char *group_cause_name(unsigned cause)
 
 const char *group_event_name(unsigned kind)
 {
-    static const char *const names[GROUP_EVENT_COUNT] = {
-        [GROUP_START] = "start",
-        [GROUP_START_FAILED] = "start-failed",
-        [GROUP_STARTED] = "started",
-        [GROUP_EXEC_FAILED] = "exec-failed",
-        [GROUP_EXITED] = "exited",
-        [GROUP_FINAL] = "final",
-        [GROUP_ORPHANS] = "orphans",
-        [GROUP_EMPTY] = "empty",
-        [GROUP_GUARDIAN_LOST] = "guardian-lost",
-        [GROUP_SIGNAL] = "signal",
-        [GROUP_PASS_SIGNAL] = "pass-signal",
-        [GROUP_SUSPEND] = "suspend",
-        [GROUP_RESUME] = "resume",
-        [GROUP_TIMER] = "timer",
-        [GROUP_PEER_FAILED] = "peer-failed",
-        [GROUP_LEASE_ENDED] = "lease-ended",
-        [GROUP_END] = "end",
-        [GROUP_DRAIN] = "drain",
-        [GROUP_OTHERS_DONE] = "others-done",
-        [GROUP_WORKER_JOINING] = "worker-joining",
-        [GROUP_WORKER_READY] = "worker-ready",
-        [GROUP_REPLACE_FAILED] = "replace-failed",
-    };
-
-    return kind < GROUP_EVENT_COUNT ? names[kind] : NULL;
+    return kind < GROUP_EVENT_COUNT ? events[kind].name : NULL;
 }
 
 const char *group_action_name(unsigned kind)
