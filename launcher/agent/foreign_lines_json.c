@@ -2,11 +2,12 @@
 
 #include <assert.h>
 #include <cjson/cJSON.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/utf8.h"
+#include "launcher/report/events.h"
+#include "base/cleanup.h"
 #include "base/err.h"
+#include "base/utf8.h"
 #include "rendezvous/session/fields_json.h"
 
 static const char *const command_names[FOREIGN_COMMAND_COUNT] = {[FOREIGN_READY] = "ready",
@@ -38,21 +39,6 @@ bool foreign_command_read(const char *line, size_t n_bytes, struct foreign_comma
     return true;
 }
 
-/* The object as a line; NULL when a part of it is missing. */
-static char *line_of(const cJSON *object, bool is_whole)
-{
-    char *text = is_whole ? cJSON_PrintUnformatted(object) : NULL;
-    size_t n = text ? strlen(text) : 0;
-    char *line = text ? realloc(text, n + 2) : NULL;
-
-    if (!line) {
-        free(text);
-        return NULL;
-    }
-    memcpy(line + n, "\n", 2);
-    return line;
-}
-
 char *foreign_start_line(unsigned generation, const struct rank_assignment *assignment, const char *cause)
 {
     _cleanup_json_ cJSON *object = cJSON_CreateObject();
@@ -64,7 +50,7 @@ char *foreign_start_line(unsigned generation, const struct rank_assignment *assi
                     cJSON_AddNumberToObject(object, "master_port", assignment->master_port) &&
                     cJSON_AddStringToObject(object, "cause", cause);
 
-    return line_of(object, is_whole);
+    return is_whole ? events_print(steal_ptr(object)) : NULL;
 }
 
 char *foreign_end_line(const char *event, const int *exit_code, const char *cause)
@@ -74,5 +60,5 @@ char *foreign_end_line(const char *event, const int *exit_code, const char *caus
                     (!exit_code || cJSON_AddNumberToObject(object, "exit_code", *exit_code)) &&
                     cJSON_AddStringToObject(object, "cause", cause);
 
-    return line_of(object, is_whole);
+    return is_whole ? events_print(steal_ptr(object)) : NULL;
 }
