@@ -10,6 +10,7 @@
 #include "base/err.h"
 #include "proto/worker_memory.h"
 #include "proto/worker_notice.h"
+#include "rendezvous/session/session_message.h"
 
 /* ---- arguments ---- */
 
@@ -81,19 +82,21 @@ static void add_error_file(const struct plan *plan, int local_rank, struct strli
 /* The variables that crun sets. */
 static int add_worker_variables(const struct plan *plan, int local_rank, struct strlist *out)
 {
+    const struct rank_assignment *place = plan->place;
+
     strlist_add(out, "LOCAL_RANK=%d", plan->virtual_local_rank ? 0 : local_rank);
-    strlist_add(out, "RANK=%d", plan->rank_base + local_rank);
-    strlist_add(out, "WORLD_SIZE=%d", plan->world_size);
+    strlist_add(out, "RANK=%u", place->rank_base + (uint32_t)local_rank);
+    strlist_add(out, "WORLD_SIZE=%u", place->world_size);
     strlist_add(out, "LOCAL_WORLD_SIZE=%d", plan->local_world_size);
-    strlist_add(out, "GROUP_RANK=%d", plan->group_rank);
-    strlist_add(out, "GROUP_WORLD_SIZE=%d", plan->group_world_size);
+    strlist_add(out, "GROUP_RANK=%u", place->group_rank);
+    strlist_add(out, "GROUP_WORLD_SIZE=%u", place->group_world_size);
     strlist_add(out, "ROLE_NAME=%s", plan->role);
-    strlist_add(out, "ROLE_RANK=%d", plan->role_rank_base + local_rank);
-    strlist_add(out, "ROLE_WORLD_SIZE=%d", plan->role_world_size);
-    strlist_add(out, "MASTER_ADDR=%s", plan->master_addr);
-    strlist_add(out, "MASTER_PORT=%u", plan->master_port);
-    if (plan->master_host && *plan->master_host)
-        strlist_add(out, "CRUN_MASTER_HOST=%s", plan->master_host);
+    strlist_add(out, "ROLE_RANK=%u", place->role_rank_base + (uint32_t)local_rank);
+    strlist_add(out, "ROLE_WORLD_SIZE=%u", place->role_world_size);
+    strlist_add(out, "MASTER_ADDR=%s", place->master_addr);
+    strlist_add(out, "MASTER_PORT=%u", place->master_port);
+    if (place->master_host[0])
+        strlist_add(out, "CRUN_MASTER_HOST=%s", place->master_host);
     strlist_add(out, "TORCHELASTIC_RESTART_COUNT=%d", plan->restart_count);
     strlist_add(out, "TORCHELASTIC_MAX_RESTARTS=%d", plan->max_restarts);
     strlist_add(out, "TORCHELASTIC_RUN_ID=%s", plan->run_id);
@@ -102,8 +105,8 @@ static int add_worker_variables(const struct plan *plan, int local_rank, struct 
     strlist_add(out, NOTICE_ENVIRONMENT "=%d", plan->notice_fd);
     strlist_add(out, NOTICE_GENERATION_ENVIRONMENT "=%u", plan->generation);
     strlist_add(out, "CRUN_SHUTDOWN_TIMEOUT=%d", plan->shutdown_timeout_s);
-    if (plan->instance)
-        strlist_add(out, "CRUN_INSTANCE=%016llx", (unsigned long long)plan->instance);
+    if (place->instance)
+        strlist_add(out, "CRUN_INSTANCE=%016llx", (unsigned long long)place->instance);
     if (plan->local_addr)
         strlist_add(out, "CRUN_LOCAL_ADDR=%s", plan->local_addr);
     if (plan->state_fd)

@@ -10,6 +10,8 @@
 
 #include "launcher/util/strlist.h"
 
+struct rank_assignment;
+
 /* The command all workers of a job share; found once, before anything starts. */
 struct plan_command {
     struct strlist head; /* argv in front of the script: {"python3", "-u"}; or the program itself */
@@ -20,17 +22,11 @@ struct plan_command {
 /* One generation of workers on one node. */
 struct plan {
     int local_world_size;
-    int group_rank, group_world_size;
-    int rank_base, world_size; /* global ranks of this node begin at rank_base */
-    int role_rank_base, role_world_size;
+    const struct rank_assignment *place;
     const char *role;
     const char *run_id;
-    const char *master_addr;
-    uint16_t master_port;
-    const char *master_host; /* where node 0 is, when master_addr is not; "" or NULL: not given */
-    bool worker_has_store;   /* crun serves none: the first worker opens it at this address */
-    uint32_t generation;     /* counts restarts and changes of membership; restart_count, restarts alone */
-    uint64_t instance;       /* of the job at its rendezvous, the same in all generations; 0: none */
+    bool worker_has_store; /* crun serves none: the first worker opens it at the address of the place */
+    uint32_t generation;   /* counts restarts and changes of membership; restart_count, restarts alone */
     int restart_count, max_restarts;
     int shutdown_timeout_s; /* from the request to stop to SIGKILL */
     bool virtual_local_rank;

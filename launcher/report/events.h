@@ -9,6 +9,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "rendezvous/session/session_message.h"
+
 enum event_kind {
     EVENT_START,   /* a generation begins */
     EVENT_READY,   /* all its workers have executed their program */
@@ -36,9 +38,7 @@ struct event_job {
     const char *entry_point;   /* the file that is executed, as torchrun has it: Python for a script */
     int n_workers, max_restarts;
     pid_t crun;
-    int group_rank, group_world_size;
-    int rank_base, world_size;
-    int role_rank_base, role_world_size;
+    struct rank_assignment place;
 };
 
 /* How a worker ended. code: its exit code, or the negative number of the signal. */

@@ -76,7 +76,7 @@ void events_add_text(cJSON *object, const char *name, const char *text)
 static void add_ending(cJSON *line, const struct event_job *job, const struct event_ending *e)
 {
     add_integer(line, "local_rank", e->local_rank);
-    add_integer(line, "rank", job->rank_base + e->local_rank);
+    add_integer(line, "rank", job->place.rank_base + e->local_rank);
     if (e->pid <= 0)
         return; /* it never ran */
     add_integer(line, "pid", e->pid);
@@ -105,8 +105,8 @@ static void add_start(cJSON *line, const struct event_job *job)
     events_add_text(line, "program", job->program);
     events_add_text(line, "role", job->role);
     add_integer(line, "local_world_size", job->n_workers);
-    add_integer(line, "world_size", job->world_size);
-    add_integer(line, "group_world_size", job->group_world_size);
+    add_integer(line, "world_size", job->place.world_size);
+    add_integer(line, "group_world_size", job->place.group_world_size);
     add_integer(line, "max_restarts", job->max_restarts);
 }
 
@@ -196,7 +196,7 @@ static void add_own_fields(cJSON *line, const struct event_job *job, const struc
         break;
     case EVENT_MARK:
         add_integer(line, "local_rank", e->mark->local_rank);
-        add_integer(line, "rank", job->rank_base + e->mark->local_rank);
+        add_integer(line, "rank", job->place.rank_base + e->mark->local_rank);
         (void)cJSON_AddStringToObject(line, "action", e->mark->action);
         events_add_text(line, "rule", e->mark->rule);
         events_add_text(line, "line", e->mark->line);
@@ -235,7 +235,7 @@ char *events_json_line(const struct event_job *job, const struct event *event)
     events_add_text(line, "run_id", job->run_id);
     (void)cJSON_AddStringToObject(line, "run", job->run);
     events_add_text(line, "host", job->host);
-    add_integer(line, "group_rank", job->group_rank);
+    add_integer(line, "group_rank", job->place.group_rank);
     add_integer(line, "generation", event->generation);
     add_integer(line, "restarts", event->restarts);
     add_own_fields(line, job, event);

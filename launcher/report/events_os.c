@@ -19,7 +19,6 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/time.h"
-#include "rendezvous/session/session_message.h"
 
 enum { RAW_ERROR_MAX = 64 << 10, HISTORY_MARKS_MAX = 100 /* of a generation */ };
 
@@ -47,7 +46,7 @@ static bool is_for_history(struct events *e, enum event_kind kind)
 {
     if (kind == EVENT_MARK && ++e->n_marks > HISTORY_MARKS_MAX)
         return false;
-    return e->history && e->job.group_rank == 0 && kind != EVENT_READY && kind != EVENT_EXIT;
+    return e->history && e->job.place.group_rank == 0 && kind != EVENT_READY && kind != EVENT_EXIT;
 }
 
 static void write_event(struct events *e, const struct worker_group *g, struct event event, uint64_t at_ns)
@@ -245,7 +244,8 @@ void events_peer(struct events *e, const struct worker_group *g, const struct se
     if (!e || cause->kind == SESSION_CAUSE_NONE)
         return;
     session_cause_describe(cause, reason, sizeof(reason));
-    bool is_own = cause->kind == SESSION_CAUSE_WORKER && cause->group_rank == e->job.group_rank;
+    bool is_own =
+        cause->kind == SESSION_CAUSE_WORKER && cause->group_rank == (int32_t)e->job.place.group_rank;
     bool is_repeated = strcmp(reason, e->peer_reason) == 0;
     memcpy(e->peer_reason, reason, sizeof(e->peer_reason));
     if (!is_own && !is_repeated)
@@ -309,6 +309,7 @@ struct events *events_create(const struct job *job, const char *file, char *cons
 {
     char history[CONTROL_PATH_SIZE];
     bool has_history = control_history_path(environment, history);
+    uint32_t n = (uint32_t)job->n_workers;
 
     if (!job->event_log && !job->event_console && !has_history)
         return NULL;
@@ -331,9 +332,7 @@ struct events *events_create(const struct job *job, const char *file, char *cons
                                 .n_workers = job->n_workers,
                                 .max_restarts = job->max_restarts,
                                 .crun = getpid(),
-                                .group_world_size = 1,
-                                .world_size = job->n_workers,
-                                .role_world_size = job->n_workers};
+                                .place = {.group_world_size = 1, .world_size = n, .role_world_size = n}};
     e->console = job->event_console;
     if (has_history)
         (void)line_file_open(&e->history, history, NULL); /* the job runs without it */
@@ -346,14 +345,8 @@ struct events *events_create(const struct job *job, const char *file, char *cons
 
 void events_place(struct events *e, const struct rank_assignment *place)
 {
-    if (!e)
-        return;
-    e->job.group_rank = (int)place->group_rank;
-    e->job.group_world_size = (int)place->group_world_size;
-    e->job.rank_base = (int)place->rank_base;
-    e->job.world_size = (int)place->world_size;
-    e->job.role_rank_base = (int)place->role_rank_base;
-    e->job.role_world_size = (int)place->role_world_size;
+    if (e)
+        e->job.place = *place;
 }
 
 void events_begin_history(struct events *e)

@@ -25,12 +25,12 @@ static char *inner_metadata(const struct event_job *job, const struct event_torc
 {
     cJSON *inner = cJSON_CreateObject();
 
-    add_number_or_null(inner, "group_world_size", !e->is_first, job->group_world_size);
+    add_number_or_null(inner, "group_world_size", !e->is_first, job->place.group_world_size);
     events_add_text(inner, "entry_point", job->entry_point);
     if (e->worker) {
         add_list_of_one(inner, "local_rank", true, e->worker->local_rank);
-        add_list_of_one(inner, "role_rank", true, job->role_rank_base + e->worker->local_rank);
-        add_list_of_one(inner, "role_world_size", true, job->role_world_size);
+        add_list_of_one(inner, "role_rank", true, job->place.role_rank_base + e->worker->local_rank);
+        add_list_of_one(inner, "role_world_size", true, job->place.role_world_size);
         add_list_of_one(inner, "exit_code", e->knows_ending, e->worker->code);
         add_list_of_one(inner, "worker_pid", e->knows_ending, e->worker->pid);
     }
@@ -56,8 +56,8 @@ static void add_metadata(cJSON *metadata, const struct event_job *job, const str
         (void)snprintf(id, sizeof(id), "%d", (int)e->worker->pid); /* fits */
     events_add_text(metadata, "run_id", job->worker_run_id);
     add_number_or_null(metadata, "global_rank", e->worker != NULL,
-                       e->worker ? job->rank_base + e->worker->local_rank : 0);
-    add_number_or_null(metadata, "group_rank", !e->is_first, job->group_rank);
+                       e->worker ? job->place.rank_base + e->worker->local_rank : 0);
+    add_number_or_null(metadata, "group_rank", !e->is_first, job->place.group_rank);
     add_text_or_null(metadata, "worker_id", e->worker ? id : NULL);
     events_add_text(metadata, "role", job->role);
     events_add_text(metadata, "hostname", job->host);

@@ -23,12 +23,12 @@ static const struct event_job job = {.run_id = "job",
                                      .n_workers = 2,
                                      .max_restarts = 3,
                                      .crun = 100,
-                                     .group_rank = 1,
-                                     .group_world_size = 2,
-                                     .rank_base = 4,
-                                     .world_size = 6,
-                                     .role_rank_base = 1,
-                                     .role_world_size = 3};
+                                     .place = {.group_rank = 1,
+                                               .group_world_size = 2,
+                                               .rank_base = 4,
+                                               .world_size = 6,
+                                               .role_rank_base = 1,
+                                               .role_world_size = 3}};
 
 static void assert_line(const struct event *event, const char *after_monotonic)
 {

@@ -6,6 +6,7 @@
 #include "launcher/util/envp.h"
 #include "launcher/cli/plan.h"
 #include "base/err.h"
+#include "rendezvous/session/session_message.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 
@@ -63,18 +64,22 @@ static void test_arguments(void **state)
 
 #define ENVIRONMENT(...) ((char *const *)(uintptr_t)(const char *const[]){__VA_ARGS__, NULL})
 
-static const struct plan usual = {
-    .local_world_size = 4,
+static const struct rank_assignment place = {
     .group_rank = 1,
     .group_world_size = 3,
     .rank_base = 8,
     .world_size = 24,
     .role_rank_base = 6,
     .role_world_size = 20,
-    .role = "trainer",
-    .run_id = "job",
     .master_addr = "127.0.0.1",
     .master_port = 4711,
+};
+
+static const struct plan usual = {
+    .local_world_size = 4,
+    .place = &place,
+    .role = "trainer",
+    .run_id = "job",
     .generation = 4,
     .restart_count = 2,
     .max_restarts = 5,
