@@ -417,7 +417,7 @@ static void do_print_report(struct agent *a)
     struct failures_source source = agent_failures_source(a);
 
     if (a->oom_kills_before >= 0)
-        source.oom_kills = cgroup_oom_kills("") - a->oom_kills_before;
+        source.report.oom_kills = cgroup_oom_kills("") - a->oom_kills_before;
     failures_tell(&source, &a->outcome);
 }
 
@@ -533,7 +533,7 @@ static void close_everything(struct agent *a)
     membership_destroy(a->host.membership);
     if (a->group.interrupt) /* the sender of the signal does not wait for a slow console */
         (void)uv_timer_start(&a->deadline, on_console_patience, CONSOLE_PATIENCE_MS, 0);
-    if (!a->failures.gave_up)
+    if (!a->failures.report.gave_up)
         output_end(a->host.output);
     else /* a process that cannot be killed may hold a pipe open for ever */
         output_abandon(a->host.output);
@@ -614,7 +614,7 @@ static void perform(struct agent *a, const struct group_action *action)
         break;
     case GROUP_DO_GIVE_UP:
         agent_children_print_stuck(a->children);
-        a->failures.gave_up = true;
+        a->failures.report.gave_up = true;
         break;
     case GROUP_DO_REPLACE:
         do_replace(a);
@@ -802,9 +802,9 @@ struct failures_source agent_failures_source(const struct agent *a)
 {
     struct failures_source source = a->failures;
 
-    source.rank_base = (int)a->assignment.rank_base;
+    source.report.rank_base = (int)a->assignment.rank_base;
     source.line_worker = agent_lines_worker(a->lines, &source.line_cause);
-    source.final_why = agent_restarts_why(a->restarts);
+    source.report.final_why = agent_restarts_why(a->restarts);
     return source;
 }
 
@@ -905,13 +905,14 @@ static void init_host(struct agent *a, const struct agent_config *config)
                                   .note_sender = note_sender,
                                   .take_stacks = take_stacks,
                                   .describe = describe_job};
-    a->failures = (struct failures_source){.group = &a->group,
+    a->failures = (struct failures_source){.report = {.group = &a->group,
+                                                      .title = config->job->program_name,
+                                                      .program = config->file,
+                                                      .oom_kills = -1,
+                                                      .sender = a->sender},
                                            .job = config->job,
                                            .environment = config->environment,
-                                           .program = config->file,
-                                           .logs = &a->logs,
-                                           .oom_kills = -1,
-                                           .sender = a->sender};
+                                           .logs = &a->logs};
 }
 
 /* All but the output. */

@@ -22,22 +22,22 @@
 #include "base/cleanup.h"
 #include "base/time.h"
 
-#define IMPORT_NS UINT64_C(10000000000) /* an import that fails does so within that time */
+#define IMPORT_NS UINT64_C(10000000000) /* longest time until an import fails */
 
 enum {
     ERROR_FILE_MAX = 1 << 20,
     PROGRAM_HEAD_MAX = 256,
     LAST_LINES = 4,
     LAST_BYTES = 1024,
-    LOOP_LIMIT_MS = 250, /* for a file that is written while the event loop waits */
-    END_LIMIT_MS = 5000, /* for one that is written when the loop has ended */
+    LOOP_LIMIT_MS = 250, /* for a file written while the event loop waits */
+    END_LIMIT_MS = 5000, /* for a file written after the end of the loop */
 };
 
-/* ---- what lies on a disk: the error file of each worker, and two texts on the cause ---- */
+/* ---- files on a disk: the error file of each worker, and two texts on the cause ---- */
 
 static size_t stderr_text(const struct failures_source *source)
 {
-    return (size_t)source->group->config.n_workers;
+    return (size_t)source->report.group->config.n_workers;
 }
 
 static size_t program_text(const struct failures_source *source)
@@ -52,7 +52,8 @@ size_t failures_n_texts(int n_workers)
 
 static char *worker_file(const struct failures_source *source, int local_rank, const char *name)
 {
-    return logs_worker_file(source->logs, source->group->workers[local_rank].generation, local_rank, name);
+    return logs_worker_file(source->logs, source->report.group->workers[local_rank].generation, local_rank,
+                            name);
 }
 
 static bool is_stderr_kept(const struct job *job, int local_rank)
@@ -62,12 +63,12 @@ static bool is_stderr_kept(const struct job *job, int local_rank)
 
 void failures_want_texts(const struct failures_source *source, int local_rank)
 {
-    const struct worker_group *g = source->group;
+    const struct worker_group *g = source->report.group;
     unsigned generation = g->workers[local_rank].generation;
 
     disk_texts_want(source->texts, (size_t)local_rank, generation,
                     file_part_create(worker_file(source, local_rank, "error.json"), ERROR_FILE_MAX, false));
-    /* One for the report: of the worker that failed first, also while the report waits for its texts. */
+    /* A single text for the report: of the worker with the first failure, also while the report waits for texts. */
     bool is_first = !disk_texts_await(source->texts, stderr_text(source)) &&
                     !disk_texts_get(source->texts, stderr_text(source), generation);
     if (g->cause == GROUP_CAUSE_NONE && is_first && is_stderr_kept(source->job, local_rank))
@@ -77,13 +78,14 @@ void failures_want_texts(const struct failures_source *source, int local_rank)
 
 void failures_want_program(const struct failures_source *source)
 {
-    disk_texts_want(source->texts, program_text(source), source->group->generation,
-                    file_part_create(strdup(source->program), PROGRAM_HEAD_MAX, false));
+    disk_texts_want(source->texts, program_text(source), source->report.group->generation,
+                    file_part_create(strdup(source->report.program), PROGRAM_HEAD_MAX, false));
 }
 
 static const struct file_part *error_text(const struct failures_source *source, int local_rank)
 {
-    return disk_texts_get(source->texts, (size_t)local_rank, source->group->workers[local_rank].generation);
+    return disk_texts_get(source->texts, (size_t)local_rank,
+                          source->report.group->workers[local_rank].generation);
 }
 
 static void read_error_file(const struct failures_source *source, struct report_failure *f)
@@ -95,7 +97,7 @@ static void read_error_file(const struct failures_source *source, struct report_
         return;
     f->error_file = part->path;
     if (report_json_read(part->bytes, part->n_bytes, &f->text, &time_s) != 0)
-        return; /* the file is named, what is in it cannot be shown */
+        return; /* the file is named, the content cannot be shown */
     f->message = f->text;
     if (time_s > 0)
         f->time_s = time_s;
@@ -105,12 +107,12 @@ static void read_error_file(const struct failures_source *source, struct report_
 
 static void describe_failure(const struct failures_source *source, int local_rank, struct report_failure *f)
 {
-    const struct group_worker *w = &source->group->workers[local_rank];
+    const struct group_worker *w = &source->report.group->workers[local_rank];
     struct tm local;
 
     *f = (struct report_failure){
         .local_rank = local_rank,
-        .rank = source->rank_base + local_rank,
+        .rank = source->report.rank_base + local_rank,
         .pid = w->pid,
         .exit_code = group_worker_code(w),
         .core_dumped = WIFSIGNALED(w->status) && WCOREDUMP(w->status),
@@ -133,12 +135,11 @@ static bool is_stderr_shown(const struct job *job, int local_rank)
     return job->tees[local_rank] & JOB_STDERR && (!job->listed || job->listed[local_rank]);
 }
 
-/* The end of the worker's stderr.log, if that is the worker which failed first: whole lines, at most LAST_LINES of them. Malloc'ed
- * or NULL. */
+/* The end of stderr.log, if the worker failed first: whole lines, at most LAST_LINES. Malloc'ed or NULL. */
 static char *last_stderr_lines(const struct failures_source *source, int local_rank)
 {
-    const struct file_part *part =
-        disk_texts_get(source->texts, stderr_text(source), source->group->workers[local_rank].generation);
+    const struct file_part *part = disk_texts_get(source->texts, stderr_text(source),
+                                                  source->report.group->workers[local_rank].generation);
     _cleanup_free_ char *path = worker_file(source, local_rank, "stderr.log");
 
     if (!part || !path || strcmp(part->path, path) != 0)
@@ -153,10 +154,10 @@ static char *last_stderr_lines(const struct failures_source *source, int local_r
     return strndup(part->bytes + from, n - from);
 }
 
-/* In the order in which they ended. */
+/* In the order of the ends. */
 static size_t collect_failures(const struct failures_source *source, struct report_failure *failures)
 {
-    const struct worker_group *g = source->group;
+    const struct worker_group *g = source->report.group;
     size_t n = 0;
 
     for (int order = 0; order < g->n_ended; order++)
@@ -212,10 +213,10 @@ void failures_record_own(char *const *environment, int signal, const char *text)
     write_own_error_file(path, file, END_LIMIT_MS);
 }
 
-/* ENOENT and EACCES of an exec mean the file itself or what its first line names. Malloc'ed; NULL: the file. */
+/* ENOENT and EACCES of an exec mean the file itself or the program in the file's first line. Malloc'ed; NULL: the file. */
 static char *bad_interpreter(const struct failures_source *source)
 {
-    const struct worker_group *g = source->group;
+    const struct worker_group *g = source->report.group;
     const struct file_part *part = disk_texts_get(source->texts, program_text(source), g->generation);
 
     if (g->cause != GROUP_CAUSE_EXEC || !part || !part->is_executable || strncmp(part->bytes, "#!", 2) != 0)
@@ -228,12 +229,12 @@ static char *bad_interpreter(const struct failures_source *source)
 static void set_reason(const struct failures_source *source, const struct report_failure *f, char *out,
                        size_t out_size)
 {
-    const struct worker_group *g = source->group;
+    const struct worker_group *g = source->report.group;
     char end[96];
 
     *out = '\0';
     if (g->cause == GROUP_CAUSE_EXEC)
-        (void)snprintf(out, out_size, "%s: %s", source->program,
+        (void)snprintf(out, out_size, "%s: %s", source->report.program,
                        strerror(g->workers[g->cause_worker].status));
     if (g->cause == GROUP_CAUSE_GUARDIAN)
         (void)snprintf(out, out_size, "the guardian was killed from outside");
@@ -247,19 +248,19 @@ static void set_reason(const struct failures_source *source, const struct report
         f->message ? strrchr(f->message, '\n') : NULL; /* the last line of a traceback is the exception */
     last = last && last[1] ? last + 1 : f->message;
     (void)snprintf(out, out_size, "rank %d (pid %d): %s%s%.*s", f->rank, f->pid, end, last ? ": " : "",
-                   last ? (int)strcspn(last, "\n") : 0, last ? last : ""); /* cut when it is long */
+                   last ? (int)strcspn(last, "\n") : 0, last ? last : ""); /* cut when long */
 }
 
-/* The most frequent mistake with a launcher that is not part of a virtual environment: the Python of another one. Its
- * traceback may be where crun does not read it, so an early end without an error file counts, too. */
+/* The most frequent mistake with a launcher that is not part of a virtual environment: the Python of another environment. The
+ * traceback may be out of crun's reach, so an early end without an error file counts, too. */
 static bool may_be_an_import(const struct failures_source *source, const struct report_failure *root,
                              const char *stderr_lines)
 {
-    const struct group_worker *w = &source->group->workers[root->local_rank];
+    const struct group_worker *w = &source->report.group->workers[root->local_rank];
     const char *text = root->message ? root->message : stderr_lines;
-    const char *slash = strrchr(source->program, '/');
+    const char *slash = strrchr(source->report.program, '/');
 
-    if (strncmp(slash ? slash + 1 : source->program, "python", strlen("python")) != 0 ||
+    if (strncmp(slash ? slash + 1 : source->report.program, "python", strlen("python")) != 0 ||
         root->exit_code != 1 || source->job->program == JOB_PROGRAM_EXECUTABLE)
         return false;
     if (text)
@@ -270,7 +271,7 @@ static bool may_be_an_import(const struct failures_source *source, const struct 
 static bool is_final_failure(const struct failures_source *source, const struct report_failure *root,
                              const char *stderr_lines)
 {
-    const struct worker_group *g = source->group;
+    const struct worker_group *g = source->report.group;
     const char *text = root && root->message ? root->message : stderr_lines;
 
     if (g->cause == GROUP_CAUSE_EXEC)
@@ -281,52 +282,38 @@ static bool is_final_failure(const struct failures_source *source, const struct 
 static void report_failed_generation(const struct failures_source *source, struct report_failure *failures,
                                      struct failures_outcome *outcome)
 {
-    const struct worker_group *g = source->group;
+    struct report report = source->report;
     char host[256], core_pattern[128];
 
     proc_info_core_pattern(core_pattern, sizeof(core_pattern));
-    size_t n = collect_failures(source, failures);
-    int root = report_find_root(failures, n);
     proc_info_host_name(host, sizeof(host));
-    outcome->root_code = root < 0 ? 0 : failures[root].exit_code;
-    set_reason(source, root < 0 ? NULL : &failures[root], outcome->reason, sizeof(outcome->reason));
+    report.failures = failures;
+    report.n_failures = collect_failures(source, failures);
+    report.root = report_find_root(failures, report.n_failures);
+    const struct report_failure *root = report.root < 0 ? NULL : &failures[report.root];
+    outcome->root_code = root ? root->exit_code : 0;
+    set_reason(source, root, outcome->reason, sizeof(outcome->reason));
     outcome->has_files = outcome->has_files || job_has_logs(source->job);
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < report.n_failures; i++)
         outcome->has_files = outcome->has_files || failures[i].error_file;
-    _cleanup_free_ char *stderr_lines =
-        root < 0 ? NULL : last_stderr_lines(source, failures[root].local_rank);
-    outcome->is_final = is_final_failure(source, root < 0 ? NULL : &failures[root], stderr_lines);
+    _cleanup_free_ char *stderr_lines = root ? last_stderr_lines(source, root->local_rank) : NULL;
+    outcome->is_final = is_final_failure(source, root, stderr_lines);
     _cleanup_free_ char *interpreter = bad_interpreter(source);
-    const struct report report = {
-        .group = g,
-        .rank_base = source->rank_base,
-        .failures = failures,
-        .n_failures = n,
-        .root = root,
-        .title = source->job->program_name,
-        .host = host,
-        .program = source->program,
-        .python =
-            root >= 0 && may_be_an_import(source, &failures[root], stderr_lines) ? source->program : NULL,
-        .interpreter = interpreter,
-        .log_dir = outcome->has_files || source->job->log_dir ? source->logs->run : NULL,
-        .oom_kills = source->oom_kills,
-        .core_pattern = core_pattern,
-        .sender = source->sender,
-        .gave_up = source->gave_up,
-        .final_why = source->final_why,
-        .last_lines =
-            root < 0 || is_stderr_shown(source->job, failures[root].local_rank) ? NULL : stderr_lines,
-    };
+    report.host = host;
+    report.python = root && may_be_an_import(source, root, stderr_lines) ? report.program : NULL;
+    report.interpreter = interpreter;
+    report.log_dir = outcome->has_files || source->job->log_dir ? source->logs->run : NULL;
+    report.core_pattern = core_pattern;
+    report.last_lines = root && !is_stderr_shown(source->job, root->local_rank) ? stderr_lines : NULL;
     _cleanup_free_ char *text = report_compose(&report);
     log_lines(text ? text : "crun: the job has failed, and there is no memory for the report\n");
-    if (root >= 0 && !g->will_restart)
-        copy_error_file(source, &failures[root]);
+    if (root && !report.group->will_restart)
+        copy_error_file(source, root);
 }
 
 void failures_tell(const struct failures_source *source, struct failures_outcome *outcome)
 {
-    size_t n = (size_t)source->group->config.n_workers;
+    size_t n = (size_t)source->report.group->config.n_workers;
     struct report_failure *failures = calloc(n, sizeof(*failures));
     if (failures)
         report_failed_generation(source, failures, outcome);
@@ -346,5 +333,5 @@ void failures_read_message(const struct failures_source *source, int local_rank,
     if (!part || report_json_read(part->bytes, part->n_bytes, &message, &time_s) != 0)
         return;
     const char *line = final_line(message, &n);      /* of a traceback: the exception */
-    (void)snprintf(ret, size, "%.*s", (int)n, line); /* truncated when it is long */
+    (void)snprintf(ret, size, "%.*s", (int)n, line); /* truncated when long */
 }

@@ -8,25 +8,20 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-struct worker_group;
+#include "launcher/report/report.h"
+
 struct disk_texts;
 struct job;
 struct logs;
 
 struct failures_source {
-    const struct worker_group *group;
+    struct report report; /* without the failures and texts of files, which are collected for each report */
     const struct job *job;
     char *const *environment;
-    const char *program;      /* path that was executed */
     const struct logs *logs;  /* the place of error files and kept ones */
     struct disk_texts *texts; /* failures_n_texts() */
-    int rank_base;            /* global rank of local rank 0 */
-    long oom_kills;           /* since the start; -1 when unknown */
-    const char *sender;       /* sender of the signal that stopped crun; "" when unknown */
-    bool gave_up;             /* something cannot be killed */
     int line_worker;          /* local rank that was killed for a line that it printed; -1: none */
-    const char *line_cause;   /* which, as a sentence */
-    const char *final_why;    /* why there is no restart, where no rule on a line is the reason; or "" */
+    const char *line_cause;   /* the line, as a sentence */
 };
 
 struct failures_outcome {
