@@ -21,6 +21,19 @@ size_t text_bytes_of_columns(const char *text, size_t columns)
     return n;
 }
 
+enum { CHARACTER_SIZE_MAX = 4 }; /* of UTF-8, in bytes */
+
+size_t text_whole_size(const char *text, size_t n)
+{
+    size_t begin = n;
+
+    while (begin > 0 && n - begin < CHARACTER_SIZE_MAX && ((unsigned char)text[begin - 1] & 0xC0) == 0x80)
+        begin--;
+    unsigned char lead = begin > 0 ? (unsigned char)text[begin - 1] : 0;
+    size_t wanted = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC0 ? 2 : 0;
+    return n - begin + 1 < wanted ? begin - 1 : n;
+}
+
 void text_clean(char *text)
 {
     char *to = text;
@@ -33,8 +46,6 @@ void text_clean(char *text)
     }
     *to = 0;
 }
-
-enum { CHARACTER_SIZE_MAX = 4 }; /* of UTF-8, in bytes */
 
 void text_copy(char *to, size_t size, const char *from)
 {

@@ -25,6 +25,9 @@ size_t text_control_size(const char *text);
 /* The bytes of text that fit into so many columns, each character counted as one. */
 size_t text_bytes_of_columns(const char *text, size_t columns);
 
+/* n, or less: without the last of n bytes that are the beginning of a character of UTF-8. */
+size_t text_whole_size(const char *text, size_t n);
+
 /* Makes one printable line of a text from the network: white space becomes a blank, any other control character "?". */
 void text_clean(char *text);
 

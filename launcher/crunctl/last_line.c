@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/utf8.h"
-#include "rendezvous/session/session_message.h"
 
 static bool ends_line(char c)
 {
@@ -54,20 +53,6 @@ static size_t copy_without_escapes(const char *bytes, size_t n, char *ret, size_
     return to;
 }
 
-/* Not in the middle of a UTF-8 sequence. */
-static size_t whole_characters(const char *text, size_t n)
-{
-    size_t begin = n;
-
-    while (begin > 0 && n - begin < 4 && ((unsigned char)text[begin - 1] & 0xC0) == 0x80)
-        begin--;
-    if (begin == 0 || (unsigned char)text[begin - 1] < 0xC0)
-        return n;
-    unsigned char lead = (unsigned char)text[begin - 1];
-    size_t wanted = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-    return n - begin + 1 < wanted ? begin - 1 : n;
-}
-
 void last_line_of(const char *bytes, size_t n, char *ret, size_t size)
 {
     size_t begin, end = n, to = 0;
@@ -80,6 +65,6 @@ void last_line_of(const char *bytes, size_t n, char *ret, size_t size)
             to--;
         end = begin > 0 ? begin - 1 : 0;
     }
-    ret[whole_characters(ret, to)] = '\0';
+    ret[text_whole_size(ret, to)] = '\0';
     text_clean(ret);
 }

@@ -9,6 +9,7 @@
 #include "launcher/util/template.h"
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/utf8.h"
 
 #define REDRAW_NS UINT64_C(1000000000)
 
@@ -78,17 +79,6 @@ static void begin_seam(const struct line_prefix *l, const char *end, size_t n)
     memcpy(l->seam->bytes, end - l->seam->n, l->seam->n);
 }
 
-/* The bytes before a character that is not complete. */
-static size_t whole_characters(const char *data, size_t n)
-{
-    for (size_t back = 1; back <= 3 && back < n; back++) {
-        unsigned char lead = (unsigned char)data[n - back];
-        if (lead >= 0xC0)
-            return (lead >= 0xF0 ? 4u : lead >= 0xE0 ? 3u : 2u) > back ? n - back : n;
-    }
-    return n;
-}
-
 /* console: NULL when the line is not for it. */
 static int append_shown_line(const struct line_prefix *l, const char *line, size_t n, struct buf *console,
                              struct buf *filtered)
@@ -130,7 +120,7 @@ ptrdiff_t line_prefix_take(const struct line_prefix *lines, const char *data, si
     }
     size_t rest = n_bytes - taken;
     if (!r && rest > 0 && (final || rest >= LINES_PIECE)) {
-        rest = final ? rest : whole_characters(data + taken, rest);
+        rest = final ? rest : text_whole_size(data + taken, rest);
         r = append_shown_line(lines, data + taken, rest, console, filtered);
         begin_seam(lines, data + taken + rest, final ? 0 : rest);
         taken += rest;
