@@ -12,15 +12,12 @@
 
 #include "launcher/agent/foreign_agent_uv.h"
 
-#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <uv.h>
 
 #include "base/utf8.h"
-#include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/time.h"
 #include "launcher/agent/foreign_lines_json.h"

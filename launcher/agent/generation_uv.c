@@ -33,7 +33,6 @@
 #include "launcher/supervise/worker_start.h"
 #include "launcher/supervise/zygote_os.h"
 #include "base/cleanup.h"
-#include "base/err.h"
 #include "base/time.h"
 #include "proto/address.h"
 #include "proto/worker_notice.h"

@@ -12,8 +12,6 @@
 
 #include "launcher/cli/options.h"
 
-#include <errno.h>
-#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,6 @@
 #include "launcher/cli/plan.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "launcher/cli/visible_devices.h"

@@ -4,7 +4,6 @@
  * the time that the caller gives. */
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <sys/socket.h>
 
 #include "base/buf.h"

@@ -9,7 +9,6 @@
 #include "launcher/ctl/job_status.h"
 #include "launcher/crunctl/status_text.h"
 #include "base/strbuf.h"
-#include "rendezvous/session/session_message.h"
 
 /* The run that a line belongs to: the last one of that job, host and identity that has not ended. */
 static struct history_run *open_run(struct history *h, const struct history_line *line)

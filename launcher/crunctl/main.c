@@ -7,7 +7,6 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <time.h>
@@ -17,10 +16,8 @@
 #include "launcher/crunctl/history_json.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/job_status_json.h"
-#include "launcher/crunctl/query_answer_json.h"
 #include "launcher/crunctl/job_survey_os.h"
 #include "launcher/crunctl/new_secret_os.h"
-#include "launcher/crunctl/other_nodes_sock.h"
 #include "launcher/crunctl/print_os.h"
 #include "launcher/crunctl/stacks_command_sock.h"
 #include "launcher/crunctl/status_text.h"

@@ -1,17 +1,15 @@
 #pragma once
 
-/* What crunctl learns from a rendezvous, with the secret that this user has for its jobs. */
-
-#include <stdbool.h>
+/* Answers of a rendezvous about jobs, with the user's secret for these jobs. */
 
 struct control_socket;
 struct job_status;
 struct survey_options;
 struct query_answer;
 
-/* Adds the other nodes of the job, whose crun has this socket. Without an answer the job stays as it is. */
+/* Adds the other nodes of the job; s: the socket of the job's crun. Without an answer nothing is added. */
 void other_nodes_add(struct job_status *job, struct survey_options *request, struct control_socket *s);
 
-/* The jobs of request->endpoint, or the stacks of one, which are waited for (none may come). Of a list the first
- * endpoint that answers and leads. 0, or -errno with a line on standard error for each. */
+/* The jobs of request->endpoint, or the stacks of a job after a wait (perhaps none). Of a list: the first endpoint
+ * with an answer and the lead. 0, or -errno with a line on standard error for each endpoint. */
 int other_nodes_ask(struct survey_options *request, struct query_answer *ret);

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/utf8.h"
-#include "rendezvous/session/session_message.h"
 
 static int fail_to_print(const char *why)
 {

@@ -6,7 +6,6 @@
  */
 
 #include <stdbool.h>
-#include <stddef.h>
 
 struct query_answer;
 struct tls_context;

@@ -2,14 +2,12 @@
 
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/utf8.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/util/signal_name.h"
 #include "base/strbuf.h"
-#include "rendezvous/session/session_message.h"
 
 enum { LINE_SIZE = 1024 };
 

@@ -5,7 +5,6 @@
  * file names are made printable. Pure.
  */
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

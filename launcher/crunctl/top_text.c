@@ -15,7 +15,6 @@
 #include "launcher/ctl/job_status.h"
 #include "launcher/crunctl/status_text.h"
 #include "base/strbuf.h"
-#include "rendezvous/session/session_message.h"
 
 enum { LINE_SIZE = 1024, CELL_SIZE = 24, PAGE = 10, LINES_MIN = 6 };
 

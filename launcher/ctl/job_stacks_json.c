@@ -1,7 +1,6 @@
 #include "launcher/ctl/job_stacks_json.h"
 
 #include <cjson/cJSON.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/utf8.h"

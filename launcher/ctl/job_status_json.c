@@ -2,14 +2,11 @@
 
 #include <cjson/cJSON.h>
 #include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/node_ranks_json.h"
 #include "launcher/report/events.h"
 #include "rendezvous/session/fields_json.h"
-#include "rendezvous/session/session_message.h"
 #include "base/err.h"
 
 /* Of any origin, and so not written by the table: see events_add_text(). */

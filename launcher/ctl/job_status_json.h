@@ -6,7 +6,6 @@
  */
 
 #include <stddef.h>
-#include <stdint.h>
 
 struct job_status;
 

@@ -11,7 +11,6 @@
  * message to an agent is "ranks": a rendezvous keeps a message "status" for itself.
  */
 
-#include <stdbool.h>
 #include <stddef.h>
 
 struct agent_message;

@@ -5,7 +5,6 @@
 #include <ifaddrs.h>
 #include <netinet/in.h>
 #include <stddef.h>
-#include <string.h>
 #include <sys/socket.h>
 
 #include "base/cleanup.h"

@@ -8,13 +8,11 @@
 #include <string.h>
 #include <sys/statvfs.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "launcher/cli/visible_devices.h"
 #include "launcher/host/node_health.h"
 #include "launcher/host/nvml_os.h"
 #include "launcher/util/envp.h"
-#include "base/err.h"
 #include "base/time.h"
 
 enum {

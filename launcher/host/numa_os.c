@@ -14,7 +14,6 @@
 #include "launcher/host/numa_os.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdbool.h>

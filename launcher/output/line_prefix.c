@@ -1,6 +1,5 @@
 #include "launcher/output/line_prefix.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 

@@ -36,7 +36,6 @@
 #include "launcher/util/thread_os.h"
 #include "base/cleanup.h"
 #include "base/cond_os.h"
-#include "base/err.h"
 #include "base/list.h"
 #include "base/time.h"
 

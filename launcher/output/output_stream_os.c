@@ -25,7 +25,6 @@
 #include "launcher/util/envp.h"
 #include "launcher/util/log_os.h"
 #include "base/cleanup.h"
-#include "base/err.h"
 
 enum { PIPE_SIZE = 256 << 10 }; /* output of a worker while the console is busy */
 

@@ -7,7 +7,6 @@
  */
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include "rendezvous/session/session_message.h"

@@ -1,6 +1,5 @@
 #include "launcher/report/events_os.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +16,6 @@
 #include "launcher/util/log_os.h"
 #include "launcher/util/read_disk_os.h"
 #include "base/cleanup.h"
-#include "base/err.h"
 #include "base/time.h"
 
 enum { RAW_ERROR_MAX = 64 << 10, HISTORY_MARKS_MAX = 100 /* of a generation */ };

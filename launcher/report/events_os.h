@@ -5,9 +5,6 @@
  * It observes the group machine and changes nothing there.
  */
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "launcher/report/events.h"
 
 struct events;

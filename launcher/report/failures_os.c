@@ -1,6 +1,5 @@
 #include "launcher/report/failures_os.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,6 @@
 #include "launcher/report/job_result.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "launcher/report/report.h"

@@ -6,15 +6,12 @@
 
 #include "launcher/supervise/child_processes_os.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 
 #include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "launcher/util/folder_list_os.h"

@@ -1,10 +1,7 @@
 #include "launcher/supervise/close_descriptors_os.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
-#include <stdbool.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>

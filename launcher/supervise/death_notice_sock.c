@@ -7,7 +7,6 @@
 
 #include "launcher/supervise/death_notice_sock.h"
 
-#include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <string.h>

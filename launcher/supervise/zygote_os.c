@@ -18,7 +18,6 @@
 #include "launcher/util/send_descriptors_sock.h"
 #include "launcher/util/strlist.h"
 #include "base/cleanup.h"
-#include "base/err.h"
 #include "base/time.h"
 
 enum { N_ORDER_FDS = SPAWN_FD_END + 2 };

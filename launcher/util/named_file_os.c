@@ -1,7 +1,6 @@
 #include "launcher/util/named_file_os.h"
 
 #include <errno.h>
-#include <stdbool.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -1,6 +1,5 @@
 #include "launcher/util/template.h"
 
-#include <stdbool.h>
 #include <string.h>
 
 #include "base/strbuf.h"
