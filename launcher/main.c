@@ -424,6 +424,15 @@ static int open_trace(const struct job *job)
     return r;
 }
 
+/* No worker inherits the descriptor. 0; -1 after a sentence. */
+static int keep_output_fd(const struct job *job)
+{
+    if (!job->output_fd || fcntl(job->output_fd, F_SETFD, FD_CLOEXEC) == 0)
+        return 0;
+    log_line("CRUN_OUTPUT_FD=%d: %s", job->output_fd, strerror(errno));
+    return -1;
+}
+
 static int run_options(const struct options *options, const sigset_t *before)
 {
     _cleanup_free_ char *slurm_conf = machine_slurm_conf(environ);
@@ -448,7 +457,7 @@ static int run_options(const struct options *options, const sigset_t *before)
         log_lines(warnings);
     free(warnings);
     int code = 1;
-    if (open_trace(&job) == 0)
+    if (keep_output_fd(&job) == 0 && open_trace(&job) == 0)
         code = job.agent_fd >= 0 ? run_foreign(&job) : run_job(&job, before);
     trace_close();
     job_finish(&job);

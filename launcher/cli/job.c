@@ -12,6 +12,7 @@
 #include "launcher/cli/job_impl.h"
 #include "launcher/cli/line_rules.h"
 #include "launcher/util/signal_name.h"
+#include "base/decimal.h"
 #include "base/strbuf.h"
 #include "proto/address.h"
 #include "base/cleanup.h"
@@ -630,6 +631,26 @@ static int take_line_rules(struct job_builder *b)
     return 0;
 }
 
+/* Another process shows the output: -r and -t are for that one. */
+static int take_output_fd(struct job_builder *b)
+{
+    const char *text = envp_get(b->environment, "CRUN_OUTPUT_FD");
+    struct job *job = b->job;
+    uint64_t fd;
+
+    if (!text || !*text)
+        return 0;
+    if (!decimal_parse(text, 3, INT_MAX, &fd))
+        return job_refuse(b, "CRUN_OUTPUT_FD=%.64s: not the number of a descriptor above 2", text);
+    if (job->line_rules)
+        return job_refuse(
+            b, "--on-line looks at lines that crun shows itself, and CRUN_OUTPUT_FD names another reader");
+    job->output_fd = (int)fd;
+    memset(job->redirects, 0, (size_t)job->n_workers);
+    memset(job->tees, 0, (size_t)job->n_workers);
+    return 0;
+}
+
 static int job_build(struct job_builder *b)
 {
     static int (*const steps[])(struct job_builder *) = {
@@ -639,6 +660,7 @@ static int job_build(struct job_builder *b)
         check_logs_specs,    warn_of_switches,  warn_of_replacing,
         take_security,       take_warm,         take_health_check,
         take_line_rules,     take_fold_output,  take_restarts_without_progress,
+        take_output_fd,
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(steps); i++) {

@@ -135,6 +135,7 @@ struct job {
     bool event_console;
     const char *log_dir;           /* NULL: a temporary one; "/dev/null": none at all */
     const char *line_prefix;       /* template for the lines of -t; NULL: torchrun's */
+    int output_fd;                 /* of CRUN_OUTPUT_FD: socket that takes the output of workers; 0: none */
     uint8_t *redirects, *tees;     /* for each worker, JOB_STDOUT | JOB_STDERR */
     uint8_t *listed;               /* for each worker, whether its output is shown; NULL: all are */
     bool fold_output;              /* equal lines of workers are shown as one */

@@ -136,7 +136,9 @@ static bool is_set_already(const struct strlist *list, size_t n_items, const cha
 /* Variables of an outer crun: they name its descriptors, its address and what goes with its key. */
 static bool is_of_outer_crun(const char *variable)
 {
-    static const char *const names[] = {"CRUN_INSTANCE=",
+    static const char *const names[] = {"CRUN_SECRET_FD=",
+                                        "CRUN_OUTPUT_FD=",
+                                        "CRUN_INSTANCE=",
                                         "CRUN_LOCAL_ADDR=",
                                         "CRUN_MASTER_HOST=",
                                         WORKER_MEMORY_STATE_ENVIRONMENT "=",

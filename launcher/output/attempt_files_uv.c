@@ -83,6 +83,7 @@ static int open_all_files(struct attempt_request *w)
                                        .environment = w->config.environment,
                                        .attempt_dir = w->files.dir,
                                        .rank_base = w->rank_base,
+                                       .attempt = w->attempt,
                                        .error = w->error,
                                        .error_size = sizeof(w->error)};
     int r = 0;

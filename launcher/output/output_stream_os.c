@@ -5,6 +5,7 @@
  *   -t             the same, and the output thread follows the file and shows its lines
  *   -t, no files   a pipe that the output thread reads
  *   no files       -r redirects nothing
+ *   CRUN_OUTPUT_FD a pipe that the process around crun reads; -r and -t have no effect
  *   filtered out   (--local-ranks-filter) the file alone, /dev/null without files
  *
  * The file is opened with O_APPEND, so that a file that is truncated while the worker runs goes on at its new end.
@@ -22,6 +23,7 @@
 #include "launcher/cli/job.h"
 #include "launcher/host/proc_info_os.h"
 #include "launcher/output/line_prefix.h"
+#include "launcher/output/output_handover_sock.h"
 #include "launcher/util/envp.h"
 #include "launcher/util/log_os.h"
 #include "base/cleanup.h"
@@ -195,6 +197,21 @@ static int open_shown(const struct output_place *place, int local_rank, int whic
     return r;
 }
 
+static int hand_over(const struct output_place *place, int local_rank, int which, int *ret_fd)
+{
+    const struct output_handover handover = {.version = OUTPUT_HANDOVER_VERSION,
+                                             .rank = (uint32_t)(place->rank_base + local_rank),
+                                             .local_rank = (uint32_t)local_rank,
+                                             .which = (uint32_t)which,
+                                             .attempt = (uint32_t)place->attempt};
+    int r = output_handover_open(place->job->output_fd, &handover, ret_fd);
+
+    if (r)
+        (void)snprintf(place->error, place->error_size, "cannot hand over the output of rank %u: %s%s",
+                       handover.rank, strerror(-r), log_remedy(r)); /* cut if long */
+    return r;
+}
+
 int output_stream_open(const struct output_place *place, int local_rank, int which, int *ret_fd,
                        struct output_stream **ret_stream)
 {
@@ -204,6 +221,8 @@ int output_stream_open(const struct output_place *place, int local_rank, int whi
     bool has_file = place->attempt_dir && ((job->redirects[local_rank] | job->tees[local_rank]) & bit);
 
     *ret_stream = NULL;
+    if (job->output_fd)
+        return hand_over(place, local_rank, which, ret_fd);
     if ((job->tees[local_rank] & bit) && is_listed)
         return open_shown(place, local_rank, which, ret_fd, ret_stream);
     if (has_file)

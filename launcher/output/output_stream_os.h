@@ -49,6 +49,7 @@ struct output_place {
     char *const *environment;
     const char *attempt_dir; /* where output goes to files; NULL without files */
     int rank_base;           /* rank of the first worker in the whole job, for prefixes */
+    int attempt;             /* number in the name of attempt_dir */
     char *error;             /* for the reason of a failure */
     size_t error_size;
 };

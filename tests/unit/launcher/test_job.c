@@ -677,6 +677,32 @@ static void test_filters(void **state)
     part(&o);
 }
 
+/* The process around crun shows the output. */
+static void test_another_reader_of_output(void **state)
+{
+    static const struct {
+        struct conversation said;
+        int output_fd; /* -1: refused */
+    } cases[] = {
+        {{{"-t3", "-r1", "--nproc-per-node=2", "x"}, {"CRUN_OUTPUT_FD=4"}}, 4},
+        {{{"x"}, {"CRUN_OUTPUT_FD="}}, 0},
+        {{{"-t3", "--fold-output", "x"}, {"CRUN_OUTPUT_FD=3"}}, 3},
+        {{{"x"}, {"CRUN_OUTPUT_FD=2"}}, -1},
+        {{{"x"}, {"CRUN_OUTPUT_FD=4x"}}, -1},
+        {{{"x"}, {"CRUN_OUTPUT_FD=99999999999"}}, -1},
+        {{{"-t3", "--on-line=x:note", "x"}, {"CRUN_OUTPUT_FD=4"}}, -1},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct outcome o;
+        hold(&cases[i].said, &o);
+        if (o.result != (cases[i].output_fd < 0) || (o.result == 0 && o.job.output_fd != cases[i].output_fd))
+            fail_msg("case %zu: %d, %d '%s'", i, o.result, o.job.output_fd, o.error);
+        assert_true(o.result != 0 || (!o.job.redirects[0] && !o.job.tees[0]));
+        part(&o);
+    }
+}
+
 static void test_programs(void **state)
 {
     static const struct {
@@ -708,6 +734,7 @@ int main(void)
         cmocka_unit_test(test_warnings),
         cmocka_unit_test(test_supervision),
         cmocka_unit_test(test_streams),
+        cmocka_unit_test(test_another_reader_of_output),
         cmocka_unit_test(test_programs),
         cmocka_unit_test(test_filters),
         cmocka_unit_test(test_line_prefix),

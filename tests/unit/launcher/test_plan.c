@@ -158,7 +158,8 @@ static void test_outer_variables_end_here(void **state)
     plan.local_addr = NULL;
     plan.state_fd = plan.key_fd = 0;
     plan.environment = ENVIRONMENT("CRUN_LOCAL_ADDR=10.9.9.9", "CRUN_STATE_FD=7", "CRUN_CACHE_FD=8",
-                                   "CRUN_KEY_FD=9", "CRUN_SEAL=1", "CRUN_MASTER_HOST=10.9.9.8", "HOME=/root");
+                                   "CRUN_KEY_FD=9", "CRUN_SEAL=1", "CRUN_MASTER_HOST=10.9.9.8",
+                                   "CRUN_SECRET_FD=3", "CRUN_OUTPUT_FD=4", "HOME=/root");
     assert_int_equal(plan_environment(&plan, 0, &environment), 0);
     assert_null(envp_get(environment.items, "CRUN_LOCAL_ADDR"));
     assert_null(envp_get(environment.items, "CRUN_STATE_FD"));
@@ -166,6 +167,8 @@ static void test_outer_variables_end_here(void **state)
     assert_null(envp_get(environment.items, "CRUN_KEY_FD"));
     assert_null(envp_get(environment.items, "CRUN_SEAL"));
     assert_null(envp_get(environment.items, "CRUN_MASTER_HOST"));
+    assert_null(envp_get(environment.items, "CRUN_SECRET_FD"));
+    assert_null(envp_get(environment.items, "CRUN_OUTPUT_FD"));
     expect_variable(&environment, "HOME=/root");
     strlist_finish(&environment);
 }
