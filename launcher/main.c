@@ -21,6 +21,7 @@
 
 #include "launcher/agent/agent_uv.h"
 #include "launcher/agent/foreign_agent_uv.h"
+#include "launcher/front/far_uv.h"
 #include "launcher/util/envp.h"
 #include "launcher/cli/job.h"
 #include "launcher/host/gpu_count_os.h"
@@ -551,6 +552,8 @@ int main(int argc, char **argv)
         log_line("%s", oci_call_answer);
         return 2;
     }
+    if (argc == 2 && strcmp(argv[1], "--front-channel") == 0)
+        return is_kernel_new_enough() ? far_run(&before) : 1;
     switch (options_parse(argv + (argc > 0), environ, &options, error)) {
     case 0:
         return is_kernel_new_enough() && has_descriptors() ? run_options(&options, &before)

@@ -161,7 +161,6 @@ static int apply_stdin_wanted(struct channel_streams *s, const struct channel_fr
 {
     if (s->wants_stdin)
         return -EBADMSG;
-    (void)frame;
     return channel_streams_want_stdin(s, NULL, ret);
 }
 
@@ -170,7 +169,6 @@ static int apply_data(struct channel_streams *s, const struct channel_frame *fra
 {
     struct channel_stream *stream = *ret;
 
-    (void)s;
     if (!stream || stream->has_received_end || frame->n > stream->may_receive)
         return -EBADMSG;
     stream->may_receive -= (uint32_t)frame->n;
@@ -180,8 +178,6 @@ static int apply_data(struct channel_streams *s, const struct channel_frame *fra
 static int apply_end(struct channel_streams *s, const struct channel_frame *frame,
                      struct channel_stream **ret)
 {
-    (void)s;
-    (void)frame;
     if (!*ret || (*ret)->has_received_end)
         return -EBADMSG;
     (*ret)->has_received_end = true;

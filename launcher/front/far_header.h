@@ -1,0 +1,35 @@
+#pragma once
+
+/* What a front sends in front of everything else: secret, working directory, environment and arguments of the agent. Pure. */
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "launcher/front/channel_frame.h"
+#include "launcher/util/strlist.h"
+
+struct far_header {
+    size_t n_bytes; /* heads and payloads so far */
+    bool has_secret;
+    char secret[CHANNEL_SECRET_MAX];
+    size_t n_secret;
+    char *directory; /* NULL: the one in which the far end was started */
+    struct strlist variables, arguments;
+};
+
+/* Takes one frame. 1: the header is complete. 0: more follows. -EBADMSG: the frame has no place in a header; -E2BIG: above
+ * CHANNEL_HEADER_MAX; -ENOMEM. */
+int far_header_take(struct far_header *h, const struct channel_frame *frame);
+
+/* Overwrites the secret. */
+void far_header_finish(struct far_header *h);
+
+/* The arguments behind crun's name, --local-addr and --rdzv-endpoint: an option of the header comes later, and wins. Check
+ * ret->failed. */
+void far_header_arguments(const struct far_header *h, const char *local_addr, const char *endpoint,
+                          struct strlist *ret);
+
+/* The variables of `own`, then of the header, then of base, each name once. The list borrows all strings. Check
+ * ret->failed. */
+void far_header_environment(const struct far_header *h, char *const *own, char *const *base,
+                            struct strlist *ret);
