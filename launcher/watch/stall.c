@@ -13,14 +13,34 @@ void stall_begin(struct stall *s)
     *s = (struct stall){.longest_ns = 0};
 }
 
+/* The line whose pause holds for the awaited rank; without such a rank the last line. NULL: a rank without a line. */
+static struct stall_line *find_line(struct stall *s, int awaited)
+{
+    for (int i = 0; i < s->n_lines; i++)
+        if (s->lines[i].rank == awaited)
+            return &s->lines[i];
+    return s->n_lines > 0 && (awaited < 0 || s->n_lines == STALL_LINES) ? &s->lines[s->n_lines - 1] : NULL;
+}
+
 bool stall_may_look(struct stall *s, uint64_t now_ns, size_t n_ranks)
 {
-    if (s->is_reported && now_ns < s->again_ns)
-        return false;
-    if (!s->has_asked && s->looked_ns && now_ns - s->looked_ns < n_ranks * STALL_RANK_NS)
+    const struct stall_line *line = find_line(s, s->awaited);
+    uint64_t pause_ns = n_ranks * STALL_RANK_NS;
+
+    if (line && now_ns < line->again_ns && pause_ns < STALL_BETWEEN_NS)
+        pause_ns = STALL_BETWEEN_NS;
+    if (!s->has_asked && s->looked_ns && now_ns - s->looked_ns < pause_ns)
         return false;
     s->looked_ns = now_ns;
     return true;
+}
+
+bool stall_may_take_stacks(uint64_t *stacks_ns, uint64_t now_ns)
+{
+    bool may_take = !*stacks_ns || now_ns - *stacks_ns >= STALL_STACKS_NS;
+
+    *stacks_ns = may_take ? now_ns : *stacks_ns;
+    return may_take;
 }
 
 static bool is_unusual(const struct hang_rank *r)
@@ -83,10 +103,10 @@ static uint64_t tolerance_ns(const struct stall *s, const struct hang_rank *awai
     return learnt_ns > least_ns ? learnt_ns : least_ns;
 }
 
-/* Between two lines no look may happen, so the last look knows too short a wait. */
+/* Between two lines looks are rare, so the last look knows too short a wait. */
 static enum stall_verdict end_stall(struct stall *s, uint64_t now_ns)
 {
-    bool was_reported = s->is_reported;
+    bool was_reported = s->n_lines > 0;
     uint64_t length_ns = now_ns - s->begun_ns,
              learnt_ns =
                  (uint64_t)(STALL_LEARNT * (double)(length_ns > s->longest_ns ? length_ns : s->longest_ns));
@@ -96,36 +116,58 @@ static enum stall_verdict end_stall(struct stall *s, uint64_t now_ns)
     if (learnt_ns > s->tolerated_ns[s->activity])
         s->tolerated_ns[s->activity] = learnt_ns;
     s->longest_ns = 0;
-    s->is_reported = s->has_asked = false;
+    s->n_lines = 0;
+    s->has_asked = false;
     return was_reported ? STALL_GOES_ON : STALL_NOTHING;
+}
+
+static void note_look(struct stall *s, uint64_t now_ns, uint64_t longest_ns, const struct hang_rank *awaited)
+{
+    if (s->longest_ns && now_ns - longest_ns > s->seen_ns)
+        (void)end_stall(s, s->seen_ns); /* the next line is the first of another stall */
+    if (s->longest_ns == 0) {
+        s->first_ns = now_ns;
+        s->begun_ns = now_ns > longest_ns ? now_ns - longest_ns : 0;
+    }
+    if (s->longest_ns == 0 || awaited->rank != s->awaited)
+        s->awaited_ns = now_ns;
+    if (longest_ns > s->longest_ns)
+        s->longest_ns = longest_ns;
+    if (awaited->activity != ACTIVITY_WAITS) /* by chance at the instant of its move */
+        s->activity = awaited->activity;
+    s->awaited = awaited->rank;
+    s->seen_ns = now_ns;
+}
+
+static void note_line(struct stall *s, uint64_t now_ns, struct stall_line *line)
+{
+    if (!line) {
+        line = &s->lines[s->n_lines++]; /* find_line() finds a line where there is no room */
+        *line = (struct stall_line){.rank = s->awaited, .pause_ns = STALL_AGAIN_NS / 2};
+    }
+    line->pause_ns *= 2;
+    line->again_ns = now_ns + line->pause_ns;
 }
 
 enum stall_verdict stall_step(struct stall *s, uint64_t now_ns, const struct hang_rank *ranks, size_t n_ranks,
                               bool stands_out)
 {
-    static const struct hang_rank none = {.activity = ACTIVITY_UNKNOWN};
+    static const struct hang_rank none = {.rank = -1, .activity = ACTIVITY_UNKNOWN};
     const struct hang_rank *awaited = stands_out && n_ranks > 0 ? &ranks[0] : &none;
     uint64_t longest_ns = longest_wait_ns(ranks, n_ranks);
 
     if (longest_ns == 0)
         return s->longest_ns ? end_stall(s, now_ns) : STALL_NOTHING;
-    if (s->longest_ns == 0) {
-        s->first_ns = now_ns;
-        s->begun_ns = now_ns > longest_ns ? now_ns - longest_ns : 0;
-    }
-    if (longest_ns > s->longest_ns)
-        s->longest_ns = longest_ns;
-    if (awaited->activity != ACTIVITY_WAITS) /* by chance at the instant of its move */
-        s->activity = awaited->activity;
-    if (s->is_reported ? now_ns < s->again_ns
-                       : longest_ns < tolerance_ns(s, awaited, is_any_known(ranks, n_ranks)))
+    note_look(s, now_ns, longest_ns, awaited);
+    struct stall_line *line = find_line(s, s->awaited);
+    bool is_new = s->n_lines == 0 || now_ns - s->awaited_ns >= WAITS_LEAST_NS;
+    if (line ? now_ns < line->again_ns
+             : !is_new || longest_ns < tolerance_ns(s, awaited, is_any_known(ranks, n_ranks)))
         return STALL_NOTHING;
     s->has_asked = !s->has_asked && now_ns - s->first_ns >= STALL_FRESH_NS;
     if (s->has_asked)
         return STALL_ASK;
-    s->pause_ns = s->is_reported ? 2 * s->pause_ns : STALL_AGAIN_NS;
-    s->again_ns = now_ns + s->pause_ns;
-    s->is_reported = true;
+    note_line(s, now_ns, line);
     return STALL_REPORT;
 }
 

@@ -9,6 +9,9 @@
  *     ^                                              |
  *     +------------- no unusual wait -----------------+   "they go on"
  *
+ * Each awaited rank has a pause of its own: a rank that stands out for WAITS_LEAST_NS instead of the former one is a new line. A wait that
+ * began behind the last look of a stall belongs to another stall: the message about the end of the first one was lost.
+ *
  * Evidence: a program may wait for a peer or a lock by design, as a server without requests does. So a wait known from counters, a stack or
  * a key counts from the limit on, and a wait that the system call alone suggests from WAITS_FIRST_NS on. Where all ranks seem to wait, a
  * line needs a wait of the first kind. A rank without a process after a success waits as in the second kind.
@@ -36,7 +39,12 @@ struct hang_rank;
 /* The first ranks of a stall have stacks, which are new for so long. */
 #define STALL_FRESH_NS UINT64_C(3000000000)
 #define STALL_RANK_NS UINT64_C(250000)
-#define STALL_AGAIN_NS UINT64_C(60000000000) /* first pause between two lines on one stall */
+#define STALL_AGAIN_NS UINT64_C(60000000000) /* first pause between two lines on one awaited rank */
+/* Between two lines node 0 looks for another awaited rank. */
+#define STALL_BETWEEN_NS UINT64_C(10000000000)
+/* Between two descriptions of a node with new stacks: less than the shortest stall, more than the time for the answers of all nodes. */
+#define STALL_STACKS_NS UINT64_C(6000000000)
+enum { STALL_LINES = 8 };
 
 /* Numbers of a report, for the event log. */
 struct stall_facts {
@@ -57,22 +65,31 @@ struct stall {
     enum activity activity;                /* of the awaited rank, in the present or last stall */
     uint64_t longest_ns;                   /* wait of the present stall; 0: there is none */
     uint64_t first_ns, begun_ns; /* first look of the present stall, and begin of its longest wait */
+    uint64_t seen_ns;            /* last look of the present stall */
     bool has_asked;              /* for the stacks of the next line */
-    bool is_reported;
-    uint64_t again_ns, pause_ns; /* time of the next line, and the pause before it */
-    uint64_t looked_ns;          /* the last stall_may_look(); 0: none */
+    int awaited;                 /* rank, at the last look; -1: none stands out */
+    uint64_t awaited_ns;         /* the first look in a row with that rank */
+    struct stall_line {
+        int rank;                    /* awaited; -1: none */
+        uint64_t again_ns, pause_ns; /* time of the next line, and the pause before it */
+    } lines[STALL_LINES];            /* printed in the present stall */
+    int n_lines;
+    uint64_t looked_ns; /* the last stall_may_look(); 0: none */
 };
 
 /* A generation begins. */
 void stall_begin(struct stall *s);
 
-/* Whether node 0 asks for the ranks of all nodes now. Between two lines there is no need. Many ranks are asked less often:
+/* Whether node 0 asks for the ranks of all nodes now: between two lines once in STALL_BETWEEN_NS. Many ranks are asked less often:
  * each costs the event loop about a tenth of STALL_RANK_NS. Not so before new stacks. */
 bool stall_may_look(struct stall *s, uint64_t now_ns, size_t n_ranks);
 
 /* ranks: of all nodes, in the order of hang_sort(); stands_out: the result of hang_sort(). Without ranks: no rank waits unusually long. */
 enum stall_verdict stall_step(struct stall *s, uint64_t now_ns, const struct hang_rank *ranks, size_t n_ranks,
                               bool stands_out);
+
+/* Whether a node may take new stacks for a description, at *stacks_ns for the last time (0: never). True: *stacks_ns is now_ns. */
+bool stall_may_take_stacks(uint64_t *stacks_ns, uint64_t now_ns);
 
 /* Whether a rank waits unusually long. */
 bool stall_is_any_unusual(const struct hang_rank *ranks, size_t n_ranks);

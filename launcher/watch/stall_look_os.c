@@ -10,19 +10,18 @@
 #include "launcher/watch/digest.h"
 #include "launcher/watch/hang_report.h"
 #include "launcher/watch/proc_activity_os.h"
+#include "launcher/watch/stall.h"
 #include "launcher/watch/store_sockets_sock.h"
 #include "launcher/watch/waits.h"
 #include "launcher/watch/watch_task_os.h"
 
 enum { STACKS_MAX = 64, STACKS_MS = 3000 };
 
-/* The stack of a waiting worker holds until the worker moves. */
+/* The stack of a waiting worker holds until the worker moves, of another worker until new stacks may be taken. */
 struct known_stack {
-    pid_t pid;
-    uint64_t place; /* of the main thread, see struct proc_activity */
-    enum stack_kind kind;
-    bool is_wait_known;
-    char text[STACK_TEXT_SIZE];
+    uint64_t place,
+        taken_ns; /* place: of the main thread, see struct proc_activity; taken_ns: time of the look before */
+    struct hang_rank rank;
 };
 
 int stall_look_init(struct stall_look *l, int n_workers)
@@ -104,9 +103,9 @@ static void look_at_worker(struct stall_look *l, const struct watch_task *t, int
                              .waits = p.is_in_collective || activity_judge(&a->facts) == ACTIVITY_WAITS,
                              .waits_now = p.is_in_collective || activity_waits_now(&a->facts),
                              .beat_end = p.beat_end,
-                             .rests = at_ns > p.beat_ns + WAITS_REST_NS,
-                             .moved = has_counted || (!p.is_in_collective && a->moved),
-                             .step = p.step};
+                                              .rests = at_ns > p.beat_ns + WAITS_REST_NS,
+                                              .moved = has_counted || (!p.is_in_collective && a->moved),
+                                              .step = p.step};
     l->counts[worker] = p.digest;
 }
 
@@ -148,24 +147,23 @@ static enum stack_kind kind_of(enum activity activity, enum activity_call main_c
 static void recall_stack(const struct known_stack *known, const struct proc_activity *a,
                          struct hang_rank *ret)
 {
-    if (known->pid != a->pid || known->place != a->place || ret->activity != ACTIVITY_WAITS)
+    bool holds = ret->activity == ACTIVITY_WAITS ? known->place == a->place
+                                                 : a->at_ns - known->taken_ns < STALL_STACKS_NS;
+
+    if (known->rank.pid != a->pid || known->rank.activity != ret->activity || !holds)
         return;
-    ret->kind = known->kind;
-    ret->is_wait_known = known->is_wait_known;
-    memcpy(ret->text, known->text, sizeof(ret->text));
+    ret->kind = known->rank.kind;
+    ret->is_wait_known = known->rank.is_wait_known;
+    memcpy(ret->text, known->rank.text, sizeof(ret->text));
 }
 
 static void keep_stacks(struct stall_look *l, int rank_base)
 {
     for (size_t i = 0; i < l->n_ranks; i++) {
-        const struct hang_rank *r = &l->ranks[i];
-        struct known_stack *known = &l->stacks[r->rank - rank_base];
+        const struct proc_activity *a = &l->activities[l->ranks[i].rank - rank_base];
 
-        known->pid = r->activity == ACTIVITY_WAITS ? (pid_t)r->pid : 0;
-        known->place = l->activities[r->rank - rank_base].place;
-        known->kind = r->kind;
-        known->is_wait_known = r->is_wait_known;
-        memcpy(known->text, r->text, sizeof(known->text));
+        l->stacks[l->ranks[i].rank - rank_base] =
+            (struct known_stack){.place = a->place, .taken_ns = a->at_ns, .rank = l->ranks[i]};
     }
 }
 

@@ -8,6 +8,7 @@
 #include "launcher/watch/hang_report.h"
 #include "launcher/watch/progress.h"
 #include "launcher/watch/slow.h"
+#include "launcher/watch/stall.h"
 #include "launcher/watch/waits.h"
 #include "launcher/watch/watch_task_os.h"
 #include "base/minmax.h"
@@ -26,6 +27,7 @@ struct description {
     int n_unusual;      /* at the last description */
     int n_looks;        /* since the last description */
     int n_descriptions; /* of this stall */
+    uint64_t stacks_ns; /* the last one with new stacks of waiting ranks; 0: none */
 };
 
 struct watch {
@@ -101,14 +103,16 @@ static bool is_due(uint64_t last_ns, uint64_t interval_ns, uint64_t at_ns)
 static void order_look(struct watch *w, uint64_t at_ns)
 {
     struct watch_task *t = w->task;
-    bool is_stall = w->description.wants_stacks || waits_count_unusual(&w->waits, at_ns) > 0;
+    struct description *d = &w->description;
+    bool any_unusual = waits_count_unusual(&w->waits, at_ns) > 0, is_stall = d->wants_stacks || any_unusual;
 
     t->with_progress = is_due(w->progress_ns, progress_interval_ns(&w->progress), at_ns);
     t->with_places = progress_wants_places(&w->progress, at_ns);
     t->with_waits = is_due(w->waits_ns, WAITS_MS * UINT64_C(1000000), at_ns);
     t->describes = is_description_due(w, at_ns);
-    t->takes_stacks = w->description.wants_stacks || w->description.wants_python ||
-                      (w->description.n_descriptions == 0 && waits_count_unusual(&w->waits, at_ns) > 0);
+    if (t->with_waits && t->describes && (d->wants_stacks || (d->n_descriptions == 0 && any_unusual)))
+        d->wants_stacks = stall_may_take_stacks(&d->stacks_ns, at_ns); /* false: the former ones have to do */
+    t->takes_stacks = d->wants_stacks || d->wants_python;
     t->may_pause = is_stall;
     t->store_port = is_stall ? w->job.store_port : 0;
     w->progress_ns = t->with_progress ? at_ns : w->progress_ns;

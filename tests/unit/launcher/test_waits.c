@@ -317,9 +317,64 @@ static void many_ranks_are_looked_at_less_often(void **state)
     s.has_asked = true; /* for stacks */
     assert_true(stall_may_look(&s, 141 * SECOND, 131072));
     stall_begin(&s);
+    assert_true(stall_may_look(&s, 108 * SECOND, 3));
     assert_int_equal(look(&s, 108, 8, ACTIVITY_COMPUTES, 0), STALL_REPORT);
-    assert_false(stall_may_look(&s, 110 * SECOND, 3));
+    assert_false(stall_may_look(&s, 117 * SECOND, 3));
+    assert_true(stall_may_look(&s, 118 * SECOND, 3)); /* for another awaited rank */
+    assert_true(stall_may_look(&s, 166 * SECOND, 3));
     assert_true(stall_may_look(&s, 168 * SECOND, 3));
+}
+
+static const struct {
+    uint64_t now_s;
+    int awaited;
+    uint32_t waits_s; /* of the waiting ranks */
+    enum stall_verdict verdict;
+} second_stalls[] = {
+    {108, 2, 8, STALL_REPORT},
+    /* Rank 2 goes on, and the same ranks wait for rank 3 from then on. */
+    {120, 3, 20, STALL_NOTHING},
+    {126, 3, 26, STALL_NOTHING},
+    {127, 3, 27, STALL_REPORT},
+    {130, 2, 30, STALL_NOTHING}, /* has a line */
+    {150, 3, 50, STALL_NOTHING},
+    {168, 2, 68, STALL_REPORT},
+    {186, 3, 86, STALL_NOTHING},
+    {187, 3, 87, STALL_REPORT},
+    {200, -1, 100, STALL_NOTHING}, /* none stands out: as before */
+    /* The message about the end was lost, and a rank with another activity is awaited now. */
+    {260, 4, 8, STALL_REPORT},
+};
+
+static void each_awaited_rank_and_each_stall_has_its_own_pause(void **state)
+{
+    struct stall s;
+
+    (void)state;
+    stall_begin(&s);
+    for (size_t i = 0; i < sizeof(second_stalls) / sizeof(second_stalls[0]); i++) {
+        uint64_t at_ns = second_stalls[i].now_s * SECOND;
+        enum activity activity = second_stalls[i].awaited == 4 ? ACTIVITY_STOPPED : ACTIVITY_SLEEPS;
+        struct hang_rank ranks[] = {worker(second_stalls[i].awaited, activity, 0),
+                                    waiter(0, second_stalls[i].waits_s), waiter(1, second_stalls[i].waits_s)};
+
+        enum stall_verdict verdict = stall_step(&s, at_ns, ranks, 3, second_stalls[i].awaited >= 0);
+        if (verdict == STALL_ASK)
+            verdict = stall_step(&s, at_ns, ranks, 3, second_stalls[i].awaited >= 0);
+        if (verdict != second_stalls[i].verdict)
+            fail_msg("row %zu: %d", i, (int)verdict);
+    }
+}
+
+static void stacks_are_taken_once_in_a_pause(void **state)
+{
+    uint64_t stacks_ns = 0;
+
+    (void)state;
+    assert_true(stall_may_take_stacks(&stacks_ns, 100 * SECOND));
+    assert_false(stall_may_take_stacks(&stacks_ns, 105 * SECOND));
+    assert_true(stall_may_take_stacks(&stacks_ns, 106 * SECOND));
+    assert_false(stall_may_take_stacks(&stacks_ns, 107 * SECOND));
 }
 
 /* Node 0 asks no node between two lines. A wait of 55 s that had its line at 8 s is tolerated the next time. */
@@ -580,6 +635,8 @@ int main(void)
         cmocka_unit_test(an_unusually_long_wait_is_left_out),
         cmocka_unit_test(ranks_with_beats_wait_while_they_are_ahead),
         cmocka_unit_test(a_stall_is_reported_again_after_twice_the_pause_and_when_it_ends),
+        cmocka_unit_test(each_awaited_rank_and_each_stall_has_its_own_pause),
+        cmocka_unit_test(stacks_are_taken_once_in_a_pause),
         cmocka_unit_test(many_ranks_are_looked_at_less_often),
         cmocka_unit_test(the_whole_wait_is_learnt),
         cmocka_unit_test(a_guessed_wait_needs_more_time_and_a_rank_without_a_wait),
