@@ -21,6 +21,7 @@
 #include "launcher/util/folder_list_os.h"
 #include "launcher/util/log_os.h"
 #include "launcher/util/proc_stat_os.h"
+#include "launcher/util/side_thread_uv.h"
 #include "launcher/util/trace_os.h"
 #include "base/err.h"
 
@@ -31,6 +32,7 @@ enum {
     STUCK_NAMED_MAX = 16,
     PARENTS_MAX = 32,
     STUCK_FIRST_MS = 1000, /* after SIGKILL; then pauses that double */
+    STUCK_LAST_MS = 1000,  /* for the look before the end of crun */
 };
 
 struct agent_children {
@@ -44,6 +46,7 @@ struct agent_children {
     uv_timer_t sweep; /* runs while crun kills the children of a lost guardian */
     uv_timer_t stuck; /* runs from the order to kill on; .data: the children */
     uint64_t stuck_ms;
+    struct side_call *look; /* of the timer; NULL: none is under way */
 };
 
 static pid_t listed[LISTED_MAX];
@@ -105,10 +108,10 @@ static void describe_containment(void *self, struct job_status *ret)
 
 /* ---- children ---- */
 
-static bool is_inherited(const struct agent_children *c, pid_t pid)
+static bool is_among(const pid_t *pids, size_t n, pid_t pid)
 {
-    for (size_t i = 0; i < c->n_inherited; i++)
-        if (c->inherited[i] == pid)
+    for (size_t i = 0; i < n; i++)
+        if (pids[i] == pid)
             return true;
     return false;
 }
@@ -119,7 +122,7 @@ static int list_children(const struct agent_children *c)
     int n = child_processes_list(listed, LISTED_MAX);
 
     for (int i = 0; i < n; i++)
-        if (is_inherited(c, listed[i]))
+        if (is_among(c->inherited, c->n_inherited, listed[i]))
             listed[i--] = listed[--n];
     return n;
 }
@@ -165,10 +168,22 @@ void agent_children_sweep(struct agent_children *c)
     (void)uv_timer_start(&c->sweep, on_sweep, 0, SWEEP_INTERVAL_MS); /* fails only without a callback */
 }
 
-static int local_rank_of(const struct worker_group *g, pid_t pid)
+/* ---- processes that SIGKILL does not end ---- */
+
+/* A look at all processes of the machine, for a side thread: facts of the loop, and lines as the result. */
+struct stuck_look {
+    pid_t crun, inherited[INHERITED_MAX];
+    size_t n_inherited;
+    bool has_guardian;
+    char lines[STUCK_NAMED_MAX][256];
+    int n_lines, n_workers;
+    pid_t workers[];
+};
+
+static int local_rank_of(const struct stuck_look *l, pid_t pid)
 {
-    for (int i = 0; i < g->config.n_workers; i++)
-        if (g->workers[i].pid == pid)
+    for (int i = 0; i < l->n_workers; i++)
+        if (l->workers[i] == pid)
             return i;
     return -1;
 }
@@ -186,49 +201,79 @@ static bool is_below(pid_t pid, pid_t ancestor)
 }
 
 /* A worker, a process of the job in state D, or a child that a lost guardian has left. The keeper and a zygote may stay. */
-static bool is_stuck(const struct agent_children *c, pid_t pid)
+static bool is_stuck(const struct stuck_look *l, pid_t pid)
 {
-    const struct generation *g = c->host->generation;
     struct proc_stat stat;
 
-    if (pid <= 0 || !proc_stat_read(pid, &stat) || stat.has_ended || is_inherited(c, pid))
+    if (pid <= 0 || !proc_stat_read(pid, &stat) || stat.has_ended ||
+        is_among(l->inherited, l->n_inherited, pid))
         return false;
-    if (stat.state == 'D' || local_rank_of(c->host->group, pid) >= 0)
-        return is_below(pid, getpid());
-    return stat.parent == getpid() && !(g && g->guardian);
+    if (stat.state == 'D' || local_rank_of(l, pid) >= 0)
+        return is_below(pid, l->crun);
+    return stat.parent == l->crun && !l->has_guardian;
 }
 
-static bool log_if_stuck(const struct agent_children *c, pid_t pid)
+static void look_for_stuck(void *data)
 {
-    char text[256];
-
-    if (!is_stuck(c, pid))
-        return false;
-    proc_info_stuck(pid, local_rank_of(c->host->group, pid), text, sizeof(text));
-    log_line("%s", text);
-    return true;
-}
-
-static void log_all_stuck(const struct agent_children *c)
-{
+    struct stuck_look *l = data;
     struct folder_list processes;
     const char *name;
-    int n_named = 0;
 
     if (folder_list_open(&processes, "/proc") != 0)
         return;
-    while (n_named < STUCK_NAMED_MAX && (name = folder_list_next(&processes)))
-        n_named += log_if_stuck(c, (pid_t)atol(name));
+    while (l->n_lines < STUCK_NAMED_MAX && (name = folder_list_next(&processes))) {
+        pid_t pid = (pid_t)atol(name);
+
+        if (is_stuck(l, pid))
+            proc_info_stuck(pid, local_rank_of(l, pid), l->lines[l->n_lines++], sizeof(l->lines[0]));
+    }
     folder_list_close(&processes);
+}
+
+static struct stuck_look *create_look(const struct agent_children *c)
+{
+    const struct worker_group *g = c->host->group;
+    size_t n = (size_t)g->config.n_workers;
+    struct stuck_look *l = calloc(1, sizeof(*l) + n * sizeof(l->workers[0]));
+
+    if (!l)
+        return NULL;
+    l->crun = getpid();
+    l->has_guardian = c->host->generation && c->host->generation->guardian;
+    memcpy(l->inherited, c->inherited, sizeof(l->inherited));
+    l->n_inherited = c->n_inherited;
+    l->n_workers = g->config.n_workers;
+    for (size_t i = 0; i < n; i++)
+        l->workers[i] = g->workers[i].pid;
+    return l;
+}
+
+static void print_look(struct stuck_look *l)
+{
+    for (int i = 0; i < l->n_lines; i++)
+        log_line("%s", l->lines[i]);
+    free(l);
+}
+
+static void on_looked(void *owner, void *data)
+{
+    struct agent_children *c = owner;
+
+    c->look = NULL;
+    print_look(data);
 }
 
 static void on_stuck(uv_timer_t *timer)
 {
     struct agent_children *c = timer->data;
+    struct side_task task = {
+        .kind = SIDE_OTHER, .run = look_for_stuck, .drop = free, .done = on_looked, .owner = c};
 
     if (c->host->group->state != GROUP_KILLING)
         return;
-    log_all_stuck(c);
+    task.data = c->look ? NULL : create_look(c);
+    if (task.data && side_thread_submit(&c->look, c->host->loop, &task) != 0)
+        free(task.data);
     c->stuck_ms *= 2;
     (void)uv_timer_start(timer, on_stuck, c->stuck_ms, 0); /* fails only without a callback */
 }
@@ -237,7 +282,14 @@ static void on_stuck(uv_timer_t *timer)
  * guardian has ended by now, so such processes are crun's children. */
 void agent_children_print_stuck(const struct agent_children *c)
 {
-    log_all_stuck(c);
+    const struct side_order order = {
+        .kind = SIDE_OTHER, .run = look_for_stuck, .drop = free, .data = create_look(c)};
+
+    int r = order.data ? side_work_call(&order, STUCK_LAST_MS) : -ENOMEM;
+    if (r == 0)
+        print_look(order.data);
+    else if (r == -EBUSY)
+        free(order.data);
     log_line(
         "some processes of the job do not end on SIGKILL; crun ends without them, they go as soon as the kernel "
         "lets them");
@@ -260,6 +312,7 @@ static void stop_stuck(void *self)
 {
     struct agent_children *c = self;
 
+    free(side_thread_cancel(c->look));
     uv_close((uv_handle_t *)&c->stuck, NULL);
 }
 
