@@ -57,6 +57,7 @@ static const struct field usage_fields[] = {
 
 /* Where a rank is, for a report on a hang. */
 static const struct field place_fields[] = {
+    {"pid", FIELD_I64, offsetof(struct hang_rank, pid), 0, FIELD_EXACT_MAX}, /* a worker may be a shell */
     {"state", FIELD_U32_AT(struct hang_rank, state, 0, 127)},
     {"child_pid", FIELD_I64, offsetof(struct hang_rank, child_pid), 0, FIELD_EXACT_MAX},
     {"child_state", FIELD_U32_AT(struct hang_rank, child_state, 0, 127)},
@@ -291,9 +292,10 @@ static bool read_place(const cJSON *worker, const struct worker_status *w, struc
 {
     const cJSON *place = cJSON_GetObjectItemCaseSensitive(worker, "at");
 
-    *ret = (struct hang_rank){.rank = w->rank, .pid = w->pid};
+    *ret = (struct hang_rank){.rank = w->rank};
     if (w->rank < 0 || w->pid < 0 || !fields_read(place, place_fields, ARRAY_SIZE(place_fields), ret, NULL))
         return false;
+    ret->pid = ret->pid ? ret->pid : w->pid;
     text_clean(ret->text);
     text_clean(ret->child_name);
     return read_collectives(cJSON_GetObjectItemCaseSensitive(place, "collectives"), ret);

@@ -12,6 +12,7 @@
 #include "launcher/util/folder_list_os.h"
 #include "launcher/util/proc_stat_os.h"
 #include "launcher/watch/digest.h"
+#include "launcher/watch/store_sockets_sock.h"
 
 enum {
     PATH_SIZE = 4096,
@@ -51,6 +52,15 @@ static enum activity_call group_of(int number)
     return ACTIVITY_CALL_OTHER;
 }
 
+static bool is_epoll(int number)
+{
+#ifdef SYS_epoll_wait
+    if (number == SYS_epoll_wait)
+        return true;
+#endif
+    return number == SYS_epoll_pwait;
+}
+
 /* ---- one look ---- */
 
 /* "NUMBER 0xARGUMENT ... 0xSTACK 0xPLACE", "running", or "-1 ..." for a thread outside of system calls. */
@@ -64,10 +74,12 @@ static void read_call(pid_t pid, struct proc_activity *ret)
     if (!proc_file_read(pid, "syscall", text))
         return;
     long number = strncmp(text, "running", 7) == 0 ? -1 : strtol(text, &at, 10);
+    ret->call = (int)number;
     ret->facts.call = number < 0 ? ACTIVITY_CALL_RUNS : group_of((int)number);
     if (number < 0)
         return;
-    if (ret->facts.call == ACTIVITY_CALL_READS || ret->facts.call == ACTIVITY_CALL_WRITES)
+    if (ret->facts.call == ACTIVITY_CALL_READS || ret->facts.call == ACTIVITY_CALL_WRITES ||
+        is_epoll((int)number))
         ret->descriptor = (int)strtoul(at, NULL, 16);
     ret->place = proc_digest_call(DIGEST_EMPTY, text);
 }
@@ -125,6 +137,20 @@ static bool has_worked(const struct proc_activity *was, const struct proc_activi
     return since(was->main.ran_ns, is->main.ran_ns) > POLL_NS || was->sums.written != is->sums.written;
 }
 
+/* A server without requests waits for no rank. One look at the sockets for each place where the rank waits. */
+static void judge_server(struct proc_activity *a, const struct proc_activity *was)
+{
+    bool waits = a->place && a->place == was->place && a->facts.call == ACTIVITY_CALL_WAITS;
+
+    a->is_server_known = waits && a->call != SYS_futex && a->call != SYS_connect;
+    if (!a->is_server_known)
+        return;
+    a->is_server = was->is_server_known ? was->is_server
+                   : a->call == SYS_accept || a->call == SYS_accept4
+                       ? true
+                       : store_sockets_serves(a->pid, a->descriptor);
+}
+
 /*
  * Without a look before at the same process the differences are 0, and the rank has moved. With another set of processes only the
  * time of the worker has a difference: a data loader may have read much before the look that found the process.
@@ -146,8 +172,10 @@ void proc_activity_look(struct proc_activity *a, const struct proc_tree *tree, u
     bool is_same = was.pid == a->pid && was.at_ns;
     a->moved =
         !is_same || was.place != a->place || (was.main.n_slices != a->main.n_slices && has_worked(&was, a));
-    if (is_same)
-        set_differences(a, &was);
+    if (!is_same)
+        return;
+    set_differences(a, &was);
+    judge_server(a, &was);
 }
 
 /* ---- the file that is read or written ---- */

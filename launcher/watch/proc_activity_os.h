@@ -21,7 +21,10 @@ struct proc_activity {
     struct proc_sums sums;
     struct proc_times main;
     uint64_t place; /* digest of system call and stack pointer; 0: the thread runs */
-    int descriptor; /* of the system call; -1: none */
+    int call;       /* number of the system call; -1: none */
+    int descriptor; /* of a call that reads or writes; -1: none */
+    bool is_server; /* two looks found the rank in a wait for clients, at the same place */
+    bool is_server_known;
     bool moved; /* since the look before: another place, or a main thread that did more than a poll does */
     struct activity_facts facts;
 };

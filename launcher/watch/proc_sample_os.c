@@ -5,8 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/buf.h"
+#include "base/err.h"
 #include "base/utf8.h"
 #include "launcher/host/worker_beat_os.h"
 #include "launcher/util/folder_list_os.h"
@@ -14,7 +17,7 @@
 #include "launcher/watch/digest.h"
 #include "launcher/watch/hang_report.h"
 
-enum { HEAD_SIZE = 64, THREADS_MAX = 512 };
+enum { HEAD_SIZE = 64, THREADS_MAX = 512, DEPTH_MAX = 32 };
 
 static bool read_stat(pid_t pid, struct proc_stat *ret)
 {
@@ -32,7 +35,15 @@ char proc_sample_state(pid_t pid)
 
 struct process_entry {
     pid_t pid, parent;
-    int tree; /* -1: of no worker; -2: not looked up yet */
+    pid_t child; /* a child; 0: none, -1: several */
+    int tree;    /* -1: of no worker; -2: not looked up yet */
+    bool sleeps;
+};
+
+struct process_table {
+    struct buf buf;
+    struct process_entry *items;
+    size_t n;
 };
 
 static int compare_entries(const void *a, const void *b)
@@ -42,82 +53,115 @@ static int compare_entries(const void *a, const void *b)
     return (x->pid > y->pid) - (x->pid < y->pid);
 }
 
-static int list_processes(struct process_entry **ret, size_t *ret_n)
+static struct process_entry *find_entry(const struct process_table *t, pid_t pid)
 {
-    struct process_entry *items = NULL;
-    size_t n = 0, capacity = 0;
-    struct folder_list list;
-    const char *name;
+    const struct process_entry key = {.pid = pid};
 
+    return t->n && pid ? bsearch(&key, t->items, t->n, sizeof(key), compare_entries) : NULL;
+}
+
+static int list_processes(struct process_table *t)
+{
+    struct folder_list list;
+    struct proc_stat stat;
+    const char *name;
     int r = folder_list_open(&list, "/proc");
+
     if (r)
         return r;
     while (!r && (name = folder_list_next(&list))) {
-        struct proc_stat stat;
-        pid_t pid = name[0] >= '1' && name[0] <= '9' ? (pid_t)atol(name) : 0;
+        struct process_entry e = {.pid = (pid_t)atol(name), .tree = -2};
 
-        if (!pid || !read_stat(pid, &stat))
+        if (e.pid <= 0 || !read_stat(e.pid, &stat))
             continue;
-        if (n == capacity) {
-            capacity = capacity ? 2 * capacity : 256;
-            struct process_entry *larger = reallocarray(items, capacity, sizeof(*items));
-            if (!larger) {
-                r = -ENOMEM;
-                break;
-            }
-            items = larger;
-        }
-        items[n++] = (struct process_entry){.pid = pid, .parent = stat.parent, .tree = -2};
+        e.parent = stat.parent;
+        e.sleeps = stat.state == 'S';
+        r = buf_append(&t->buf, &e, sizeof(e));
     }
     folder_list_close(&list);
-    *ret = items;
-    *ret_n = n;
+    t->items = (struct process_entry *)(void *)buf_bytes(&t->buf);
+    t->n = buf_size(&t->buf) / sizeof(*t->items);
+    if (t->n)
+        qsort(t->items, t->n, sizeof(*t->items), compare_entries);
+    for (size_t i = 0; i < t->n; i++) {
+        struct process_entry *parent = find_entry(t, t->items[i].parent);
+
+        if (parent)
+            parent->child = parent->child ? -1 : t->items[i].pid;
+    }
     return r;
 }
 
 /* Follows the parents to a process whose tree is known. The depth has a bound: the table is no snapshot. */
-static int tree_of(struct process_entry *items, size_t n, pid_t pid, int depth)
+static int tree_of(const struct process_table *t, pid_t pid, int depth)
 {
-    const struct process_entry key = {.pid = pid};
-    struct process_entry *e = n ? bsearch(&key, items, n, sizeof(*items), compare_entries) : NULL;
+    struct process_entry *e = find_entry(t, pid);
 
-    if (!e || depth > 32)
+    if (!e || depth > DEPTH_MAX)
         return -1;
     if (e->tree == -2)
-        e->tree = tree_of(items, n, e->parent, depth + 1);
+        e->tree = tree_of(t, e->parent, depth + 1);
     return e->tree;
 }
 
-static void mark_workers(struct process_entry *items, size_t n, const pid_t *workers, int n_workers)
+/* Name of the executed file, without the folder; "": not known. */
+static const char *read_program(pid_t pid, char path[PROC_FILE_SIZE])
 {
-    for (int i = 0; i < n_workers; i++) {
-        const struct process_entry key = {.pid = workers[i]};
-        struct process_entry *e =
-            n && workers[i] ? bsearch(&key, items, n, sizeof(*items), compare_entries) : NULL;
-        if (e)
-            e->tree = i;
-    }
+    char link[64];
+
+    (void)snprintf(link, sizeof(link), "/proc/%d/exe", (int)pid); /* fits */
+    ssize_t n = readlink(link, path, PROC_FILE_SIZE - 1);
+    path[n > 0 ? n : 0] = '\0';
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : "";
+}
+
+/* A shell that waits for a command. Other programs wait for a process in the course of their work. */
+static bool is_waiting_shell(pid_t pid)
+{
+    static const char *const shells[] = {"sh", "bash", "dash", "zsh", "ksh", "busybox", "timeout"};
+    char text[PROC_FILE_SIZE];
+    const char *program = read_program(pid, text);
+    bool is_shell = false;
+
+    for (size_t i = 0; i < ARRAY_SIZE(shells); i++)
+        is_shell |= strcmp(program, shells[i]) == 0;
+    if (!is_shell || !proc_file_read(pid, "syscall", text))
+        return false;
+    int number = atoi(text); /* 0: it runs */
+    return number == SYS_wait4 || number == SYS_waitid || number == SYS_rt_sigsuspend;
+}
+
+static pid_t find_judged(const struct process_table *t, pid_t worker)
+{
+    const struct process_entry *e = find_entry(t, worker);
+
+    for (int depth = 0; depth < DEPTH_MAX && e && e->child > 0 && e->sleeps && is_waiting_shell(e->pid);
+         depth++)
+        e = find_entry(t, e->child);
+    return e ? e->pid : worker;
 }
 
 int proc_find_trees(const pid_t *workers, int n, struct proc_tree *trees)
 {
-    struct process_entry *items = NULL;
-    size_t n_items = 0;
+    struct process_table table = {.n = 0};
+    int r = list_processes(&table);
 
     for (int i = 0; i < n; i++) {
+        struct process_entry *e = find_entry(&table, workers[i]);
+
         trees[i].n_pids = workers[i] ? 1 : 0;
-        trees[i].pids[0] = workers[i];
+        trees[i].started = workers[i];
+        trees[i].pids[0] = find_judged(&table, workers[i]);
+        if (e)
+            e->tree = i;
     }
-    int r = list_processes(&items, &n_items);
-    if (n_items)
-        qsort(items, n_items, sizeof(*items), compare_entries);
-    mark_workers(items, n_items, workers, n);
-    for (size_t i = 0; i < n_items; i++) {
-        int at = tree_of(items, n_items, items[i].pid, 0);
-        if (at >= 0 && items[i].pid != workers[at] && trees[at].n_pids < PROC_TREE_MAX)
-            trees[at].pids[trees[at].n_pids++] = items[i].pid;
+    for (size_t i = 0; i < table.n; i++) {
+        int at = tree_of(&table, table.items[i].pid, 0);
+        if (at >= 0 && table.items[i].pid != trees[at].pids[0] && trees[at].n_pids < PROC_TREE_MAX)
+            trees[at].pids[trees[at].n_pids++] = table.items[i].pid;
     }
-    free(items);
+    buf_finish(&table.buf);
     return r;
 }
 
@@ -268,13 +312,9 @@ void proc_sample_child(pid_t pid, char state, struct hang_rank *ret)
 
 bool proc_sample_is_python(pid_t pid)
 {
-    char path[64], target[PROC_FILE_SIZE];
+    char path[PROC_FILE_SIZE];
 
-    (void)snprintf(path, sizeof(path), "/proc/%d/exe", (int)pid); /* fits */
-    ssize_t n = readlink(path, target, sizeof(target) - 1);
-    target[n > 0 ? n : 0] = '\0';
-    const char *slash = strrchr(target, '/');
-    return slash && strncmp(slash + 1, "python", 6) == 0;
+    return strncmp(read_program(pid, path), "python", 6) == 0;
 }
 
 static size_t describe_thread(pid_t pid, const char *thread, char *out, size_t size)

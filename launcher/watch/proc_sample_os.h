@@ -15,8 +15,10 @@
 
 enum { PROC_TREE_MAX = 64 }; /* of a rank: further ones are not looked at */
 
-/* A worker and its descendants, the worker first. */
+/* A worker and its descendants. The first is the judged process, below called the worker: the worker itself or, behind shells that wait for
+ * a single child, that child. */
 struct proc_tree {
+    pid_t started; /* the process that crun has started; 0: none */
     pid_t pids[PROC_TREE_MAX];
     int n_pids;
     struct proc_sums {

@@ -19,8 +19,8 @@ enum { STACKS_MAX = 64, STACKS_MS = 3000 };
 
 /* The stack of a waiting worker holds until the worker moves, of another worker until new stacks may be taken. */
 struct known_stack {
-    uint64_t place,
-        taken_ns; /* place: of the main thread, see struct proc_activity; taken_ns: time of the look before */
+    uint64_t place;    /* of the main thread, see struct proc_activity */
+    uint64_t taken_ns; /* time of the look before */
     struct hang_rank rank;
 };
 
@@ -63,7 +63,7 @@ static struct published read_published(const struct watch_task *t, int worker)
     size_t n = worker_collectives_read(fd, records);
 
     for (size_t i = 0; i < n; i++) {
-        if (!records[i].group || (pid_t)records[i].pid != t->pids[worker])
+        if (!records[i].group || (pid_t)records[i].pid != t->trees[worker].pids[0])
             continue;
         p.is_in_collective |= records[i].kind != WORKER_COLLECTIVE_NONE;
         p.step += records[i].number;
@@ -97,12 +97,12 @@ static void look_at_worker(struct stall_look *l, const struct watch_task *t, int
     struct published p = read_published(t, worker);
 
     proc_activity_look(a, &t->trees[worker], at_ns);
-    bool has_counted = l->counts[worker] != p.digest;
-    l->samples[worker] =
-        (struct wait_sample){.is_alive = true,
-                             .waits = p.is_in_collective || activity_judge(&a->facts) == ACTIVITY_WAITS,
-                             .waits_now = p.is_in_collective || activity_waits_now(&a->facts),
-                             .beat_end = p.beat_end,
+    bool has_counted = l->counts[worker] != p.digest, waits = activity_judge(&a->facts) == ACTIVITY_WAITS;
+    l->samples[worker] = (struct wait_sample){.is_alive = true,
+                                              .waits = p.is_in_collective || (waits && !a->is_server),
+                                              .waits_now = p.is_in_collective ||
+                                                           (activity_waits_now(&a->facts) && !a->is_server),
+                                              .beat_end = p.beat_end,
                                               .rests = at_ns > p.beat_ns + WAITS_REST_NS,
                                               .moved = has_counted || (!p.is_in_collective && a->moved),
                                               .step = p.step};
@@ -175,7 +175,7 @@ static void describe_waits(const struct stall_look *l, const struct watch_task *
     uint64_t bytes = a->facts.read > a->facts.written ? a->facts.read : a->facts.written;
 
     *ret = (struct hang_rank){.rank = t->rank_base + worker,
-                              .pid = t->pids[worker],
+                              .pid = t->trees[worker].pids[0],
                               .host = t->host,
                               .has_ended = t->pids[worker] == 0};
     if (ret->has_ended) {

@@ -15,6 +15,7 @@
 
 #include "base/cleanup.h"
 #include "launcher/util/folder_list_os.h"
+#include "launcher/util/proc_stat_os.h"
 #include "launcher/watch/hang_report.h"
 #include "launcher/watch/proc_sample_os.h"
 #include "launcher/watch/store_waits.h"
@@ -38,16 +39,14 @@ struct question {
     struct inet_diag_bc_op filter[4]; /* two comparisons, each with its operand behind it */
 };
 
-/* Sockets with that remote port. A comparison that fails jumps 4 bytes behind the end of the filter. */
-static struct question write_question(uint8_t family, uint16_t port)
+/* Sockets in that state with that remote port. A comparison that fails jumps 4 bytes behind the end of the filter. */
+static struct question write_question(uint8_t family, int state, uint16_t port)
 {
     return (struct question){
         .head = {.nlmsg_len = sizeof(struct question),
                  .nlmsg_type = SOCK_DIAG_BY_FAMILY,
                  .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP},
-        .about = {.sdiag_family = family,
-                  .sdiag_protocol = IPPROTO_TCP,
-                  .idiag_states = 1u << TCP_ESTABLISHED},
+        .about = {.sdiag_family = family, .sdiag_protocol = IPPROTO_TCP, .idiag_states = 1u << state},
         .attribute = {.nla_len = 4 + 4 * sizeof(struct inet_diag_bc_op), .nla_type = INET_DIAG_REQ_BYTECODE},
         .filter = {{INET_DIAG_BC_D_GE, 8, 20}, {0, 0, port}, {INET_DIAG_BC_D_LE, 8, 12}, {0, 0, port}}};
 }
@@ -77,9 +76,9 @@ static bool take_messages(struct store_sockets *s, struct nlmsghdr *h, unsigned 
     return true;
 }
 
-static void list_family(struct store_sockets *s, int diag, uint8_t family, uint16_t port)
+static void list_family(struct store_sockets *s, int diag, uint8_t family, int state, uint16_t port)
 {
-    const struct question q = write_question(family, port);
+    const struct question q = write_question(family, state, port);
     _Alignas(struct nlmsghdr) char bytes[16384];
     ssize_t n;
 
@@ -90,15 +89,15 @@ static void list_family(struct store_sockets *s, int diag, uint8_t family, uint1
     while (n > 0 && take_messages(s, (struct nlmsghdr *)bytes, (unsigned)n));
 }
 
-static void list_sockets(struct store_sockets *s, uint16_t port)
+static void list_sockets(struct store_sockets *s, int state, uint16_t port)
 {
     const struct timeval limit = {.tv_sec = 1};
     _cleanup_close_ int diag = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
 
     if (diag < 0 || setsockopt(diag, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) < 0)
         return;
-    list_family(s, diag, AF_INET, port);
-    list_family(s, diag, AF_INET6, port);
+    list_family(s, diag, AF_INET, state, port);
+    list_family(s, diag, AF_INET6, state, port);
 }
 
 /* ---- descriptors ---- */
@@ -113,19 +112,18 @@ static void add_client(struct hang_rank *rank, uint64_t client)
         rank->store_clients[i] = client;
 }
 
-static void look_at_descriptor(const struct store_sockets *s, int folder, const char *name,
-                               struct hang_rank *rank)
+/* NULL: not in the list. */
+static const struct store_socket *find_socket(const struct store_sockets *s, uint64_t inode)
 {
-    char target[64] = "";
-
-    if (readlinkat(folder, name, target, sizeof(target) - 1) <= 0 || strncmp(target, "socket:[", 8) != 0)
-        return;
     for (size_t i = 0; i < s->n; i++)
-        if (s->items[i].inode == strtoull(target + 8, NULL, 10))
-            add_client(rank, s->items[i].client);
+        if (s->items[i].inode == inode)
+            return &s->items[i];
+    return NULL;
 }
 
-static void look_at_process(const struct store_sockets *s, pid_t pid, struct hang_rank *rank)
+/* Calls found() with each socket of the process; listed: in the list, or NULL. */
+static void visit_sockets(const struct store_sockets *s, pid_t pid,
+                          void (*found)(void *data, const struct store_socket *listed), void *data)
 {
     struct folder_list list;
     const char *name;
@@ -134,9 +132,19 @@ static void look_at_process(const struct store_sockets *s, pid_t pid, struct han
     (void)snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid); /* fits */
     if (hang_is_blocked((unsigned char)proc_sample_state(pid)) || folder_list_open(&list, path) != 0)
         return;
-    for (int i = 0; i < FDS_MAX && (name = folder_list_next(&list)); i++)
-        look_at_descriptor(s, list.fd, name, rank);
+    for (int i = 0; i < FDS_MAX && (name = folder_list_next(&list)); i++) {
+        char target[64] = "";
+
+        if (readlinkat(list.fd, name, target, sizeof(target) - 1) > 0 && strncmp(target, "socket:[", 8) == 0)
+            found(data, find_socket(s, strtoull(target + 8, NULL, 10)));
+    }
     folder_list_close(&list);
+}
+
+static void on_client(void *data, const struct store_socket *listed)
+{
+    if (listed)
+        add_client(data, listed->client);
 }
 
 void store_sockets_find(uint16_t port, const struct proc_tree *trees, int rank_base, struct hang_rank *ranks,
@@ -145,12 +153,54 @@ void store_sockets_find(uint16_t port, const struct proc_tree *trees, int rank_b
     struct store_sockets s = {.items = calloc(SOCKETS_MAX, sizeof(*s.items))};
 
     if (s.items && port)
-        list_sockets(&s, port);
+        list_sockets(&s, TCP_ESTABLISHED, port);
     for (size_t i = 0; s.n > 0 && i < n_ranks; i++) {
         const struct proc_tree *tree = &trees[ranks[i].rank - rank_base];
 
         for (int k = 0; k < tree->n_pids && !ranks[i].has_ended; k++)
-            look_at_process(&s, tree->pids[k], &ranks[i]);
+            visit_sockets(&s, tree->pids[k], on_client, &ranks[i]);
     }
     free(s.items);
+}
+
+/* ---- servers ---- */
+
+struct server_sockets {
+    int n_listening, n_others;
+};
+
+static void on_server_socket(void *data, const struct store_socket *listed)
+{
+    struct server_sockets *server = data;
+
+    server->n_listening += listed != NULL;
+    server->n_others += listed == NULL;
+}
+
+/* "tfd: 5 events: 19 data: 5 pos:0 ino:1c5a sdev:8" for each descriptor; as many as fit. */
+static bool any_listens(const struct store_sockets *s, pid_t pid, int epoll)
+{
+    char name[32], text[PROC_FILE_SIZE];
+    bool any = false;
+
+    (void)snprintf(name, sizeof(name), "fdinfo/%d", epoll); /* fits */
+    (void)proc_file_read(pid, name, text);
+    for (const char *at = text; !any && (at = strstr(at, " ino:")); at++)
+        any = find_socket(s, strtoull(at + strlen(" ino:"), NULL, 16));
+    return any;
+}
+
+bool store_sockets_serves(pid_t pid, int epoll)
+{
+    struct store_sockets s = {.items = calloc(SOCKETS_MAX, sizeof(*s.items))};
+    struct server_sockets server = {.n_listening = 0};
+
+    if (s.items)
+        list_sockets(&s, TCP_LISTEN, 0);
+    if (s.n > 0 && epoll < 0)
+        visit_sockets(&s, pid, on_server_socket, &server);
+    bool serves =
+        epoll < 0 ? server.n_listening > 0 && server.n_others == 0 : s.n > 0 && any_listens(&s, pid, epoll);
+    free(s.items);
+    return serves;
 }

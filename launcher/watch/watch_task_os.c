@@ -82,16 +82,19 @@ static const struct stack_tools *tools_of(struct watch_task *t)
 static void note_lack(struct watch_task *t)
 {
     for (int i = 0; !tools_of(t)->paths[STACK_TOOL_PY_SPY] && i < t->n_workers; i++)
-        t->lacks_py_spy |= t->pids[i] && proc_sample_is_python(t->pids[i]);
+        t->lacks_py_spy |= t->pids[i] && proc_sample_is_python(t->trees[i].pids[0]);
 }
 
 /* ---- a look ---- */
 
 static bool are_trees_current(const struct watch_task *t)
 {
-    for (int i = 0; i < t->n_workers; i++)
-        if ((t->trees[i].n_pids ? t->trees[i].pids[0] : 0) != t->pids[i])
-            return false;
+    for (int i = 0; i < t->n_workers; i++) {
+        const struct proc_tree *tree = &t->trees[i];
+
+        if (tree->started != t->pids[i] || (tree->sums.has_ended && tree->started != tree->pids[0]))
+            return false; /* a shell goes on with its next command */
+    }
     return true;
 }
 
