@@ -287,16 +287,15 @@ static void describe_hang(void *self, struct job_status *ret)
 static bool is_for_stalls(const struct hang_message *m, const struct worker_group *g)
 {
     return (g->state == GROUP_RUNNING || g->state == GROUP_IDLE) &&
-           (m->kind == HANG_MESSAGE_STALL ||
-            (m->kind == HANG_MESSAGE_RANKS && m->piece.purpose == HANG_FOR_STALL));
+           (m->has_ranks ? m->piece.purpose == HANG_FOR_STALL : m->notice.kind < HANG_NOTICE_HANG);
 }
 
 static void take_for_hangs(struct agent_hang *h, const struct hang_message *message)
 {
-    if (message->kind == HANG_MESSAGE_RESULT)
-        hang_reports_take(h->reports, &message->result);
-    else if (message->kind == HANG_MESSAGE_TAKE)
-        asked_stacks_take_order(h->stacks, message->take_to);
+    if (!message->has_ranks && message->notice.kind == HANG_NOTICE_HANG)
+        hang_reports_take(h->reports, &message->notice);
+    else if (!message->has_ranks)
+        asked_stacks_take_order(h->stacks, message->notice.node);
     else if (message->piece.purpose == HANG_FOR_CRUNCTL)
         asked_stacks_add(h->stacks, &message->piece);
     else

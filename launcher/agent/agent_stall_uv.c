@@ -13,7 +13,6 @@
 #include "launcher/agent/hang_report_uv.h"
 #include "launcher/ctl/hang_message_json.h"
 #include "launcher/ctl/job_status.h"
-#include "launcher/rdzv/membership_uv.h"
 #include "launcher/report/events.h"
 #include "launcher/util/log_os.h"
 #include "launcher/watch/hang_collect.h"
@@ -52,21 +51,18 @@ struct agent_stall {
 
 /* ---- printing ---- */
 
-static void print_message(struct agent_stall *s, const struct stall_message *m)
+static void print_notice(struct agent_stall *s, const struct hang_notice *m)
 {
-    if (m->kind == STALL_MESSAGE_REPORT || m->kind == STALL_MESSAGE_GOES_ON)
-        s->awaited = m->rank;
-    if (m->kind == STALL_MESSAGE_GOES_ON) {
-        log_each_line(m->text);
-        return;
-    }
-    const struct event_stall stall = {.n_waiting = m->facts.n_waiting,
-                                      .waits_ms = m->facts.waits_ms,
-                                      .activity = activity_name(m->facts.activity),
-                                      .bytes_per_s = m->facts.bytes_per_s};
+    bool is_stall = m->kind == HANG_NOTICE_STALL;
     const struct event_hang event = {
-        .rank = m->rank, .groups = m->text, .stall = m->kind == STALL_MESSAGE_REPORT ? &stall : NULL};
-    hang_report_print(s->host, s->watch, event.stall ? EVENT_STALL : EVENT_SLOW, &event);
+        .rank = m->rank, .groups = m->text, .stall = is_stall ? &m->stall : NULL};
+
+    if (m->kind != HANG_NOTICE_SLOW)
+        s->awaited = m->rank;
+    if (m->kind == HANG_NOTICE_GOES_ON)
+        log_each_line(m->text);
+    else
+        hang_report_print(s->host, s->watch, is_stall ? EVENT_STALL : EVENT_SLOW, &event);
 }
 
 /* ---- messages ---- */
@@ -81,37 +77,26 @@ static bool is_node_0(const struct agent_stall *s)
     return s->host->assignment->group_rank == 0;
 }
 
-static void send_message(const struct agent_stall *s, int32_t to, const struct stall_message *m)
-{
-    const struct agent_message head = {.to = to, .generation = s->host->group->generation};
-    struct buf frame = {0};
-
-    if (stall_message_put(&frame, &head, m) == 0) /* without memory: the next look sends it again */
-        membership_send(s->host->membership, &frame);
-    buf_finish(&frame);
-}
-
-static void announce(struct agent_stall *s, const struct stall_message *m)
+/* A lost notice to print is repeated after the pause; others at the next look. */
+static void announce(struct agent_stall *s, const struct hang_notice *m)
 {
     if (has_other_nodes(s))
-        send_message(s, AGENT_MESSAGE_TO_ALL, m);
-    print_message(s, m);
+        (void)hang_report_notify(s->host, AGENT_MESSAGE_TO_ALL, m);
+    print_notice(s, m);
 }
 
 /* ---- the decision ---- */
 
 static void report(struct agent_stall *s, const struct hang_rank *ranks, size_t n_ranks, bool stands_out)
 {
-    _cleanup_free_ char *headline = stall_text(ranks, n_ranks, stands_out),
+    struct hang_notice m = {.kind = HANG_NOTICE_STALL, .rank = stands_out ? ranks[0].rank : -1};
+    _cleanup_free_ char *headline = stall_text(ranks, n_ranks, stands_out, &m.stall),
                         *groups = hang_text(ranks, n_ranks, stands_out);
+    size_t n_silent = hang_collect_count_silent(&s->collect);
+    char silent[64] = "";
 
     if (!headline || !groups)
         return; /* without memory: again after the pause */
-    struct stall_message m = {.kind = STALL_MESSAGE_REPORT,
-                              .rank = stands_out ? ranks[0].rank : -1,
-                              .facts = stall_facts(ranks, n_ranks, stands_out)};
-    size_t n_silent = hang_collect_count_silent(&s->collect);
-    char silent[64] = "";
     if (n_silent > 0)
         (void)snprintf(silent, sizeof(silent), "; %zu node%s not answered", n_silent,
                        n_silent == 1 ? " has" : "s have"); /* fits */
@@ -129,8 +114,8 @@ static void decide(struct agent_stall *s, const struct hang_rank *ranks, size_t 
     if (verdict == STALL_REPORT)
         report(s, ranks, n_ranks, stands_out);
     if (verdict == STALL_GOES_ON)
-        announce(s, &(struct stall_message){
-                        .kind = STALL_MESSAGE_GOES_ON, .rank = -1, .text = "stall: the ranks go on"});
+        announce(s, &(struct hang_notice){
+                        .kind = HANG_NOTICE_GOES_ON, .rank = -1, .text = "stall: the ranks go on"});
 }
 
 static void judge_slowness(struct agent_stall *s, const struct hang_rank *ranks, size_t n_ranks)
@@ -139,7 +124,7 @@ static void judge_slowness(struct agent_stall *s, const struct hang_rank *ranks,
 
     if (!rank)
         return;
-    struct stall_message m = {.kind = STALL_MESSAGE_SLOW, .rank = rank->rank};
+    struct hang_notice m = {.kind = HANG_NOTICE_SLOW, .rank = rank->rank};
     slow_text(&s->slow, rank, m.text, sizeof(m.text));
     announce(s, &m);
 }
@@ -184,7 +169,7 @@ static void ask_own(struct agent_stall *s, bool with_stacks)
     else if (is_node_0(s))
         hang_collect_add(&s->collect, &(struct hang_piece){.node = 0, .pieces = 1});
     else
-        hang_report_send(s->host, &(struct watch_stacks){.host = "", .ranks = &none}, 0, HANG_FOR_STALL);
+        hang_report_send(s->host, &none, 0, 0, HANG_FOR_STALL);
 }
 
 /* Bounded in time, see on_collected(). */
@@ -198,11 +183,11 @@ static void begin_collection(struct agent_stall *s)
         hang_collect_begin(&s->collect, ranks->group_world_size, ranks->world_size) != 0)
         return;
     bool is_first = s->n_unusual > 0 && s->stall.longest_ns == 0;
-    const struct stall_message ask = {
-        .kind = STALL_MESSAGE_ASK, .rank = -1, .with_stacks = s->wants_stacks || is_first};
+    const struct hang_notice ask = {
+        .kind = HANG_NOTICE_ASK, .rank = -1, .with_stacks = s->wants_stacks || is_first};
 
     ask_own(s, ask.with_stacks);
-    send_message(s, AGENT_MESSAGE_TO_ALL, &ask);
+    (void)hang_report_notify(s->host, AGENT_MESSAGE_TO_ALL, &ask);
     (void)uv_timer_start(&s->timer, on_collected, ask.with_stacks ? STACKS_MS : COLLECT_MS,
                          0); /* fails only without a callback */
 }
@@ -242,7 +227,7 @@ static void on_collected(uv_timer_t *timer)
     end_collection(s);
 }
 
-static void take_note(struct agent_stall *s, const struct stall_message *note)
+static void take_note(struct agent_stall *s, const struct hang_notice *note)
 {
     if (!s->are_unusual || note->node < 0 || (size_t)note->node >= s->n_nodes)
         return;
@@ -283,23 +268,20 @@ static void meet_generation(struct agent_stall *s)
 
 static void pass_ranks(struct agent_stall *s, const struct hang_rank *ranks, size_t n_ranks)
 {
-    const struct watch_stacks own = {
-        .ranks = ranks, .n_ranks = n_ranks, .host = n_ranks ? ranks[0].host : "", .nccl = ""};
-
     s->is_asked = false;
     if (!is_node_0(s))
-        hang_report_send(s->host, &own, 0, HANG_FOR_STALL);
-    else if (hang_report_collect(s->host, &own, &s->collect))
+        hang_report_send(s->host, ranks, n_ranks, 0, HANG_FOR_STALL);
+    else if (hang_report_collect(s->host, ranks, n_ranks, &s->collect))
         decide_for_all(s);
 }
 
 /* While a rank waits most of the time, node 0 has a note for each description of the watch. */
 static void note_ranks(struct agent_stall *s, const struct hang_rank *ranks, size_t n_ranks, int n_unusual)
 {
-    struct stall_message note = {.kind = STALL_MESSAGE_NOTE,
-                                 .node = (int)s->host->assignment->group_rank,
-                                 .n_unusual = (uint32_t)n_unusual,
-                                 .rank = -1};
+    struct hang_notice note = {.kind = HANG_NOTICE_WAITS,
+                               .node = (int)s->host->assignment->group_rank,
+                               .n_unusual = (uint32_t)n_unusual,
+                               .rank = -1};
 
     for (size_t i = 0; i < n_ranks; i++)
         note.waits_mostly |= ranks[i].waits_percent >= SLOW_LINE_PERCENT;
@@ -309,7 +291,7 @@ static void note_ranks(struct agent_stall *s, const struct hang_rank *ranks, siz
     if (is_node_0(s))
         take_note(s, &note);
     else
-        send_message(s, 0, &note);
+        (void)hang_report_notify(s->host, 0, &note);
 }
 
 void agent_stall_take_ranks(struct agent_stall *s, struct hang_rank *ranks, size_t n_ranks, int n_unusual)
@@ -336,15 +318,15 @@ void agent_stall_take_message(struct agent_stall *s, const struct hang_message *
     if (!s)
         return;
     meet_generation(s);
-    if (message->kind == HANG_MESSAGE_RANKS) {
+    if (message->has_ranks) {
         if (hang_collect_add(&s->collect, &message->piece))
             decide_for_all(s);
-    } else if (message->stall.kind == STALL_MESSAGE_NOTE) {
-        take_note(s, &message->stall);
-    } else if (message->stall.kind == STALL_MESSAGE_ASK) {
-        ask_own(s, message->stall.with_stacks);
+    } else if (message->notice.kind == HANG_NOTICE_WAITS) {
+        take_note(s, &message->notice);
+    } else if (message->notice.kind == HANG_NOTICE_ASK) {
+        ask_own(s, message->notice.with_stacks);
     } else if (!is_node_0(s)) {
-        print_message(s, &message->stall);
+        print_notice(s, &message->notice);
     }
 }
 

@@ -27,7 +27,7 @@ struct agent_stall *agent_stall_create(const struct agent_host *host, struct wat
 /* The ranks of this node, see watch_host.on_ranks; sorted in place. NULL is fine here and below. */
 void agent_stall_take_ranks(struct agent_stall *s, struct hang_rank *ranks, size_t n_ranks, int n_unusual);
 
-/* Of kind HANG_MESSAGE_STALL, or ranks with the purpose HANG_FOR_STALL, of the present generation. */
+/* A notice about a stall or a slow rank, or ranks with the purpose HANG_FOR_STALL, of the present generation. */
 void agent_stall_take_message(struct agent_stall *s, const struct hang_message *message);
 
 /* Marks the awaited rank of a reported stall. */

@@ -5,12 +5,13 @@
 
 #include "launcher/agent/agent_host_uv.h"
 #include "launcher/agent/hang_report_uv.h"
+#include "launcher/ctl/hang_message_json.h"
 #include "launcher/ctl/job_stacks_json.h"
-#include "launcher/rdzv/membership_uv.h"
 #include "launcher/watch/hang_collect.h"
 #include "launcher/watch/watch_uv.h"
 #include "base/cleanup.h"
 #include "base/time.h"
+#include "base/utf8.h"
 #include "rendezvous/session/look_json.h"
 
 enum {
@@ -93,12 +94,12 @@ static void send_to_crunctl(const struct asked_stacks *a, const char *folder, co
 static void answer_crunctl(uv_timer_t *timer)
 {
     struct asked_stacks *a = timer->data;
-    _cleanup_free_ struct hang_result *result = malloc(sizeof(*result));
+    _cleanup_free_ char *text = malloc(HANG_TEXT_SIZE);
 
-    if (result) {
-        hang_collect_report(&a->collect, result);
-        keep_for_look(a, a->folder, result->text);
-        send_to_crunctl(a, a->folder, result->text);
+    if (text) {
+        (void)hang_collect_report(&a->collect, text);
+        keep_for_look(a, a->folder, text);
+        send_to_crunctl(a, a->folder, text);
     } else {
         a->send(a->host->data, NULL);
     }
@@ -116,12 +117,13 @@ static void ask_nodes(struct asked_stacks *a)
 {
     const struct agent_host *h = a->host;
     const struct rank_assignment *ranks = h->assignment;
+    const struct hang_notice take = {.kind = HANG_NOTICE_TAKE, .node = (int)ranks->group_rank, .rank = -1};
 
     if (a->collect.n_nodes > 0 || !h->membership || ranks->group_world_size < 2 ||
         h->group->state != GROUP_RUNNING)
         return;
     if (hang_collect_begin(&a->collect, ranks->group_world_size, ranks->world_size) != 0 ||
-        !membership_ask_for_stacks(h->membership, ranks->group_rank, h->group->generation)) {
+        !hang_report_notify(h, AGENT_MESSAGE_TO_ALL, &take)) {
         hang_collect_finish(&a->collect);
         return;
     }
@@ -156,7 +158,7 @@ void asked_stacks_take_order(struct asked_stacks *a, int32_t to)
 void asked_stacks_pass(struct asked_stacks *a, const struct watch_stacks *s)
 {
     for (size_t i = 0; i < a->n_to; i++)
-        hang_report_send(a->host, s, a->to[i], HANG_FOR_CRUNCTL);
+        hang_report_send(a->host, s->ranks, s->n_ranks, a->to[i], HANG_FOR_CRUNCTL);
     a->n_to = 0;
     if (a->collect.n_nodes == 0) {
         keep_for_look(a, s->folder, s->text);
@@ -164,7 +166,8 @@ void asked_stacks_pass(struct asked_stacks *a, const struct watch_stacks *s)
     } else if (!a->is_begun) {
         a->is_begun = true;
         a->folder = s->folder ? strdup(s->folder) : NULL;
-        if (hang_report_collect(a->host, s, &a->collect))
+        text_copy(a->collect.nccl, sizeof(a->collect.nccl), s->nccl);
+        if (hang_report_collect(a->host, s->ranks, s->n_ranks, &a->collect))
             answer_crunctl(&a->timer);
     }
 }

@@ -96,27 +96,19 @@ bool hang_reports_defer(struct hang_reports *r, int worker)
     return true;
 }
 
-static void send_result(const struct agent_host *host, const struct hang_result *result)
-{
-    const struct agent_message all = {.to = AGENT_MESSAGE_TO_ALL, .generation = host->group->generation};
-    struct buf frame = {0};
-
-    if (hang_result_put(&frame, &all, result) == 0) /* without memory each node prints its own report */
-        membership_send(host->membership, &frame);
-    buf_finish(&frame);
-}
-
 static void report_all(struct hang_reports *r)
 {
-    _cleanup_free_ struct hang_result *result = malloc(sizeof(*result));
+    _cleanup_free_ struct hang_notice *notice = calloc(1, sizeof(*notice));
 
-    if (!result) {
+    if (!notice) {
         print_result(r, r->current.own_text, r->current.own_rank);
         return;
     }
-    hang_collect_report(&r->current.collect, result);
-    send_result(r->host, result);
-    print_result(r, result->text, result->rank);
+    notice->kind = HANG_NOTICE_HANG;
+    notice->rank = hang_collect_report(&r->current.collect, notice->text);
+    (void)hang_report_notify(r->host, AGENT_MESSAGE_TO_ALL,
+                             notice); /* lost: each node prints its own report */
+    print_result(r, notice->text, notice->rank);
 }
 
 static void on_report_timer(uv_timer_t *timer)
@@ -141,12 +133,12 @@ void hang_reports_add(struct hang_reports *r, const struct hang_piece *piece)
         report_all(r);
 }
 
-void hang_reports_take(struct hang_reports *r, const struct hang_result *result)
+void hang_reports_take(struct hang_reports *r, const struct hang_notice *notice)
 {
     const struct hang_report *h = &r->current;
 
     if (!h->is_printed && h->is_begun && !is_node_0(r->host))
-        print_result(r, result->text, result->rank);
+        print_result(r, notice->text, notice->rank);
 }
 
 /* ---- the own node ---- */
@@ -159,33 +151,42 @@ void hang_report_print(const struct agent_host *host, struct watch *watch, enum 
     events_write(host->events, host->group, (struct event){.kind = kind, .hang = hang});
 }
 
-bool hang_report_collect(const struct agent_host *host, const struct watch_stacks *s,
+bool hang_report_collect(const struct agent_host *host, const struct hang_rank *ranks, size_t n_ranks,
                          struct hang_collect *ret)
 {
     struct hang_piece own = {
-        .node = (int)host->assignment->group_rank, .pieces = 1, .ranks = s->ranks, .n_ranks = s->n_ranks};
+        .node = (int)host->assignment->group_rank, .pieces = 1, .ranks = ranks, .n_ranks = n_ranks};
 
-    text_copy(own.host, sizeof(own.host), s->host);
-    text_copy(ret->nccl, sizeof(ret->nccl), s->nccl);
+    text_copy(own.host, sizeof(own.host), n_ranks ? ranks[0].host : "");
     return hang_collect_add(ret, &own);
 }
 
-void hang_report_send(const struct agent_host *host, const struct watch_stacks *s, int32_t to,
-                      enum hang_purpose purpose)
+void hang_report_send(const struct agent_host *host, const struct hang_rank *ranks, size_t n_ranks,
+                      int32_t to, enum hang_purpose purpose)
 {
     const struct agent_message head = {.to = to, .generation = host->group->generation};
     struct buf frames = {0};
     struct job_status job;
 
     if (host->membership && host->describe(host->data, &job) == 0) {
-        const struct node_ranks ranks = {
-            .node = &job.nodes[0], .places = s->ranks, .n_places = s->n_ranks, .purpose = purpose};
+        const struct node_ranks node = {
+            .node = &job.nodes[0], .places = ranks, .n_places = n_ranks, .purpose = purpose};
 
-        if (node_ranks_put(&frames, &head, &ranks) == 0)
-            membership_send(host->membership, &frames);
+        if (node_ranks_put(&frames, &head, &node) == 0)
+            (void)membership_send(host->membership, &frames); /* lost: the report lacks these ranks */
         job_status_finish(&job);
     }
     buf_finish(&frames);
+}
+
+bool hang_report_notify(const struct agent_host *host, int32_t to, const struct hang_notice *notice)
+{
+    const struct agent_message head = {.to = to, .generation = host->group->generation};
+    struct buf frame = {0};
+    bool is_sent = hang_notice_put(&frame, &head, notice) == 0 && membership_send(host->membership, &frame);
+
+    buf_finish(&frame);
+    return is_sent;
 }
 
 struct event_hang hang_report_own(const struct agent_host *host, const struct watch_stacks *s)
@@ -215,10 +216,11 @@ void hang_reports_begin(struct hang_reports *r, const struct watch_stacks *s)
     (void)uv_timer_start(&r->timer, on_report_timer, is_node_0(r->host) ? COLLECT_MS : RESULT_MS,
                          0); /* fails only without a callback */
     if (!is_node_0(r->host)) {
-        hang_report_send(r->host, s, 0, HANG_FOR_REPORT);
+        hang_report_send(r->host, s->ranks, s->n_ranks, 0, HANG_FOR_REPORT);
         return;
     }
-    if (hang_report_collect(r->host, s, &h->collect))
+    text_copy(h->collect.nccl, sizeof(h->collect.nccl), s->nccl);
+    if (hang_report_collect(r->host, s->ranks, s->n_ranks, &h->collect))
         report_all(r);
 }
 

@@ -16,7 +16,7 @@ struct agent_host;
 struct hang_collect;
 struct hang_piece;
 struct hang_reports;
-struct hang_result;
+struct hang_notice;
 struct watch;
 struct watch_stacks;
 
@@ -31,7 +31,7 @@ void hang_reports_begin(struct hang_reports *r, const struct watch_stacks *s);
 
 /* From another node. */
 void hang_reports_add(struct hang_reports *r, const struct hang_piece *piece);
-void hang_reports_take(struct hang_reports *r, const struct hang_result *result);
+void hang_reports_take(struct hang_reports *r, const struct hang_notice *notice);
 
 /* The files of the stacks are complete. True: --hang-action waits for the report on all nodes. */
 bool hang_reports_defer(struct hang_reports *r, int worker);
@@ -46,10 +46,13 @@ void hang_reports_stop(struct hang_reports *r);
 struct event_hang hang_report_own(const struct agent_host *host, const struct watch_stacks *s);
 
 /* The ranks of the own node, as pieces: to another agent, or for a report of the own agent. */
-void hang_report_send(const struct agent_host *host, const struct watch_stacks *s, int32_t to,
-                      enum hang_purpose purpose);
-bool hang_report_collect(const struct agent_host *host, const struct watch_stacks *s,
+void hang_report_send(const struct agent_host *host, const struct hang_rank *ranks, size_t n_ranks,
+                      int32_t to, enum hang_purpose purpose);
+bool hang_report_collect(const struct agent_host *host, const struct hang_rank *ranks, size_t n_ranks,
                          struct hang_collect *ret); /* see hang_collect_add() */
+
+/* To a group rank or AGENT_MESSAGE_TO_ALL. False: without a connection or memory the notice is lost. */
+bool hang_report_notify(const struct agent_host *host, int32_t to, const struct hang_notice *notice);
 
 /* The lines, and an event of that kind. */
 void hang_report_print(const struct agent_host *host, struct watch *watch, enum event_kind kind,

@@ -34,7 +34,6 @@
 #include "proto/address.h"
 #include "rendezvous/session/look_json.h"
 #include "rendezvous/store/metrics_text.h"
-#include "rendezvous/session/agent_message_json.h"
 #include "rendezvous/daemon/compose_uv.h"
 #include "base/random_os.h"
 #include "base/time.h"
@@ -673,23 +672,11 @@ int membership_look(struct membership *n, struct buf *out)
     return n->rendezvous ? server_look(n->rendezvous, &request, out) : -ENOENT;
 }
 
-bool membership_ask_for_stacks(struct membership *n, uint32_t group_rank, uint32_t generation)
-{
-    const struct agent_message all = {.to = AGENT_MESSAGE_TO_ALL, .generation = generation};
-    _cleanup_(buf_finish) struct buf frame = {0};
-    char json[32];
-
-    (void)snprintf(json, sizeof(json), "{\"to\":%u}", (unsigned)group_rank); /* fits */
-    if (!n->session || agent_message_put(&frame, &all, "take", json) != 0)
-        return false;
-    session_uv_send(n->session, &frame);
-    return true;
-}
-
-void membership_send(struct membership *n, const struct buf *frames)
+bool membership_send(struct membership *n, const struct buf *frames)
 {
     if (n->session)
         session_uv_send(n->session, frames);
+    return n->session;
 }
 
 void membership_write_metrics(const struct membership *n, struct metrics_text *m)

@@ -68,8 +68,8 @@ void membership_drain(struct membership *n);
 /* No worker of this node makes progress, or they do again. */
 void membership_quiet(struct membership *n, bool is_quiet);
 
-/* Frames for other agents (agent_message_json.h). Without a connection they are lost. */
-void membership_send(struct membership *n, const struct buf *frames);
+/* Frames for other agents (agent_message_json.h). False: without a connection they are lost. */
+bool membership_send(struct membership *n, const struct buf *frames);
 
 /* The notice to send if this process is killed while workers run; NULL: there is no connection. Valid until the next
  * call. */
@@ -80,10 +80,6 @@ const char *membership_endpoint(const struct membership *n);
 
 /* The other nodes and what they report, as frames (look_json.h). -ENOENT: the rendezvous is not served here. */
 int membership_look(struct membership *n, struct buf *out);
-
-/* Asks the other nodes of this generation for the stacks of their workers, which come as messages to group_rank. False: no node is
- * asked. */
-bool membership_ask_for_stacks(struct membership *n, uint32_t group_rank, uint32_t generation);
 
 /* The session, and the rendezvous where it is served here. */
 void membership_write_metrics(const struct membership *n, struct metrics_text *m);

@@ -67,7 +67,7 @@ struct event_warm {
 
 struct event_stall {
     uint32_t n_waiting, waits_ms; /* ranks that wait unusually long, and the longest wait */
-    const char *activity;         /* of the awaited rank, a word */
+    char activity[16];            /* of the awaited rank, a word */
     uint64_t bytes_per_s;         /* the same; 0: no transfer */
 };
 

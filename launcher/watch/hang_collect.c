@@ -51,20 +51,6 @@ static void add_piece(struct hang_collect *c, const struct hang_piece *piece)
     }
 }
 
-bool hang_collect_is_complete(const struct hang_collect *c)
-{
-    for (size_t i = 0; i < c->n_nodes; i++)
-        if (!c->nodes[i].host || c->nodes[i].n_pieces < c->nodes[i].pieces)
-            return false;
-    return c->n_nodes > 0;
-}
-
-bool hang_collect_add(struct hang_collect *c, const struct hang_piece *piece)
-{
-    add_piece(c, piece);
-    return hang_collect_is_complete(c);
-}
-
 size_t hang_collect_count_silent(const struct hang_collect *c)
 {
     size_t n = 0;
@@ -74,17 +60,22 @@ size_t hang_collect_count_silent(const struct hang_collect *c)
     return n;
 }
 
-void hang_collect_report(struct hang_collect *c, struct hang_result *ret)
+bool hang_collect_add(struct hang_collect *c, const struct hang_piece *piece)
+{
+    add_piece(c, piece);
+    return c->n_nodes > 0 && hang_collect_count_silent(c) == 0;
+}
+
+int hang_collect_report(struct hang_collect *c, char text[HANG_TEXT_SIZE])
 {
     bool stands_out = hang_sort(c->ranks, c->n_ranks);
-    _cleanup_free_ char *text = hang_text(c->ranks, c->n_ranks, stands_out);
+    _cleanup_free_ char *groups = hang_text(c->ranks, c->n_ranks, stands_out);
     size_t n_silent = hang_collect_count_silent(c);
 
-    *ret = (struct hang_result){.rank = stands_out ? c->ranks[0].rank : -1};
-    int n = snprintf(ret->text, sizeof(ret->text), "%s%s", text ? text : "",
-                     c->nccl); /* at most HANG_LINES_MAX lines */
-    if (n_silent > 0 && n >= 0 && (size_t)n < sizeof(ret->text))
-        (void)snprintf(ret->text + n, sizeof(ret->text) - (size_t)n,
-                       "  %zu node%s not sent where all ranks are\n", n_silent,
-                       n_silent == 1 ? " has" : "s have"); /* fits */
+    /* At most HANG_LINES_MAX lines, which fit. */
+    int n = snprintf(text, HANG_TEXT_SIZE, "%s%s", groups ? groups : "", c->nccl);
+    if (n_silent > 0 && n < HANG_TEXT_SIZE)
+        (void)snprintf(text + n, HANG_TEXT_SIZE - (size_t)n, "  %zu node%s not sent where all ranks are\n",
+                       n_silent, n_silent == 1 ? " has" : "s have");
+    return stands_out ? c->ranks[0].rank : -1;
 }

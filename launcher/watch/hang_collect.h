@@ -33,11 +33,6 @@ struct hang_piece {
     size_t n_ranks;
 };
 
-struct hang_result {
-    int rank;                  /* that stands out; -1: none does */
-    char text[HANG_TEXT_SIZE]; /* lines, as of hang_text() */
-};
-
 struct hang_collect_node {
     char *host; /* NULL: nothing has come from it */
     int n_pieces, pieces;
@@ -55,13 +50,11 @@ struct hang_collect {
 int hang_collect_begin(struct hang_collect *c, size_t n_nodes, size_t n_ranks_max);
 void hang_collect_finish(struct hang_collect *c);
 
-/* Repeated and impossible pieces are dropped, and all pieces before hang_collect_begin(). Returns hang_collect_is_complete(). */
+/* Repeated and impossible pieces are dropped, and all pieces before hang_collect_begin(). Returns whether no node is silent any more. */
 bool hang_collect_add(struct hang_collect *c, const struct hang_piece *piece);
-
-bool hang_collect_is_complete(const struct hang_collect *c);
 
 /* Number of nodes with missing ranks. */
 size_t hang_collect_count_silent(const struct hang_collect *c);
 
-/* The report on the ranks so far, which are sorted. */
-void hang_collect_report(struct hang_collect *c, struct hang_result *ret);
+/* The report on the ranks so far, which are sorted. Returns the rank that stands out; -1: none does. */
+int hang_collect_report(struct hang_collect *c, char text[HANG_TEXT_SIZE]);

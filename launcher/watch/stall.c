@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "base/strbuf.h"
+#include "base/utf8.h"
+#include "launcher/report/events.h"
 #include "launcher/watch/hang_report.h"
 #include "launcher/watch/waits.h"
 
@@ -173,29 +175,18 @@ enum stall_verdict stall_step(struct stall *s, uint64_t now_ns, const struct han
 
 /* ---- the line ---- */
 
-/* Ranks that began to wait with the waiter: the limits of some may be a look later. */
-static size_t count_waiting(const struct hang_rank *ranks, size_t n_ranks, const struct hang_rank *waiter)
+/* n_waiting: ranks that began to wait with the waiter. The limits of some may be a look later. */
+static struct event_stall facts_of(const struct hang_rank *ranks, size_t n_ranks, size_t n_awaited,
+                                   const struct hang_rank *waiter)
 {
-    size_t n = 0;
+    enum activity activity = n_awaited ? ranks[0].activity : ACTIVITY_UNKNOWN;
+    struct event_stall facts = {.waits_ms = waiter ? waiter->waits_ms : 0};
 
-    for (size_t i = 0; i < n_ranks; i++)
-        n += waiter && ranks[i].waits_ms >= waiter->waits_ms / 2 && ranks[i].waits_ms > 0;
-    return n;
-}
-
-struct stall_facts stall_facts(const struct hang_rank *ranks, size_t n_ranks, bool stands_out)
-{
-    size_t n_awaited = stands_out && n_ranks > 0;
-    const struct hang_rank *waiter = find_waiter(ranks + n_awaited, n_ranks - n_awaited);
-    struct stall_facts facts = {.n_waiting =
-                                    (uint32_t)count_waiting(ranks + n_awaited, n_ranks - n_awaited, waiter),
-                                .waits_ms = waiter ? waiter->waits_ms : 0};
-
-    if (n_awaited) {
-        facts.activity = ranks[0].activity;
-        if (facts.activity == ACTIVITY_READS || facts.activity == ACTIVITY_WRITES)
-            facts.bytes_per_s = ranks[0].bytes_per_s;
-    }
+    for (size_t i = n_awaited; waiter && i < n_ranks; i++)
+        facts.n_waiting += ranks[i].waits_ms >= waiter->waits_ms / 2 && ranks[i].waits_ms > 0;
+    if (activity == ACTIVITY_READS || activity == ACTIVITY_WRITES)
+        facts.bytes_per_s = ranks[0].bytes_per_s;
+    text_copy(facts.activity, sizeof(facts.activity), activity_name(activity));
     return facts;
 }
 
@@ -232,15 +223,15 @@ static void add_awaited(struct strbuf *t, const struct hang_rank *awaited)
         strbuf_add(t, ": %s", awaited->text);
 }
 
-char *stall_text(const struct hang_rank *ranks, size_t n_ranks, bool stands_out)
+char *stall_text(const struct hang_rank *ranks, size_t n_ranks, bool stands_out, struct event_stall *facts)
 {
     size_t n_awaited = stands_out && n_ranks > 0;
     const struct hang_rank *waiter = find_waiter(ranks + n_awaited, n_ranks - n_awaited);
-    uint32_t n_waiting = stall_facts(ranks, n_ranks, stands_out).n_waiting;
     struct strbuf t = {0};
 
-    strbuf_add(&t, "%u of %zu ranks %s %swaited", n_waiting, n_ranks, n_waiting == 1 ? "has" : "have",
-               waiter && waiter->has_ended ? "ended and " : "");
+    *facts = facts_of(ranks, n_ranks, n_awaited, waiter);
+    strbuf_add(&t, "%u of %zu ranks %s %swaited", facts->n_waiting, n_ranks,
+               facts->n_waiting == 1 ? "has" : "have", waiter && waiter->has_ended ? "ended and " : "");
     if (waiter)
         add_wait(&t, waiter);
     if (n_awaited)

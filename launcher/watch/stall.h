@@ -27,6 +27,7 @@
 
 #include "launcher/watch/activity.h"
 
+struct event_stall;
 struct hang_rank;
 
 #define STALL_TRANSFER_NS UINT64_C(60000000000)
@@ -45,13 +46,6 @@ struct hang_rank;
 /* Between two descriptions of a node with new stacks: less than the shortest stall, more than the time for the answers of all nodes. */
 #define STALL_STACKS_NS UINT64_C(6000000000)
 enum { STALL_LINES = 8 };
-
-/* Numbers of a report, for the event log. */
-struct stall_facts {
-    enum activity activity;       /* of the awaited rank; ACTIVITY_UNKNOWN: none stands out */
-    uint64_t bytes_per_s;         /* of a transfer; else 0 */
-    uint32_t n_waiting, waits_ms; /* ranks with an unusual wait, and the longest wait */
-};
 
 enum stall_verdict {
     STALL_NOTHING,
@@ -94,9 +88,6 @@ bool stall_may_take_stacks(uint64_t *stacks_ns, uint64_t now_ns);
 /* Whether a rank waits unusually long. */
 bool stall_is_any_unusual(const struct hang_rank *ranks, size_t n_ranks);
 
-/* Of the ranks that stall_step() got. */
-struct stall_facts stall_facts(const struct hang_rank *ranks, size_t n_ranks, bool stands_out);
-
 /* "3 of 4 ranks have waited 12 s (usual: up to 4 s) in all-reduce, collective 57 of all ranks for rank 2 on host-a (pid 7): reads
- * /data/x at 1.0 MB/s": malloc'ed, or NULL without memory. */
-char *stall_text(const struct hang_rank *ranks, size_t n_ranks, bool stands_out);
+ * /data/x at 1.0 MB/s": of the ranks that stall_step() got, malloc'ed, or NULL without memory. facts: for the event log. */
+char *stall_text(const struct hang_rank *ranks, size_t n_ranks, bool stands_out, struct event_stall *facts);

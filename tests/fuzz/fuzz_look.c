@@ -62,15 +62,14 @@ static void judge_slowness(const struct hang_collect *c)
 static void read_hang(const uint8_t *data, size_t n)
 {
     static struct hang_message message;
-    static struct hang_result result;
+    static char text[HANG_TEXT_SIZE];
     struct hang_collect c = {0};
 
-    if (!hang_message_get(data, n, &message) || message.kind != HANG_MESSAGE_RANKS ||
-        hang_collect_begin(&c, 4, 12) != 0)
+    if (!hang_message_get(data, n, &message) || !message.has_ranks || hang_collect_begin(&c, 4, 12) != 0)
         return;
     hang_collect_add(&c, &message.piece);
     judge_slowness(&c);
-    hang_collect_report(&c, &result);
+    (void)hang_collect_report(&c, text);
     hang_collect_finish(&c);
 }
 

@@ -108,7 +108,7 @@ static void collect_node(struct hang_collect *c, int node)
 
     put_node(&frames, node);
     while (next_body(&frames, &message)) {
-        assert_int_equal(message.kind, HANG_MESSAGE_RANKS);
+        assert_true(message.has_ranks);
         assert_int_equal(message.piece.purpose, node == 1 ? HANG_FOR_CRUNCTL : HANG_FOR_REPORT);
         assert_int_equal(message.head.generation, 4);
         hang_collect_add(c, &message.piece);
@@ -121,23 +121,19 @@ static void collect_node(struct hang_collect *c, int node)
 
 static void test_ranks_of_all_nodes(void **state)
 {
-    static struct hang_result result;
+    static char text[HANG_TEXT_SIZE];
     struct hang_collect c = {0};
 
     assert_int_equal(hang_collect_begin(&c, NODES, RANKS), 0);
     collect_node(&c, 2);
     collect_node(&c, 0);
-    assert_false(hang_collect_is_complete(&c));
     assert_int_equal(hang_collect_count_silent(&c), 1);
-    hang_collect_report(&c, &result);
-    assert_int_equal(result.rank, -1); /* all that are there wait */
-    assert_non_null(strstr(result.text, "  1 node has not sent where all ranks are\n"));
+    assert_int_equal(hang_collect_report(&c, text), -1); /* all that are there wait */
+    assert_non_null(strstr(text, "  1 node has not sent where all ranks are\n"));
     collect_node(&c, 1);
-    assert_true(hang_collect_is_complete(&c));
     assert_int_equal(hang_collect_count_silent(&c), 0);
-    hang_collect_report(&c, &result);
-    assert_int_equal(result.rank, 17);
-    assert_string_equal(result.text,
+    assert_int_equal(hang_collect_report(&c, text), 17);
+    assert_string_equal(text,
                         "  rank 17 on node1 (pid 1017) stands out: loop at train.py:7\n"
                         "  ranks 0-16, 18-29 on 3 nodes: in all-reduce\n"
                         "  all-reduce, collective 5 of all 30 ranks: rank 17 is missing\n");
@@ -147,7 +143,7 @@ static void test_ranks_of_all_nodes(void **state)
 /* Two waits, ranks at more places than are shown, a line of NCCL, and a node that has sent nothing. */
 static void test_the_report_has_a_bound(void **state)
 {
-    static struct hang_result result;
+    static char text[HANG_TEXT_SIZE];
     static struct hang_piece piece;
     struct hang_rank ranks[NODE_RANKS];
     struct hang_collect c = {0};
@@ -165,13 +161,13 @@ static void test_the_report_has_a_bound(void **state)
         }
         hang_collect_add(&c, &piece);
     }
-    hang_collect_report(&c, &result);
-    for (const char *at = result.text; *at; at++)
+    (void)hang_collect_report(&c, text);
+    for (const char *at = text; *at; at++)
         n_lines += *at == '\n';
     assert_int_equal(n_lines, HANG_LINES_MAX - 1); /* a hint may follow */
-    assert_non_null(strstr(result.text, "  1 node has not sent where all ranks are\n"));
-    assert_non_null(strstr(result.text, "more ranks at other places\n"));
-    assert_non_null(strstr(result.text, "  NCCL: rank 2 is behind\n"));
+    assert_non_null(strstr(text, "  1 node has not sent where all ranks are\n"));
+    assert_non_null(strstr(text, "more ranks at other places\n"));
+    assert_non_null(strstr(text, "  NCCL: rank 2 is behind\n"));
     hang_collect_finish(&c);
 }
 
@@ -187,7 +183,7 @@ static void test_impossible_pieces_are_dropped(void **state)
     piece = (struct hang_piece){.node = 0, .pieces = 1, .ranks = ranks, .n_ranks = 3};
     hang_collect_add(&c, &piece);
     assert_int_equal(c.n_ranks, 0);
-    assert_false(hang_collect_is_complete(&c));
+    assert_true(hang_collect_count_silent(&c) > 0);
     piece = (struct hang_piece){.node = 0, .pieces = 2, .ranks = ranks, .n_ranks = 1};
     hang_collect_add(&c, &piece);
     piece = (struct hang_piece){.node = 0, .piece = 1, .pieces = 3, .ranks = ranks, .n_ranks = 1};
@@ -196,7 +192,7 @@ static void test_impossible_pieces_are_dropped(void **state)
     piece.pieces = 2;
     hang_collect_add(&c, &piece);
     assert_int_equal(c.n_ranks, 2);
-    assert_true(hang_collect_is_complete(&c));
+    assert_int_equal(hang_collect_count_silent(&c), 0);
     hang_collect_finish(&c);
 }
 
@@ -230,33 +226,35 @@ static void test_the_largest_piece_fits(void **state)
 static void test_the_report_comes_back_printable(void **state)
 {
     static struct hang_message message;
-    static struct hang_result result = {.rank = 3, .text = "  rank 3\x1b[2J\n  others\n"};
+    static struct hang_notice notice = {
+        .kind = HANG_NOTICE_HANG, .rank = 3, .text = "  rank 3\x1b[2J\n  others\n"};
     struct buf frames = {0};
 
-    assert_int_equal(hang_result_put(&frames,
+    assert_int_equal(hang_notice_put(&frames,
                                      &(struct agent_message){.to = AGENT_MESSAGE_TO_ALL, .generation = 4},
-                                     &result),
+                                     &notice),
                      0);
     assert_true(next_body(&frames, &message));
-    assert_int_equal(message.kind, HANG_MESSAGE_RESULT);
+    assert_false(message.has_ranks);
+    assert_int_equal(message.notice.kind, HANG_NOTICE_HANG);
     assert_int_equal(message.head.to, AGENT_MESSAGE_TO_ALL);
-    assert_int_equal(message.result.rank, 3);
-    assert_string_equal(message.result.text, "  rank 3?[2J\n  others\n");
+    assert_int_equal(message.notice.rank, 3);
+    assert_string_equal(message.notice.text, "  rank 3?[2J\n  others\n");
     buf_finish(&frames);
 }
 
 static void test_a_text_has_a_bounded_number_of_lines(void **state)
 {
-    static struct hang_result result = {.rank = -1};
+    static struct hang_notice notice = {.kind = HANG_NOTICE_HANG, .rank = -1};
     static struct hang_message message;
     const struct agent_message head = {.to = AGENT_MESSAGE_TO_ALL, .generation = 2};
     struct buf frames = {0};
     int n = 0;
 
-    memset(result.text, '\n', 4000);
-    assert_int_equal(hang_result_put(&frames, &head, &result), 0);
+    memset(notice.text, '\n', 4000);
+    assert_int_equal(hang_notice_put(&frames, &head, &notice), 0);
     assert_true(next_body(&frames, &message));
-    for (const char *c = message.result.text; *c; c++)
+    for (const char *c = message.notice.text; *c; c++)
         n += *c == '\n';
     assert_in_range(n, 1, HANG_LINES_MAX);
     buf_finish(&frames);
@@ -264,12 +262,13 @@ static void test_a_text_has_a_bounded_number_of_lines(void **state)
 
 static void test_an_order_to_take_stacks(void **state)
 {
-    static const char body[] = "{\"relay\":3,\"generation\":1,\"take\":{\"to\":2}}";
+    static const char body[] = "{\"relay\":3,\"generation\":1,\"hang\":{\"kind\":6,\"node\":2}}";
     static struct hang_message message;
 
     assert_true(hang_message_get((const uint8_t *)body, strlen(body), &message));
-    assert_int_equal(message.kind, HANG_MESSAGE_TAKE);
-    assert_int_equal(message.take_to, 2);
+    assert_false(message.has_ranks);
+    assert_int_equal(message.notice.kind, HANG_NOTICE_TAKE);
+    assert_int_equal(message.notice.node, 2);
 }
 
 #define WORKER "\"local_rank\":0,\"state\":\"running\",\"hang\":false"
@@ -287,7 +286,7 @@ static void test_a_body_of_ranks(void **state)
     static struct hang_message message;
 
     assert_true(hang_message_get((const uint8_t *)body, strlen(body), &message));
-    assert_int_equal(message.kind, HANG_MESSAGE_RANKS);
+    assert_true(message.has_ranks);
     assert_true(message.piece.piece == 2 && message.piece.pieces == 3 &&
                 message.piece.purpose == HANG_FOR_REPORT);
     assert_int_equal(message.piece.n_ranks, 1);
@@ -326,8 +325,8 @@ static void test_other_bodies(void **state)
         "{\"relay\":-2,\"generation\":1,\"hang\":{}}",
         "{\"relay\":0,\"generation\":1,\"ranks\":{\"node\":1}}",
         "{\"relay\":0,\"generation\":1,\"ranks\":{\"node\":{}}}",
-        "{\"relay\":0,\"generation\":1,\"take\":{\"to\":-1}}",
-        "{\"relay\":0,\"generation\":1,\"take\":{}}",
+        "{\"relay\":0,\"generation\":1,\"hang\":{\"kind\":6,\"node\":-1}}",
+        "{\"relay\":0,\"generation\":1,\"hang\":{\"kind\":7}}",
         RANKS_BODY("\"piece\":1,\"pieces\":1", "[]"),
         RANKS_BODY("\"piece\":0", "[]"),
         RANKS_BODY("\"pieces\":1", "{}"),

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "launcher/report/events.h"
 #include "launcher/watch/hang_report.h"
 #include "launcher/watch/stall.h"
 #include "launcher/watch/waits.h"
@@ -453,10 +454,11 @@ static void what_the_awaited_rank_does_decides_how_long_it_is_tolerated(void **s
 
 static void the_line_names_the_waiters_and_the_awaited_rank(void **state)
 {
+    struct event_stall facts;
     struct hang_rank ranks[] = {worker(2, ACTIVITY_READS, 1000000), waiter(0, 12), waiter(1, 11),
                                 waiter(3, 2)};
     ranks[1].limit_ms = ranks[2].limit_ms = WAITS_LEAST_NS / 1000000;
-    char *text = stall_text(ranks, 4, true);
+    char *text = stall_text(ranks, 4, true, &facts);
 
     (void)state;
     assert_string_equal(
@@ -465,7 +467,7 @@ static void the_line_names_the_waiters_and_the_awaited_rank(void **state)
         "reads /data/x at 1.0 MB/s");
     free(text);
     ranks[1].limit_ms = 12000;
-    text = stall_text(ranks + 1, 1, false);
+    text = stall_text(ranks + 1, 1, false, &facts);
     assert_string_equal(
         text,
         "1 of 1 ranks has waited 12 s (usual: up to 4 s) in all-reduce, collective 57 of all ranks; "
@@ -478,7 +480,7 @@ static void the_line_names_the_waiters_and_the_awaited_rank(void **state)
         end[i].limit_ms = 7000;
         end[i].text[0] = '\0';
     }
-    text = stall_text(end, 3, true);
+    text = stall_text(end, 3, true, &facts);
     assert_string_equal(text, "2 of 3 ranks have ended and waited 30 s for rank 2 on b (pid 102): sleeps");
     free(text);
 }
