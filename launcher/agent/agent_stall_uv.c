@@ -140,10 +140,10 @@ static void add_store_wait(void *data, const char *host, uint16_t port, struct w
 static bool sort_ranks(const struct agent_stall *s, struct hang_rank *ranks, size_t n_ranks)
 {
     const struct server *store = s->host->generation ? s->host->generation->server : NULL;
-    _cleanup_free_ struct store_waits *waits = store ? malloc(sizeof(*waits)) : NULL;
+    _cleanup_free_ struct store_waits *waits = store ? calloc(1, sizeof(*waits)) : NULL;
 
     if (waits) {
-        store_waits_begin(waits, n_ranks);
+        waits->n_ranks = n_ranks;
         server_visit_waits(store, STORE_WAITS_MAX, add_store_wait, waits);
         store_waits_end(waits, ranks);
     }
@@ -246,8 +246,8 @@ static void forget_generation(struct agent_stall *s)
     size_t n_nodes = is_node_0(s) ? s->host->assignment->group_world_size : 0;
 
     end_collection(s);
-    stall_begin(&s->stall);
-    slow_begin(&s->slow);
+    s->stall = (struct stall){.longest_ns = 0};
+    s->slow = (struct slow){.checked_ns = 0};
     s->generation = s->host->group->generation;
     s->is_asked = s->was_unusual = false;
     s->n_tries = 0;

@@ -24,40 +24,24 @@ static bool is_share(uint64_t ran_ns, uint64_t elapsed_ns)
     return ran_ns > 0 && ran_ns >= elapsed_ns / ACTIVITY_BUSY_SHARE;
 }
 
-static enum activity judge_transfer(enum activity_target target, bool writes, bool child_runs)
-{
-    if (target == ACTIVITY_TARGET_SOCKET)
-        return ACTIVITY_WAITS;
-    if (target == ACTIVITY_TARGET_PIPE && child_runs)
-        return ACTIVITY_CHILD;
-    if (target == ACTIVITY_TARGET_PIPE)
-        return writes ? ACTIVITY_FULL_PIPE : ACTIVITY_NO_INPUT;
-    return writes ? ACTIVITY_WRITES : ACTIVITY_READS;
-}
-
 static enum activity judge_call(const struct activity_facts *f)
 {
-    bool child_runs = is_share(f->child_ran_ns, f->elapsed_ns);
+    static const enum activity of_calls[] = {
+        [ACTIVITY_CALL_OTHER] = ACTIVITY_UNKNOWN, [ACTIVITY_CALL_RUNS] = ACTIVITY_COMPUTES,
+        [ACTIVITY_CALL_WAITS] = ACTIVITY_WAITS,   [ACTIVITY_CALL_READS] = ACTIVITY_READS,
+        [ACTIVITY_CALL_WRITES] = ACTIVITY_WRITES, [ACTIVITY_CALL_SLEEPS] = ACTIVITY_SLEEPS,
+        [ACTIVITY_CALL_REAPS] = ACTIVITY_CHILD,   [ACTIVITY_CALL_OPENS] = ACTIVITY_NO_INPUT,
+    };
+    bool transfers = f->call == ACTIVITY_CALL_READS || f->call == ACTIVITY_CALL_WRITES;
+    bool of_pipe = transfers && f->target == ACTIVITY_TARGET_PIPE;
 
-    switch (f->call) {
-    case ACTIVITY_CALL_WAITS:
-        return child_runs ? ACTIVITY_CHILD : ACTIVITY_WAITS;
-    case ACTIVITY_CALL_READS:
-        return judge_transfer(f->target, false, child_runs);
-    case ACTIVITY_CALL_WRITES:
-        return judge_transfer(f->target, true, child_runs);
-    case ACTIVITY_CALL_SLEEPS:
-        return ACTIVITY_SLEEPS;
-    case ACTIVITY_CALL_REAPS:
+    if (transfers && f->target == ACTIVITY_TARGET_SOCKET)
+        return ACTIVITY_WAITS;
+    if ((of_pipe || f->call == ACTIVITY_CALL_WAITS) && is_share(f->child_ran_ns, f->elapsed_ns))
         return ACTIVITY_CHILD;
-    case ACTIVITY_CALL_OPENS:
-        return ACTIVITY_NO_INPUT;
-    case ACTIVITY_CALL_RUNS:
-        return ACTIVITY_COMPUTES;
-    case ACTIVITY_CALL_OTHER:
-        break;
-    }
-    return ACTIVITY_UNKNOWN;
+    if (of_pipe)
+        return f->call == ACTIVITY_CALL_WRITES ? ACTIVITY_FULL_PIPE : ACTIVITY_NO_INPUT;
+    return of_calls[f->call];
 }
 
 enum activity activity_judge(const struct activity_facts *f)
@@ -92,70 +76,48 @@ bool activity_waits_now(const struct activity_facts *f)
 
 /* ---- words ---- */
 
+/* The text is the verb, the object, and the end. */
+static const struct {
+    const char *name, *verb, *object, *end; /* object: where it is not known */
+} words_of[ACTIVITY_COUNT] = {
+    [ACTIVITY_UNKNOWN] = {"unknown", "is in a system call"},
+    [ACTIVITY_WAITS] = {"waits", "waits for a lock or a peer"},
+    [ACTIVITY_COMPUTES] = {"computes", "computes (no tool for its stack)"},
+    [ACTIVITY_COMPILES] = {"compiles", "compiles in ", "a process of its own"},
+    [ACTIVITY_READS] = {"reads", "reads ", "a file"},
+    [ACTIVITY_WRITES] = {"writes", "writes ", "a file"},
+    [ACTIVITY_SLEEPS] = {"sleeps", "sleeps"},
+    [ACTIVITY_NO_INPUT] = {"no_input", "waits for input of ", "a pipe"},
+    [ACTIVITY_FULL_PIPE] = {"full_pipe", "cannot write to ", "a pipe", ", which is full"},
+    [ACTIVITY_CHILD] = {"child", "waits for ", "a process of its own"},
+    [ACTIVITY_STOPPED] = {"stopped", "is stopped by a signal"},
+    [ACTIVITY_BLOCKED] = {"blocked", "is blocked in the kernel (state D)"},
+    [ACTIVITY_ENDED] = {"ended", "has ended with success"},
+};
+
 const char *activity_name(enum activity activity)
 {
-    static const char *const names[ACTIVITY_COUNT] = {
-        "unknown",  "waits",     "computes", "compiles", "reads",   "writes", "sleeps",
-        "no_input", "full_pipe", "child",    "stopped",  "blocked", "ended",
-    };
-
-    return activity < ACTIVITY_COUNT ? names[activity] : names[ACTIVITY_UNKNOWN];
+    return words_of[activity < ACTIVITY_COUNT ? activity : ACTIVITY_UNKNOWN].name;
 }
 
-static void put_rate(const struct activity_words *w, const char *verb, char *out, size_t size)
-{
-    const char *path = w->path ? w->path : "a file";
-
-    (void)snprintf(out, size, "%s %.100s at %.1f MB/s", verb, path, (double)w->bytes_per_s / 1e6); /* fits */
-}
-
-static void put_child(const struct activity_words *w, const char *verb, char *out, size_t size)
-{
-    if (w->child)
-        (void)snprintf(out, size, "%s its process %lld (%.32s)", verb, (long long)w->child,
-                       w->name ? w->name : "?");
-    else
-        (void)snprintf(out, size, "%s a process of its own", verb);
-}
-
+/* Cut parts fit into STACK_TEXT_SIZE. */
 static void put_activity(const struct activity_words *w, char *out, size_t size)
 {
-    static const char *const plain[ACTIVITY_COUNT] = {
-        [ACTIVITY_UNKNOWN] = "is in a system call",
-        [ACTIVITY_WAITS] = "waits for a lock or a peer",
-        [ACTIVITY_COMPUTES] = "computes (no tool for its stack)",
-        [ACTIVITY_SLEEPS] = "sleeps",
-        [ACTIVITY_STOPPED] = "is stopped by a signal",
-        [ACTIVITY_ENDED] = "has ended with success",
-    };
+    enum activity activity = w->activity < ACTIVITY_COUNT ? w->activity : ACTIVITY_UNKNOWN;
+    const char *object = words_of[activity].object, *end = words_of[activity].end;
+    bool is_child = activity == ACTIVITY_COMPILES || activity == ACTIVITY_CHILD;
+    char text[120] = "";
 
-    switch (w->activity) {
-    case ACTIVITY_READS:
-        put_rate(w, "reads", out, size);
-        return;
-    case ACTIVITY_WRITES:
-        put_rate(w, "writes", out, size);
-        return;
-    case ACTIVITY_COMPILES:
-        put_child(w, "compiles in", out, size);
-        return;
-    case ACTIVITY_CHILD:
-        put_child(w, "waits for", out, size);
-        return;
-    case ACTIVITY_NO_INPUT:
-        (void)snprintf(out, size, "waits for input of %.100s", w->path ? w->path : "a pipe");
-        return;
-    case ACTIVITY_FULL_PIPE:
-        (void)snprintf(out, size, "cannot write to %.100s, which is full", w->path ? w->path : "a pipe");
-        return;
-    case ACTIVITY_BLOCKED:
-        (void)snprintf(out, size, "is blocked in the kernel (state D)%s%.64s",
-                       w->place && strcmp(w->place, "0") != 0 ? " at " : "",
-                       w->place && strcmp(w->place, "0") != 0 ? w->place : "");
-        return;
-    default:
-        (void)snprintf(out, size, "%s", w->activity < ACTIVITY_COUNT ? plain[w->activity] : "?");
-    }
+    if (is_child && w->child)
+        (void)snprintf(text, sizeof(text), "its process %lld (%.32s)", (long long)w->child,
+                       w->name ? w->name : "?");
+    else if (activity == ACTIVITY_BLOCKED && w->place && strcmp(w->place, "0") != 0)
+        (void)snprintf(text, sizeof(text), " at %.64s", w->place);
+    else if (object)
+        (void)snprintf(text, sizeof(text), "%.100s", w->path && !is_child ? w->path : object);
+    int n = snprintf(out, size, "%s%s%s", words_of[activity].verb, text, end ? end : "");
+    if ((activity == ACTIVITY_READS || activity == ACTIVITY_WRITES) && n > 0 && (size_t)n < size)
+        (void)snprintf(out + n, size - (size_t)n, " at %.1f MB/s", (double)w->bytes_per_s / 1e6);
 }
 
 /* A worker may give a file or a process any name. */

@@ -32,11 +32,6 @@ int32_t slow_awaited(const int32_t *sorted, size_t n, int32_t share)
 
 /* ---- the line ---- */
 
-void slow_begin(struct slow *s)
-{
-    *s = (struct slow){.n_slow = 0};
-}
-
 bool slow_is_due(const struct slow *s, uint64_t now_ns)
 {
     return !s->checked_ns || now_ns - s->checked_ns >= SLOW_CHECK_NS;

@@ -38,6 +38,7 @@ struct slow_rank {
     uint64_t line_ns;  /* 0: no line so far */
 };
 
+/* Zeroed at the begin of a generation. */
 struct slow {
     uint64_t checked_ns; /* last check; 0: there was none */
     struct slow_rank ranks[SLOW_RANKS];
@@ -48,9 +49,6 @@ struct slow {
 /* Of the shares of all ranks with a known share: the awaited percent of a rank with such a share; -1 for a single rank. */
 void slow_sort(int32_t *shares, size_t n);
 int32_t slow_awaited(const int32_t *sorted, size_t n, int32_t share);
-
-/* A generation begins. */
-void slow_begin(struct slow *s);
 
 bool slow_is_due(const struct slow *s, uint64_t now_ns);
 

@@ -10,11 +10,6 @@
 
 enum { NS_PER_MS = 1000000 };
 
-void stall_begin(struct stall *s)
-{
-    *s = (struct stall){.longest_ns = 0};
-}
-
 /* The line whose pause holds for the awaited rank; without such a rank the last line. NULL: a rank without a line. */
 static struct stall_line *find_line(struct stall *s, int awaited)
 {

@@ -54,6 +54,7 @@ enum stall_verdict {
     STALL_GOES_ON
 };
 
+/* Zeroed at the begin of a generation. */
 struct stall {
     uint64_t tolerated_ns[ACTIVITY_COUNT]; /* learnt */
     enum activity activity;                /* of the awaited rank, in the present or last stall */
@@ -70,9 +71,6 @@ struct stall {
     int n_lines;
     uint64_t looked_ns; /* the last stall_may_look(); 0: none */
 };
-
-/* A generation begins. */
-void stall_begin(struct stall *s);
 
 /* Whether node 0 asks for the ranks of all nodes now: between two lines once in STALL_BETWEEN_NS. Many ranks are asked less often:
  * each costs the event loop about a tenth of STALL_RANK_NS. Not so before new stacks. */

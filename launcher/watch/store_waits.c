@@ -1,5 +1,6 @@
 #include "launcher/watch/store_waits.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,22 +22,12 @@ uint64_t store_client_of(const char *host, uint16_t port)
 
 /* ---- the name of a key ---- */
 
-static bool is_digit(char c)
-{
-    return c >= '0' && c <= '9';
-}
-
-static bool is_letter(char c)
-{
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-}
-
 /* The number that begins at *at; moves *at behind it. */
 static int take_number(const char *key, size_t size, size_t *at)
 {
     int number = 0;
 
-    for (; *at < size && is_digit(key[*at]); ++*at)
+    for (; *at < size && isdigit((unsigned char)key[*at]); ++*at)
         number = number < NUMBER_MAX ? 10 * number + key[*at] - '0' : NUMBER_MAX;
     return number;
 }
@@ -52,20 +43,13 @@ static bool is_behind(const char *key, size_t at, const char *word)
 static bool is_named(const char *key, size_t at)
 {
     return is_behind(key, at, "rank") ||
-           (at > 0 && !is_letter(key[at - 1]) && is_behind(key, at - 1, "rank"));
-}
-
-/* libcrw numbers its hosts there. */
-static bool is_of_libcrw(const char *key, size_t size)
-{
-    static const char beginning[] = "/crw/group/"; /* the slash of PyTorch's client is optional */
-    const char *at = size > 0 && key[0] == '/' ? beginning : beginning + 1;
-
-    return size > strlen(at) && memcmp(key, at, strlen(at)) == 0;
+           (at > 0 && !isalpha((unsigned char)key[at - 1]) && is_behind(key, at - 1, "rank"));
 }
 
 int store_key_rank(const char *key, size_t size, size_t n_ranks)
 {
+    static const char of_libcrw[] = "crw/group/"; /* hosts have numbers there; the slash of PyTorch's client is optional */
+    const char *prefix = memmem(key, size, of_libcrw, strlen(of_libcrw));
     size_t n_groups = 0; /* parts between two double slashes */
     bool is_certain = false;
     int rank = -1;
@@ -73,16 +57,16 @@ int store_key_rank(const char *key, size_t size, size_t n_ranks)
     for (size_t at = 0, begin; at < size; at += at == begin) {
         begin = at;
         n_groups += is_behind(key, at, "//");
-        if (!is_digit(key[at]))
+        if (!isdigit((unsigned char)key[at]))
             continue;
         int number = take_number(key, size, &at);
         if (is_named(key, begin))
             is_certain = true;
-        else if (is_certain || at < size || (begin > 0 && is_letter(key[begin - 1])))
+        else if (is_certain || at < size || (begin > 0 && isalpha((unsigned char)key[begin - 1])))
             continue;
         rank = is_behind(key, begin, "//cuda//") ? 0 : number;
     }
-    if (is_of_libcrw(key, size))
+    if (prefix && prefix - key <= 1)
         return -1;
     return n_groups < OF_A_GROUP && (size_t)rank < n_ranks ? rank : -1;
 }
@@ -102,11 +86,9 @@ static const char *place_in(const char *text)
 static void copy_key(const char *bytes, size_t size, char key[64])
 {
     size_t n = size > 1 && bytes[0] == '/' ? size - 1 : size; /* PyTorch's client adds the slash */
-    size_t dots = n > KEY_MAX ? 3 : 0, kept = dots ? KEY_MAX - dots : n;
+    size_t kept = n > KEY_MAX ? KEY_MAX - 3 : n;
 
-    memcpy(key, "...", dots);
-    memcpy(key + dots, bytes + size - kept, kept);
-    key[dots + kept] = '\0';
+    (void)snprintf(key, KEY_MAX + 1, "%s%.*s", n > KEY_MAX ? "..." : "", (int)kept, bytes + size - kept);
     text_clean(key);
 }
 
@@ -122,12 +104,6 @@ static void put_key(struct hang_rank *r, const struct store_wait *wait)
         snprintf(r->text, sizeof(r->text), "at key \"%s\"%s of the worker store", wait->key, more); /* fits */
     if (place[0])
         (void)snprintf(r->text + at, sizeof(r->text) - (size_t)at, ", in %s", place); /* may be cut */
-}
-
-void store_waits_begin(struct store_waits *w, size_t n_ranks)
-{
-    w->n = 0;
-    w->n_ranks = n_ranks;
 }
 
 void store_waits_add(struct store_waits *w, uint64_t client, const char *key, size_t key_size, size_t n_keys)

@@ -23,7 +23,7 @@ struct store_waits {
         size_t n_keys;
         char key[64];
     } items[STORE_WAITS_MAX];
-    size_t n, n_ranks;
+    size_t n, n_ranks; /* n_ranks: of the job */
 };
 
 /* The end of a connection: an address in numbers and a port. Never 0. */
@@ -38,8 +38,6 @@ uint64_t store_client_of(const char *host, uint16_t port);
  *   store_based_barrier_key:0:last_worker, init/   -1
  *   crw/group/0/0/host/2     -1  libcrw: a host */
 int store_key_rank(const char *key, size_t size, size_t n_ranks);
-
-void store_waits_begin(struct store_waits *w, size_t n_ranks);
 
 /* n_keys: the client waits for so many, and `key` is the first. Waits beyond STORE_WAITS_MAX are left out. */
 void store_waits_add(struct store_waits *w, uint64_t client, const char *key, size_t key_size, size_t n_keys);

@@ -471,8 +471,9 @@ static void complete_files(struct watch_task *t)
     free_set(&t->set);
 }
 
-void watch_task_run(struct watch_task *t)
+void watch_task_run(void *task)
 {
+    struct watch_task *t = task;
     static void (*const work[])(struct watch_task * t) = {
         [WATCH_LOOK] = look, [WATCH_STACKS] = take_stacks, [WATCH_NATIVE] = complete_files};
 

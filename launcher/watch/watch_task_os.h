@@ -82,4 +82,5 @@ void watch_task_finish(struct watch_task *t);
 /* NULL: no files. */
 void watch_task_set_folder(struct watch_task *t, const char *folder);
 
-void watch_task_run(struct watch_task *t);
+/* task: struct watch_task. */
+void watch_task_run(void *task);

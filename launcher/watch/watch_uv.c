@@ -50,11 +50,6 @@ struct watch {
 
 static void on_task_done(void *owner, void *task);
 
-static void run_task(void *task)
-{
-    watch_task_run(task);
-}
-
 static void drop_task(void *task)
 {
     watch_task_finish(task); /* removes files not reported before the end of the job */
@@ -64,7 +59,7 @@ static void drop_task(void *task)
 static bool order(struct watch *w)
 {
     const struct side_task task = {
-        .run = run_task, .drop = drop_task, .done = on_task_done, .data = w->task, .owner = w};
+        .run = watch_task_run, .drop = drop_task, .done = on_task_done, .data = w->task, .owner = w};
 
     if (side_thread_submit(&w->call, w->host.loop, &task) != 0)
         return false;
@@ -270,8 +265,10 @@ void watch_ask_python(struct watch *w)
 
 /* ---- life ---- */
 
-static void free_watch(struct watch *w)
+void watch_destroy(struct watch *w)
 {
+    if (!w)
+        return;
     if (w->task)
         drop_task(w->task);
     progress_finish(&w->progress);
@@ -295,7 +292,7 @@ int watch_create(struct watch **ret, const struct watch_host *host)
     if (!r)
         r = watch_task_init(w->task, host->environment, host->python, host->n_workers, host->state_fds);
     if (r) {
-        free_watch(w);
+        watch_destroy(w);
         return r;
     }
     (void)uv_timer_init(host->loop, &w->timer); /* cannot fail */
@@ -329,10 +326,4 @@ void watch_log_hint(struct watch *w)
 bool watch_has_worked(const struct watch *w)
 {
     return w && w->has_worked;
-}
-
-void watch_destroy(struct watch *w)
-{
-    if (w)
-        free_watch(w);
 }

@@ -94,7 +94,8 @@ static void test_ranks_get_their_keys_and_the_awaited_rank_stands_out(void **sta
     };
     static struct store_waits waits;
 
-    store_waits_begin(&waits, ARRAY_SIZE(ranks));
+    waits.n = 0;
+    waits.n_ranks = ARRAY_SIZE(ranks);
     add(&waits, 52, "/ready/1");
     add(&waits, 50, "/ready/1");
     add(&waits, 99, "/ready/3");
@@ -117,7 +118,8 @@ static void test_a_chain_ends_at_a_rank_that_does_not_wait(void **state)
     static struct store_waits waits;
 
     ranks[2].has_ended = true;
-    store_waits_begin(&waits, ARRAY_SIZE(ranks));
+    waits.n = 0;
+    waits.n_ranks = ARRAY_SIZE(ranks);
     add(&waits, 50, "/default_pg/0//cpu//0/1");
     add(&waits, 51, "/default_pg/0//cpu//0/2");
     store_waits_end(&waits, ranks);
@@ -133,7 +135,8 @@ static void test_texts_are_bounded_and_printable(void **state)
     memset(key, '\x1b', sizeof(key));
     memset(rank.text, 'x', sizeof(rank.text) - 1);
     memcpy(rank.text, "a, in ", 6);
-    store_waits_begin(&waits, 1);
+    waits.n = 0;
+    waits.n_ranks = 1;
     store_waits_add(&waits, 50, key, sizeof(key), SIZE_MAX);
     store_waits_end(&waits, &rank);
     assert_true(strlen(rank.text) < sizeof(rank.text));
@@ -141,7 +144,8 @@ static void test_texts_are_bounded_and_printable(void **state)
     assert_memory_equal(rank.text, "at key \"...??", 13);
     assert_non_null(strstr(rank.text, "more of the worker store, in xxx"));
     rank = rank_with(0, 50, "");
-    store_waits_begin(&waits, 1);
+    waits.n = 0;
+    waits.n_ranks = 1;
     add(&waits, 50, "");
     store_waits_end(&waits, &rank);
     assert_string_equal(rank.text, "at key \"\" of the worker store");
@@ -161,7 +165,8 @@ static void test_many_ranks_are_visited_once(void **state)
         ranks[i] = (struct hang_rank){.rank = i, .store_clients = {(uint64_t)i + 1}};
     ranks[5].store_clients[0] = 1; /* as a hostile agent may write */
     uint64_t began_ns = now_ns();
-    store_waits_begin(&waits, RANKS);
+    waits.n = 0;
+    waits.n_ranks = RANKS;
     for (uint64_t i = 0; i < 2 * STORE_WAITS_MAX; i++)
         store_waits_add(&waits, i + 1, "/ready/131071", 13, 1);
     store_waits_end(&waits, ranks);

@@ -285,7 +285,7 @@ static void a_stall_is_reported_again_after_twice_the_pause_and_when_it_ends(voi
     struct stall s;
 
     (void)state;
-    stall_begin(&s);
+    s = (struct stall){.longest_ns = 0};
     assert_int_equal(look(&s, 7, 7, ACTIVITY_READS, 1000000), STALL_NOTHING);
     assert_int_equal(look(&s, 8, 8, ACTIVITY_READS, 1000000), STALL_REPORT);
     for (uint64_t t = 9; t < 68; t++)
@@ -311,13 +311,13 @@ static void many_ranks_are_looked_at_less_often(void **state)
     struct stall s;
 
     (void)state;
-    stall_begin(&s);
+    s = (struct stall){.longest_ns = 0};
     assert_true(stall_may_look(&s, 100 * SECOND, 704) && stall_may_look(&s, 101 * SECOND, 704));
     assert_false(stall_may_look(&s, 111 * SECOND, 131072));
     assert_true(stall_may_look(&s, 140 * SECOND, 131072));
     s.has_asked = true; /* for stacks */
     assert_true(stall_may_look(&s, 141 * SECOND, 131072));
-    stall_begin(&s);
+    s = (struct stall){.longest_ns = 0};
     assert_true(stall_may_look(&s, 108 * SECOND, 3));
     assert_int_equal(look(&s, 108, 8, ACTIVITY_COMPUTES, 0), STALL_REPORT);
     assert_false(stall_may_look(&s, 117 * SECOND, 3));
@@ -352,7 +352,7 @@ static void each_awaited_rank_and_each_stall_has_its_own_pause(void **state)
     struct stall s;
 
     (void)state;
-    stall_begin(&s);
+    s = (struct stall){.longest_ns = 0};
     for (size_t i = 0; i < sizeof(second_stalls) / sizeof(second_stalls[0]); i++) {
         uint64_t at_ns = second_stalls[i].now_s * SECOND;
         enum activity activity = second_stalls[i].awaited == 4 ? ACTIVITY_STOPPED : ACTIVITY_SLEEPS;
@@ -384,7 +384,7 @@ static void the_whole_wait_is_learnt(void **state)
     struct stall s;
 
     (void)state;
-    stall_begin(&s);
+    s = (struct stall){.longest_ns = 0};
     assert_int_equal(look(&s, 108, 8, ACTIVITY_COMPUTES, 0), STALL_REPORT);
     assert_int_equal(stall_step(&s, 155 * SECOND, NULL, 0, false), STALL_GOES_ON);
     assert_int_equal(look(&s, 300, 56, ACTIVITY_COMPUTES, 0), STALL_NOTHING);
@@ -414,7 +414,7 @@ static void a_guessed_wait_needs_more_time_and_a_rank_without_a_wait(void **stat
         struct stall s;
         uint32_t t = 0;
 
-        stall_begin(&s);
+        s = (struct stall){.longest_ns = 0};
         while (++t < 300 && verdict != STALL_REPORT) {
             struct hang_rank ranks[] = {worker(2, evidence[i].activity, 0), waiter(0, t), waiter(1, t)};
 
@@ -444,7 +444,7 @@ static void what_the_awaited_rank_does_decides_how_long_it_is_tolerated(void **s
         struct stall s;
         uint32_t t = 1;
 
-        stall_begin(&s);
+        s = (struct stall){.longest_ns = 0};
         while (t < 300 && look(&s, t, t, tolerances[i].activity, tolerances[i].bytes_per_s) == STALL_NOTHING)
             t++;
         if (t != tolerances[i].tolerated_s)
