@@ -85,20 +85,17 @@ static struct watch_job describe_for_watch(void *data, struct watch_worker *work
 
 static void log_headline(const struct watch_stacks *s, bool is_alone)
 {
-    char folder[4200] = "", why[160] = "";
+    static const char *const reasons[] = {[WATCH_SLOW_END] = "workers do not end",
+                                          [WATCH_ASKED] = "as asked for by crunctl",
+                                          [WATCH_QUIT] = "SIGQUIT",
+                                          [WATCH_LINE] = "a line that --on-line has a rule for"};
+    const char *before = s->folder ? "; stacks: " : "", *folder = s->folder ? s->folder : "";
 
-    if (s->folder)
-        (void)snprintf(folder, sizeof(folder), "; stacks: %s", s->folder);
     if (s->reason == WATCH_HANG)
-        (void)snprintf(why, sizeof(why), "no rank%s has made progress for %llu s",
-                       is_alone ? "" : " of this node", (unsigned long long)(s->silence_ns / 1000000000u));
+        log_line("hang: no rank%s has made progress for %llu s%s%s", is_alone ? "" : " of this node",
+                 (unsigned long long)(s->silence_ns / 1000000000u), before, folder);
     else
-        (void)snprintf(why, sizeof(why), "%s",
-                       s->reason == WATCH_SLOW_END ? "workers do not end"
-                       : s->reason == WATCH_QUIT   ? "SIGQUIT"
-                       : s->reason == WATCH_LINE   ? "a line that --on-line has a rule for"
-                                                   : "as asked for by crunctl");
-    log_line("%s: %s%s", s->reason == WATCH_HANG ? "hang" : "stacks", why, folder);
+        log_line("stacks: %s%s%s", reasons[s->reason], before, folder);
 }
 
 static void print_hang(const struct agent_hang *h, const struct event_hang *hang)

@@ -217,14 +217,12 @@ static void on_collected(uv_timer_t *timer)
         s->n_tries++;
         end_collection(s);
         begin_collection(s);
-        return;
-    }
-    if (is_stall) {
+    } else if (is_stall) {
         decide_for_all(s);
-        return;
+    } else {
+        judge_slowness(s, s->collect.ranks, s->collect.n_ranks);
+        end_collection(s);
     }
-    judge_slowness(s, s->collect.ranks, s->collect.n_ranks);
-    end_collection(s);
 }
 
 static void take_note(struct agent_stall *s, const struct hang_notice *note)

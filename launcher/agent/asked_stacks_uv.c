@@ -67,16 +67,6 @@ static char *bounded_stacks_json(const struct agent_host *host, const char *fold
     return NULL;
 }
 
-static void keep_for_look(struct asked_stacks *a, const char *folder, const char *text)
-{
-    if (!a->for_look)
-        return;
-    a->for_look = false;
-    free(a->look_json);
-    a->look_json = bounded_stacks_json(a->host, folder, text);
-    a->look_ns = now_ns();
-}
-
 const char *asked_stacks_for_look(const struct asked_stacks *a)
 {
     return a->look_json && now_ns() - a->look_ns < KEEP_MS * UINT64_C(1000000) ? a->look_json : NULL;
@@ -84,10 +74,16 @@ const char *asked_stacks_for_look(const struct asked_stacks *a)
 
 /* ---- of other nodes ---- */
 
-static void send_to_crunctl(const struct asked_stacks *a, const char *folder, const char *text)
+static void deliver_text(struct asked_stacks *a, const char *folder, const char *text)
 {
     _cleanup_free_ char *json = job_stacks_to_json(a->host->job->run_id_text, folder, text);
 
+    if (a->for_look) {
+        free(a->look_json);
+        a->look_json = bounded_stacks_json(a->host, folder, text);
+        a->look_ns = now_ns();
+    }
+    a->for_look = false;
     a->send(a->host->data, json);
 }
 
@@ -98,8 +94,7 @@ static void answer_crunctl(uv_timer_t *timer)
 
     if (text) {
         (void)hang_collect_report(&a->collect, text);
-        keep_for_look(a, a->folder, text);
-        send_to_crunctl(a, a->folder, text);
+        deliver_text(a, a->folder, text);
     } else {
         a->send(a->host->data, NULL);
     }
@@ -161,8 +156,7 @@ void asked_stacks_pass(struct asked_stacks *a, const struct watch_stacks *s)
         hang_report_send(a->host, s->ranks, s->n_ranks, a->to[i], HANG_FOR_CRUNCTL);
     a->n_to = 0;
     if (a->collect.n_nodes == 0) {
-        keep_for_look(a, s->folder, s->text);
-        send_to_crunctl(a, s->folder, s->text);
+        deliver_text(a, s->folder, s->text);
     } else if (!a->is_begun) {
         a->is_begun = true;
         a->folder = s->folder ? strdup(s->folder) : NULL;

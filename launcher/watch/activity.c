@@ -44,10 +44,15 @@ static enum activity judge_call(const struct activity_facts *f)
     return of_calls[f->call];
 }
 
+uint64_t activity_rate(const struct activity_facts *f)
+{
+    double bytes = (double)(f->read > f->written ? f->read : f->written);
+
+    return f->elapsed_ns ? (uint64_t)(bytes * 1e9 / (double)f->elapsed_ns) : 0;
+}
+
 enum activity activity_judge(const struct activity_facts *f)
 {
-    uint64_t bytes = f->read > f->written ? f->read : f->written;
-
     if (f->has_ended)
         return ACTIVITY_ENDED;
     if (f->state == 'T' || f->state == 't')
@@ -56,7 +61,7 @@ enum activity activity_judge(const struct activity_facts *f)
         return ACTIVITY_BLOCKED;
     if (f->child_compiles)
         return ACTIVITY_COMPILES;
-    if (f->elapsed_ns && (double)bytes * 1e9 >= (double)ACTIVITY_BYTES_MIN * (double)f->elapsed_ns)
+    if (activity_rate(f) >= ACTIVITY_BYTES_MIN)
         return f->read >= f->written ? ACTIVITY_READS : ACTIVITY_WRITES;
     if (is_share(f->ran_ns, f->elapsed_ns))
         return ACTIVITY_COMPUTES;

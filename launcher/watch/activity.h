@@ -78,6 +78,9 @@ struct activity_facts {
 
 enum activity activity_judge(const struct activity_facts *f);
 
+/* Bytes a second, read or written. */
+uint64_t activity_rate(const struct activity_facts *f);
+
 /* Whether the rank waits for other ranks at the moment of the look, between two pieces of work as well. A rank with other busy
  * threads (the threads of a backward pass) may wait for these threads, and counts as busy. */
 bool activity_waits_now(const struct activity_facts *f);

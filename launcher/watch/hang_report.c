@@ -141,7 +141,7 @@ static size_t find_waits(const struct hang_rank *ranks, size_t n_ranks, struct h
 
 /* Facts about all ranks, to compare each rank with. */
 struct hang_majority {
-    bool any_collective, any_in_loop, any_known;
+    bool any_in_loop, any_known;
     size_t n_largest; /* collective group */
     size_t n_ranks, n_ended, n_waiting;
     struct hang_wait waits[WAITS_MAX];
@@ -159,7 +159,6 @@ static struct hang_majority survey(const struct hang_rank *ranks, size_t n_ranks
         m.n_ended += ranks[i].has_ended;
         m.n_waiting += ranks[i].kind == STACK_COLLECTIVE && !ranks[i].has_ended;
     }
-    m.any_collective = m.n_waiting > 0;
     m.n_ranks = n_ranks;
     return m;
 }
@@ -184,12 +183,6 @@ static bool waits_for_most(const struct hang_rank *r, const struct hang_majority
     return false;
 }
 
-/* Part of a majority in an uncounted call. */
-static bool waits_with_most(const struct hang_rank *r, size_t n_together, const struct hang_majority *m)
-{
-    return r->kind == STACK_COLLECTIVE && !hang_waits_in(r) && n_together > m->n_ranks / 2;
-}
-
 static int suspicion_of(const struct hang_rank *r, size_t n_together, const struct hang_majority *m)
 {
     if (r->has_ended) /* a majority of ended ranks waits for the rest */
@@ -202,8 +195,8 @@ static int suspicion_of(const struct hang_rank *r, size_t n_together, const stru
         return 90;
     if (r->is_awaited)
         return 88;
-    if (waits_with_most(r, n_together, m))
-        return 0;
+    if (r->kind == STACK_COLLECTIVE && !hang_waits_in(r) && n_together > m->n_ranks / 2)
+        return 0; /* part of a majority in an uncounted call */
     if (m->n_waits > 0 && is_waited_for(r, m))
         return hang_waits_in(r) ? 45 : 85;
     if (m->n_waits > 0 && hang_waits_in(r))
@@ -216,7 +209,7 @@ static int suspicion_of(const struct hang_rank *r, size_t n_together, const stru
         return m->any_in_loop ? 70 : 0;
     if (r->kind == STACK_COLLECTIVE)
         return n_together < m->n_largest ? 40 : 0;
-    return m->any_collective ? 60 : 10;
+    return m->n_waiting > 0 ? 60 : 10;
 }
 
 /* ---- order ---- */

@@ -131,12 +131,6 @@ static void set_differences(struct proc_activity *a, const struct proc_activity 
     f->written = since(was->sums.written, a->sums.written);
 }
 
-/* A poll writes nothing. An answer to a peer may take less time than a poll. */
-static bool has_worked(const struct proc_activity *was, const struct proc_activity *is)
-{
-    return since(was->main.ran_ns, is->main.ran_ns) > POLL_NS || was->sums.written != is->sums.written;
-}
-
 /* A server without requests waits for no rank. One look at the sockets for each place where the rank waits. */
 static void judge_server(struct proc_activity *a, const struct proc_activity *was)
 {
@@ -170,8 +164,9 @@ void proc_activity_look(struct proc_activity *a, const struct proc_tree *tree, u
     a->facts.child_runs = tree->sums.child_runs;
     a->facts.target = find_target(a);
     bool is_same = was.pid == a->pid && was.at_ns;
-    a->moved =
-        !is_same || was.place != a->place || (was.main.n_slices != a->main.n_slices && has_worked(&was, a));
+    /* A poll writes nothing. An answer to a peer may take less time than a poll. */
+    bool has_worked = since(was.main.ran_ns, a->main.ran_ns) > POLL_NS || was.sums.written != a->sums.written;
+    a->moved = !is_same || was.place != a->place || (was.main.n_slices != a->main.n_slices && has_worked);
     if (!is_same)
         return;
     set_differences(a, &was);
@@ -273,18 +268,16 @@ enum activity proc_activity_text(const struct proc_activity *a, const struct pro
     pid_t child = find_child(tree, &stat, &facts.child_compiles);
     enum activity activity = activity_judge(&facts);
     struct proc_activity shown = *a;
-    uint64_t bytes = facts.read > facts.written ? facts.read : facts.written;
 
     proc_file_read_line(a->pid, "wchan", place);
     if ((activity == ACTIVITY_READS || activity == ACTIVITY_WRITES) && facts.target != ACTIVITY_TARGET_FILE)
         shown.descriptor = find_moving_descriptor(a->pid, activity == ACTIVITY_WRITES, pauses);
-    const struct activity_words words = {
-        .activity = activity,
-        .path = read_target(&shown, path) ? path : NULL,
-        .bytes_per_s = facts.elapsed_ns ? (uint64_t)((double)bytes * 1e9 / (double)facts.elapsed_ns) : 0,
-        .place = place,
-        .child = child,
-        .name = child ? stat.name : NULL};
+    const struct activity_words words = {.activity = activity,
+                                         .path = read_target(&shown, path) ? path : NULL,
+                                         .bytes_per_s = activity_rate(&facts),
+                                         .place = place,
+                                         .child = child,
+                                         .name = child ? stat.name : NULL};
     activity_text(&words, out, size);
     return activity;
 }

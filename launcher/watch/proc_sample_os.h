@@ -13,10 +13,10 @@
 
 #include "launcher/watch/progress.h"
 
-enum { PROC_TREE_MAX = 64 }; /* of a rank: further ones are not looked at */
+enum { PROC_TREE_MAX = 64 }; /* processes of a rank: others are not looked at */
 
-/* A worker and its descendants. The first is the judged process, below called the worker: the worker itself or, behind shells that wait for
- * a single child, that child. */
+/* A worker and its descendants. The first is the judged process, below called the worker: the started process or, behind shells waiting for
+ * a single child, the child. */
 struct proc_tree {
     pid_t started; /* the process that crun has started; 0: none */
     pid_t pids[PROC_TREE_MAX];
@@ -33,13 +33,13 @@ struct proc_tree {
 /* Finds the trees of n workers (0: none) in one pass over /proc. Returns 0 or -errno; then each tree has the worker alone. */
 int proc_find_trees(const pid_t *workers, int n, struct proc_tree *trees);
 
-/* Bytes of the process so far, as progress_sample.n_bytes counts them; 0: there is none, or it may not be read. */
+/* Bytes of the process so far, as in progress_sample.n_bytes; 0: no such process, or no permission. */
 uint64_t proc_sample_bytes(pid_t pid);
 
 /* From stat and io of each process. */
 void proc_sum(struct proc_tree *tree);
 
-/* Of a main thread so far: on a CPU, able to run but without a CPU, and how often it got one. 0: not known. */
+/* Of a main thread so far: time on a CPU, time able to run but without a CPU, and number of turns. 0: not known. */
 struct proc_times {
     uint64_t ran_ns, waited_ns, n_slices;
 };
@@ -55,14 +55,14 @@ void proc_sample(const struct proc_tree *tree, int state_fd, struct progress_sam
 /* Adds the place to *ret. Main threads that run are added to running[PROC_TREE_MAX]; returns how many. */
 int proc_sample_place(const struct proc_tree *tree, struct progress_sample *ret, pid_t *running);
 
-/* 'R', 'S', 'D' ...; 0: there is no such process. */
+/* 'R', 'S', 'D' ...; 0: no such process. */
 char proc_sample_state(pid_t pid);
 
 /* Sets the child_ members: a descendant in state T or D. */
 struct hang_rank;
 void proc_sample_child(pid_t pid, char state, struct hang_rank *ret);
 
-/* Whether the program of the process is Python. */
+/* Whether the process runs Python. */
 bool proc_sample_is_python(pid_t pid);
 
 /* State, system call and place in the kernel of every thread, at most size - 1 bytes. Returns the length. */

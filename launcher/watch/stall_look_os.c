@@ -172,7 +172,6 @@ static void describe_waits(const struct stall_look *l, const struct watch_task *
 {
     const struct proc_activity *a = &l->activities[worker];
     struct worker_collective records[WORKER_COLLECTIVES_MAX];
-    uint64_t bytes = a->facts.read > a->facts.written ? a->facts.read : a->facts.written;
 
     *ret = (struct hang_rank){.rank = t->rank_base + worker,
                               .pid = t->trees[worker].pids[0],
@@ -182,8 +181,7 @@ static void describe_waits(const struct stall_look *l, const struct watch_task *
         ret->activity = ACTIVITY_ENDED;
         return;
     }
-    if (a->facts.elapsed_ns)
-        ret->bytes_per_s = (uint64_t)((double)bytes * 1e9 / (double)a->facts.elapsed_ns);
+    ret->bytes_per_s = activity_rate(&a->facts);
     describe_state(a, &t->trees[worker], ret);
     ret->activity = proc_activity_text(a, &t->trees[worker], pauses, ret->text, sizeof(ret->text));
     ret->kind = kind_of(ret->activity, a->facts.call);
@@ -202,11 +200,6 @@ struct stall_stacks {
     struct hang_rank *ranks[STACKS_MAX];
     size_t n;
 };
-
-static bool can_show_more(const struct hang_rank *r)
-{
-    return !r->has_ended && !hang_waits_in(r) && (r->kind == STACK_COLLECTIVE || !hang_is_blocked(r->state));
-}
 
 /* Of a blocked write() a pause leaves a short count behind, and not every program goes on from there. In a blocked read() of a file a
  * process may not stop for its tracer. */
@@ -291,7 +284,7 @@ static void add_stacks(struct stall_look *l, const struct watch_task *t, const s
     for (size_t i = 0; i < l->n_ranks && stacks.n < STACKS_MAX; i++) {
         struct hang_rank *r = &l->ranks[i];
 
-        if (can_show_more(r))
+        if (!r->has_ended && !hang_waits_in(r) && (r->kind == STACK_COLLECTIVE || !hang_is_blocked(r->state)))
             add_stack(tools, &stacks, r, (pid_t)r->pid, paused);
         if (!t->may_pause && !r->has_ended)
             add_descendants(tools, &stacks, r, &t->trees[r->rank - t->rank_base], paused);

@@ -36,10 +36,10 @@ struct question {
     struct nlmsghdr head;
     struct inet_diag_req_v2 about;
     struct nlattr attribute;
-    struct inet_diag_bc_op filter[4]; /* two comparisons, each with its operand behind it */
+    struct inet_diag_bc_op filter[4]; /* two comparisons, each followed by an operand */
 };
 
-/* Sockets in that state with that remote port. A comparison that fails jumps 4 bytes behind the end of the filter. */
+/* Sockets in `state` with the remote port `port`. A failed comparison jumps 4 bytes behind the end of the filter. */
 static struct question write_question(uint8_t family, int state, uint16_t port)
 {
     return (struct question){
@@ -65,7 +65,7 @@ static void add_socket(struct store_sockets *s, const struct inet_diag_msg *m)
                                                  .client = store_client_of(host, ntohs(m->id.idiag_sport))};
 }
 
-/* False: the list has ended, or the kernel refuses it. */
+/* False: end of the list, or refused by the kernel. */
 static bool take_messages(struct store_sockets *s, struct nlmsghdr *h, unsigned n)
 {
     for (; NLMSG_OK(h, n); h = NLMSG_NEXT(h, n)) {
@@ -121,7 +121,7 @@ static const struct store_socket *find_socket(const struct store_sockets *s, uin
     return NULL;
 }
 
-/* Calls found() with each socket of the process; listed: in the list, or NULL. */
+/* Calls found() with each socket of the process; listed: its entry in the list, or NULL. */
 static void visit_sockets(const struct store_sockets *s, pid_t pid,
                           void (*found)(void *data, const struct store_socket *listed), void *data)
 {

@@ -48,7 +48,8 @@ static bool is_named(const char *key, size_t at)
 
 int store_key_rank(const char *key, size_t size, size_t n_ranks)
 {
-    static const char of_libcrw[] = "crw/group/"; /* hosts have numbers there; the slash of PyTorch's client is optional */
+    static const char of_libcrw[] =
+        "crw/group/"; /* hosts have numbers there; the slash of PyTorch's client is optional */
     const char *prefix = memmem(key, size, of_libcrw, strlen(of_libcrw));
     size_t n_groups = 0; /* parts between two double slashes */
     bool is_certain = false;
