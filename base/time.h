@@ -31,6 +31,14 @@ static inline double now_us(void)
     return (double)now_ns() / 1e3;
 }
 
+/* Shorter after a signal. */
+static inline void sleep_ns(uint64_t ns)
+{
+    const struct timespec t = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
+
+    (void)nanosleep(&t, NULL);
+}
+
 /* CLOCK_REALTIME at the moment at which CLOCK_MONOTONIC was at_ns: nanoseconds since 1970. */
 static inline int64_t wall_clock_ns(uint64_t at_ns)
 {

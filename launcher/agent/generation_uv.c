@@ -17,11 +17,9 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "launcher/agent/agent_uv.h"
-#include "launcher/supervise/guardian_os.h"
 #include "launcher/supervise/guardian_release_os.h"
 #include "launcher/host/worker_memory_os.h"
 #include "launcher/cli/job.h"
@@ -483,14 +481,12 @@ static void keep_guardian(struct generation *g)
 
 static bool await_guardian(pid_t pid)
 {
-    const struct timespec pause = {.tv_nsec = 50000};
-
     for (uint64_t end_ns = now_ns() + GUARDIAN_END_MS * UINT64_C(1000000);;) {
         if (waitpid(pid, NULL, WNOHANG) != 0)
             return true;
         if (now_ns() >= end_ns)
             return false;
-        (void)nanosleep(&pause, NULL);
+        sleep_ns(50000);
     }
 }
 

@@ -26,13 +26,12 @@
 #include "launcher/util/side_thread_os.h"
 #include "launcher/util/control_path.h"
 #include "launcher/util/proc_stat_os.h"
-#include "launcher/util/read_file_os.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/option_answer_os.h"
 #include "base/time.h"
 
-enum { SAMPLE_MS = 200, HISTORY_LINE_MAX = 64 << 10, CLOCK_SLACK_S = 5, STAT_SIZE = 1024 };
+enum { SAMPLE_MS = 200, HISTORY_LINE_MAX = 64 << 10, CLOCK_SLACK_S = 5 };
 
 extern char **environ;
 
@@ -101,14 +100,13 @@ static int print_survey(const struct job_survey *look, struct crunctl *o, bool i
 
 static int run_survey(struct crunctl *o, bool is_top)
 {
-    const struct timespec sample = {.tv_nsec = SAMPLE_MS * 1000000L};
     bool is_live = is_top && !o->is_once && !o->is_json && isatty(STDOUT_FILENO);
     struct job_survey first, second = {0};
     int code = job_survey_take(&first, &o->ask) == 0 ? result_of(&first, o) : 1;
     bool wants_second = code == 0 && (is_top || (!o->is_json && first.n_jobs > 0));
 
     if (wants_second)
-        (void)nanosleep(&sample, NULL); /* a signal only shortens the sleep */
+        sleep_ns(SAMPLE_MS * UINT64_C(1000000)); /* a signal only shortens the sleep */
     if (wants_second)
         code = is_live ? top_run(&o->ask, &first) : take_second_look(&second, &first, o);
     if (code == 0 && !is_live)
@@ -171,16 +169,14 @@ static int64_t start_of_process(const struct proc_stat *stat)
 /* A run without an end still runs where crun_pid is a crun as old as the run. On another host the life is unknown. */
 static enum history_life find_life(const struct history_run *run)
 {
-    char host[HISTORY_NAME_SIZE], path[64], text[STAT_SIZE];
+    char host[HISTORY_NAME_SIZE];
     struct proc_stat stat;
 
     if (gethostname(host, sizeof(host)) != 0 || strcmp(host, run->start.host) != 0)
         return HISTORY_LIFE_UNKNOWN;
-    (void)snprintf(path, sizeof(path), "/proc/%lld/stat", (long long)run->start.crun_pid); /* fits */
-    if (!read_file_text(path, text, sizeof(text)) || !proc_stat_parse(text, &stat))
+    if (run->start.crun_pid > INT32_MAX || !proc_stat_read((pid_t)run->start.crun_pid, &stat))
         return HISTORY_LIFE_KILLED;
-    const char *name = strchr(text, '(');
-    bool is_crun = name && strncmp(name, "(crun", 5) == 0;
+    bool is_crun = strncmp(stat.name, "crun", strlen("crun")) == 0;
     return is_crun && start_of_process(&stat) <= run->start.time_s + CLOCK_SLACK_S ? HISTORY_LIFE_RUNS
                                                                                    : HISTORY_LIFE_KILLED;
 }

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/cleanup.h"
 #include "launcher/crunctl/control_client_sock.h"
@@ -13,6 +12,7 @@
 #include "launcher/crunctl/job_survey_os.h"
 #include "launcher/host/job_secret_os.h"
 #include "base/strbuf.h"
+#include "base/time.h"
 #include "proto/certificate_files_os.h"
 #include "proto/tls_openssl.h"
 
@@ -24,13 +24,6 @@ enum { STACKS_WAIT_MS = 500, STACKS_TRIES = 36 };
 
 /* For each endpoint of a list at first: the longest delay of further endpoints by a stopped crund or a lost host. */
 enum { LIST_PATIENCE_MS = 500 };
-
-static void wait_for_ms(long ms)
-{
-    const struct timespec pause = {.tv_nsec = ms * 1000000L};
-
-    (void)nanosleep(&pause, NULL); /* a signal only shortens the pause */
-}
 
 /* ---- the key ---- */
 
@@ -105,7 +98,7 @@ static int ask_until_whole(const struct rendezvous_query *target, struct query_a
     for (int i = 1; i < (stacks ? STACKS_TRIES : REPORT_TRIES) && r == 0; i++) {
         if (stacks ? ret->n_jobs == 0 || ret->stacks : ret->n_unreported == 0)
             break;
-        wait_for_ms(stacks ? STACKS_WAIT_MS : REPORT_WAIT_MS);
+        sleep_ns((stacks ? STACKS_WAIT_MS : REPORT_WAIT_MS) * UINT64_C(1000000));
         query_answer_finish(ret);
         r = rendezvous_query(target, ret, error);
     }
@@ -200,7 +193,7 @@ static bool ask_host(struct control_socket *s, struct query_answer *ret)
             return false;
         if (ret->n_unreported == 0)
             break;
-        wait_for_ms(REPORT_WAIT_MS);
+        sleep_ns(REPORT_WAIT_MS * UINT64_C(1000000));
     }
     return true;
 }

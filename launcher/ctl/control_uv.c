@@ -8,7 +8,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +15,6 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "launcher/util/control_path.h"
@@ -24,6 +22,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/own_user_os.h"
+#include "base/time.h"
 #include "base/unix_socket_os.h"
 
 enum {
@@ -232,7 +231,6 @@ static int bind_socket(const struct sockaddr_un *address, int *ret)
 /* A descriptor whose closing unlocks the folder; -errno if another crun holds the lock for too long, as a stopped one would. */
 static int lock_folder(const char *folder)
 {
-    const struct timespec pause = {.tv_nsec = 1000000};
     _cleanup_close_ int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
 
     if (fd < 0)
@@ -240,7 +238,7 @@ static int lock_folder(const char *folder)
     for (int i = 0; flock(fd, LOCK_EX | LOCK_NB) < 0; i++) {
         if (errno != EWOULDBLOCK || i == LOCK_TRIES)
             return -errno;
-        (void)nanosleep(&pause, NULL); /* shorter after a signal */
+        sleep_ns(1000000); /* shorter after a signal */
     }
     return steal_fd(&fd);
 }

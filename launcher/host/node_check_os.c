@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
-#include <time.h>
 
 #include "launcher/cli/visible_devices.h"
 #include "launcher/host/node_health.h"
@@ -98,11 +97,10 @@ static void take_xids(const struct nvml *n, void *set, struct node_health *h)
 static void wait_for_memory(const struct nvml *n, nvml_device *devices, int n_devices,
                             const struct node_health_limits *limits, struct node_health *h)
 {
-    const struct timespec pause = {.tv_nsec = MEMORY_POLL_MS * 1000000};
     uint64_t until_ns = now_ns() + MEMORY_WAIT_MS * UINT64_C(1000000);
 
     while (node_health_lacks_memory(h, limits) && now_ns() < until_ns) {
-        (void)nanosleep(&pause, NULL); /* shorter does no harm */
+        sleep_ns(MEMORY_POLL_MS * UINT64_C(1000000)); /* shorter does no harm */
         for (int i = 0; i < n_devices; i++)
             if (devices[i])
                 read_memory(n, devices[i], &h->gpus[i]);

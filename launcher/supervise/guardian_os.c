@@ -67,7 +67,6 @@
 #include <sys/syscall.h>
 #include <sys/timerfd.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "launcher/supervise/child_processes_os.h"
@@ -165,13 +164,12 @@ static bool send_report(const struct guardian *g, const struct guardian_report *
 
 static void send_unsent_reports(struct guardian *g)
 {
-    const struct timespec pause = {.tv_nsec = 1000000};
     struct epoll_event event = {.events = EPOLLIN, .data.fd = TOKEN_LINK};
 
     for (; g->n_unsent > 0 && send_report(g, &g->unsent[g->unsent_at]); g->n_unsent--)
         g->unsent_at = (g->unsent_at + 1) % g->n_unsent_max;
     if (g->n_unsent > 0 && is_short_of_memory(errno))
-        (void)nanosleep(&pause, NULL); /* the link is writable; all signals are blocked */
+        sleep_ns(1000000); /* the link is writable; all signals are blocked */
     if (g->n_unsent > 0)
         event.events |= EPOLLOUT;
     (void)epoll_ctl(g->epoll_fd, EPOLL_CTL_MOD, g->link, &event); /* not watched any more: crun has ended */
@@ -965,10 +963,9 @@ static bool is_over(const struct guardian *g, bool has_children)
  * parent. */
 static bool has_crun_ended(pid_t crun)
 {
-    const struct timespec pause = {.tv_nsec = 1000000};
 
     for (int i = 0; i < CRUN_END_MS && getppid() == crun; i++)
-        (void)nanosleep(&pause, NULL); /* all signals are blocked */
+        sleep_ns(1000000); /* all signals are blocked */
     return getppid() != crun;
 }
 

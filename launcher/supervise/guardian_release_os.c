@@ -3,11 +3,11 @@
 #include <errno.h>
 #include <stdbool.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "launcher/supervise/guardian_os.h"
 #include "base/err.h"
+#include "base/time.h"
 
 enum { PATIENCE_MS = 1000 };
 
@@ -18,12 +18,11 @@ static volatile sig_atomic_t guardian_link = -1;
 static void send_release(int link)
 {
     const struct guardian_order order = {.kind = GUARDIAN_RELEASE};
-    const struct timespec pause = {.tv_nsec = 1000000};
 
     for (int i = 0; i < PATIENCE_MS; i++) {
         if (send(link, &order, sizeof(order), MSG_NOSIGNAL | MSG_DONTWAIT) >= 0 || errno != EAGAIN)
             return;
-        (void)nanosleep(&pause, NULL); /* a further signal only shortens the wait */
+        sleep_ns(1000000); /* a further signal only shortens the wait */
     }
 }
 

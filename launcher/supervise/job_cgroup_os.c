@@ -32,7 +32,6 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "launcher/supervise/cgroup_limits_os.h"
@@ -40,6 +39,7 @@
 #include "launcher/supervise/close_descriptors_os.h"
 #include "launcher/util/folder_list_os.h"
 #include "base/cleanup.h"
+#include "base/time.h"
 
 enum {
     STACK_SIZE = 128 * 1024,
@@ -133,7 +133,7 @@ static int keeper_pipe; /* the keeper's end */
 
 static _Noreturn void clean_up(const struct job_cgroup *c)
 {
-    long pause_ms = 1;
+    unsigned pause_ms = 1;
 
     for (;;) {
         _cleanup_close_ int folder = openat(c->parent, c->name, O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -142,8 +142,7 @@ static _Noreturn void clean_up(const struct job_cgroup *c)
         int r = remove_folder(c->parent, c->name, 0);
         if (r != -EBUSY) /* 0, or the folder does not exist */
             _exit(0);
-        const struct timespec pause = {.tv_nsec = pause_ms * 1000000};
-        (void)nanosleep(&pause, NULL); /* all signals are blocked */
+        sleep_ns(pause_ms * UINT64_C(1000000)); /* all signals are blocked */
         pause_ms = pause_ms < PAUSE_MAX_MS ? 2 * pause_ms : PAUSE_MAX_MS;
     }
 }

@@ -4,7 +4,6 @@
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "launcher/util/thread_os.h"
 #include "base/cleanup.h"
@@ -180,9 +179,7 @@ bool side_thread_is_any_hung(void)
 
 bool side_thread_wait(enum side_kind kind, unsigned timeout_ms)
 {
-    const struct timespec pause = {.tv_nsec = 1000000};
-
     for (unsigned i = 0; i < timeout_ms && n_left[kind] > 0; i++)
-        (void)nanosleep(&pause, NULL); /* a signal ends the pause early: the loop asks again */
+        sleep_ns(1000000); /* a signal ends the pause early: the loop asks again */
     return n_left[kind] > 0;
 }
