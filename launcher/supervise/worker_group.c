@@ -703,7 +703,6 @@ static void note_interrupt(struct worker_group *g, const struct group_event *eve
     if (g->interrupt)
         return;
     g->interrupt = event->value;
-    g->interrupt_pid = event->pid;
     g->interrupt_ns = event->now_ns;
 }
 

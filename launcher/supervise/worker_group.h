@@ -188,7 +188,6 @@ struct worker_group {
     int cause_worker;
     uint64_t cause_ns;     /* when the cause became known */
     int interrupt;         /* first signal to stop that crun received, or 0 */
-    pid_t interrupt_pid;   /* its sender */
     uint64_t interrupt_ns; /* when it arrived */
     /* The next GROUP_START begins another generation, charged to the budget; several nodes: it may, and the rendezvous
      * keeps the budget. */
