@@ -14,20 +14,14 @@
 
 enum { TEXT_SIZE = 4096, PATH_SIZE = 3 * TEXT_SIZE };
 
-/* The number behind "oom_kill " at the beginning of a line; "oom_kill_disable" is something else. */
+/* The number behind "oom_kill "; "oom_kill_disable" is something else. */
 static long oom_kills_in(const char *root, const char *mount, int n_name, const char *name, const char *file)
 {
     char path[PATH_SIZE], text[TEXT_SIZE];
 
     (void)snprintf(path, sizeof(path), "%s/sys/fs/cgroup%s%.*s/%s", root, mount, n_name, name, file);
-    if (!read_file_text(path, text, sizeof(text)))
-        return -1;
-    for (const char *line = text; line; line = strchr(line, '\n')) {
-        line += *line == '\n';
-        if (strncmp(line, "oom_kill ", 9) == 0)
-            return atol(line + 9);
-    }
-    return -1;
+    const char *label = read_file_text(path, text, sizeof(text)) ? strstr(text, "oom_kill ") : NULL;
+    return label ? atol(label + strlen("oom_kill ")) : -1;
 }
 
 static long oom_kills_below(const char *root, const char *mount, const char *name, const char *file)

@@ -10,6 +10,7 @@
 
 #include "launcher/cli/visible_devices.h"
 #include "launcher/util/envp.h"
+#include "launcher/util/proc_stat_os.h"
 #include "launcher/util/read_file_os.h"
 
 enum { PROPERTIES_SIZE = 4096, INTEL_VENDOR = 0x8086, ZE_DEVICES_MAX = 64 };
@@ -40,26 +41,16 @@ static int count_entries(const char *root, const char *folder,
 
 /* ---- AMD ---- */
 
-/* A line "name value" of a file of properties; 0 when there is none. */
-static long property(const char *text, const char *name)
-{
-    size_t n = strlen(name);
-
-    for (const char *line = text; line; line = strchr(line, '\n'), line += line != NULL)
-        if (strncmp(line, name, n) == 0 && line[n] == ' ')
-            return atol(line + n + 1);
-    return 0;
-}
-
 /* A node of the topology: a GPU has SIMD units, a CPU has none. */
 static int is_amd_gpu(const char *root, const char *node)
 {
     char path[PATH_MAX], text[PROPERTIES_SIZE], name[32];
 
     (void)snprintf(path, sizeof(path), "%s/sys/class/kfd/kfd/topology/nodes/%s/properties", root, node);
-    if (!read_file_text(path, text, sizeof(text)) || property(text, "simd_count") <= 0)
+    if (!read_file_text(path, text, sizeof(text)) || proc_file_number(text, "simd_count ", 10) == 0)
         return 0;
-    (void)snprintf(name, sizeof(name), "renderD%ld", property(text, "drm_render_minor"));
+    (void)snprintf(name, sizeof(name), "renderD%llu",
+                   (unsigned long long)proc_file_number(text, "drm_render_minor ", 10));
     return has_render_node(root, name);
 }
 
