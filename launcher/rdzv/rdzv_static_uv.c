@@ -56,37 +56,29 @@ struct rdzv_static_uv {
 
 static void dial_store(struct rdzv_static_uv *s);
 
-static void report_failed(struct rdzv_static_uv *s)
+static void finish_static(struct rdzv_static_uv *s, void (*on_end)(void *data))
 {
     if (s->finished)
         return;
     s->finished = true;
     log_status("");
-    s->host.on_failed(s->host.data);
+    on_end(s->host.data);
 }
 
 /* ---- leaving ---- */
-
-static void report_departed(struct rdzv_static_uv *s)
-{
-    if (s->finished)
-        return;
-    s->finished = true;
-    s->host.on_departed(s->host.data);
-}
 
 static void on_farewell(uv_timer_t *timer)
 {
     struct rdzv_static_uv *s = timer->data;
 
     if (server_n_clients(s->store) <= (s->client ? 1 : 0) || uv_now(s->host.loop) >= s->farewell_until_ms)
-        report_departed(s);
+        finish_static(s, s->host.on_departed);
 }
 
 static void on_all_departed(struct rdzv_static_uv *s)
 {
     if (!s->store) {
-        report_departed(s);
+        finish_static(s, s->host.on_departed);
         return;
     }
     (void)uv_timer_stop(&s->deadline); /* as below, cannot fail */
@@ -100,7 +92,7 @@ static void on_leave_timeout(uv_timer_t *timer)
 
     log_line("other nodes are not done %d s after this one; it does not wait for them any longer",
              LEAVE_MS / 1000);
-    report_departed(s);
+    finish_static(s, s->host.on_departed);
 }
 
 /* ---- the conversation ---- */
@@ -177,7 +169,7 @@ static void report_bad_answer(struct rdzv_static_uv *s, int r)
         "cannot meet the other nodes at %s port %u: %s; check --master-addr, --master-port and that all nodes "
         "have the same --rdzv-id",
         s->host.job->master_addr, s->host.job->master_port, what);
-    report_failed(s);
+    finish_static(s, s->host.on_failed);
 }
 
 static void on_static_bytes(void *data, const uint8_t *bytes, size_t n)
@@ -323,7 +315,7 @@ static void on_tick(uv_timer_t *timer)
             "something listens at %s port %u, but it does not answer as a TCPStore does; check --master-addr "
             "and --master-port",
             s->host.job->master_addr, s->host.job->master_port);
-        report_failed(s);
+        finish_static(s, s->host.on_failed);
         return;
     }
     if (s->node.stage == STATIC_GREETING)
@@ -353,7 +345,7 @@ static void on_static_deadline(uv_timer_t *timer)
             "timed out after %u s waiting for the nodes of this job: %u of %d are there; all of them need the "
             "same --nnodes, --rdzv-id and address, and a --node-rank of their own",
             timeout_s, s->node.n_there, job->max_nodes);
-    report_failed(s);
+    finish_static(s, s->host.on_failed);
 }
 
 /* ---- life ---- */
