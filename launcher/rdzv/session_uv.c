@@ -318,11 +318,6 @@ static void dial_rendezvous(struct session_uv *s)
         s->client = NULL; /* the machine ends the attempt at the deadline, as without an answer */
 }
 
-static void close_connection(struct session_uv *s)
-{
-    tcp_client_close(steal_ptr(s->client));
-}
-
 static void send_hello(struct session_uv *s, struct buf *out)
 {
     struct session_hello hello;
@@ -426,7 +421,7 @@ static void perform_session_action(struct session_uv *s, enum session_action act
         dial_rendezvous(s);
         break;
     case SESSION_DO_CLOSE:
-        close_connection(s);
+        tcp_client_close(steal_ptr(s->client));
         break;
     case SESSION_DO_GREET:
     case SESSION_DO_HELLO:
@@ -574,7 +569,7 @@ void session_uv_destroy(struct session_uv *s)
     if (!s || s->closing)
         return;
     s->closing = true;
-    close_connection(s);
+    tcp_client_close(steal_ptr(s->client));
     for (size_t i = 0; i < s->host.n_endpoints; i++) {
         resolver_stop(steal_ptr(s->resolved[i].resolver));
     }
