@@ -242,24 +242,6 @@ static void do_replace(struct agent *a)
         a->deferred = plain_event(GROUP_REPLACE_FAILED, 0);
 }
 
-static void do_kill_newcomers(struct agent *a);
-
-static void on_workers_started(void *data, int r, bool is_replacement)
-{
-    struct agent *a = data;
-
-    if (is_replacement && r) {
-        agent_dispatch_kind(a, GROUP_REPLACE_FAILED);
-    } else if (is_replacement) {
-        agent_lines_forget(a->lines);
-        do_kill_newcomers(a); /* workers condemned before their start */
-    } else if (r) {
-        agent_dispatch_start_failed(a, r);
-    } else if (a->group.generation == 0) {
-        a->oom_kills_before = cgroup_oom_kills(""); /* behind the start, as reading takes time */
-    }
-}
-
 /* The workers are to end. */
 static void cancel_start(struct agent *a)
 {
@@ -383,6 +365,22 @@ static void do_kill_newcomers(struct agent *a)
     for (int i = 0; i < a->group.config.n_workers; i++)
         if (a->group.workers[i].to_kill && !a->group.workers[i].failed)
             order_kill(a, i);
+}
+
+static void on_workers_started(void *data, int r, bool is_replacement)
+{
+    struct agent *a = data;
+
+    if (is_replacement && r) {
+        agent_dispatch_kind(a, GROUP_REPLACE_FAILED);
+    } else if (is_replacement) {
+        agent_lines_forget(a->lines);
+        do_kill_newcomers(a); /* workers condemned before their start */
+    } else if (r) {
+        agent_dispatch_start_failed(a, r);
+    } else if (a->group.generation == 0) {
+        a->oom_kills_before = cgroup_oom_kills(""); /* behind the start, as reading takes time */
+    }
 }
 
 /* The link ends, and the guardian's children become crun's. */

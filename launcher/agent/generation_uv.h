@@ -13,8 +13,6 @@
 #include "launcher/supervise/guardian_os.h"
 #include "base/buf.h"
 
-struct guardian_order;
-struct guardian_report;
 struct worker_memory;
 struct death_notice;
 struct agent_config;

@@ -8,17 +8,14 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include "launcher/util/control_path.h"
-#include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/own_user_os.h"
 #include "base/time.h"

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <ifaddrs.h>
 #include <netinet/in.h>
-#include <stddef.h>
 #include <sys/socket.h>
 
 #include "base/cleanup.h"

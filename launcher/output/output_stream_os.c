@@ -22,7 +22,6 @@
 
 #include "launcher/cli/job.h"
 #include "launcher/host/proc_info_os.h"
-#include "launcher/output/line_prefix.h"
 #include "launcher/output/output_handover_sock.h"
 #include "launcher/util/envp.h"
 #include "launcher/util/log_os.h"

@@ -14,7 +14,6 @@
 
 struct job;
 struct line_rules;
-struct strlist;
 
 struct output_stream {
     struct list entry;

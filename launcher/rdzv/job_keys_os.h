@@ -11,8 +11,6 @@
 #include "proto/tls_openssl.h"
 #include "rendezvous/server/server_security.h"
 
-struct server_exchange;
-
 /* Where nodes agree on a secret by munge. */
 struct munge_secret {
     char socket[MUNGE_SOCKET_SIZE]; /* "": the library's own */

@@ -1,7 +1,6 @@
 #include "launcher/rdzv/key_agreement_uv.h"
 
 #include <errno.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

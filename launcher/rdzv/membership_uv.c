@@ -26,7 +26,6 @@
 #include "launcher/rdzv/resolver_uv.h"
 #include "launcher/rdzv/probe_uv.h"
 #include "launcher/util/log_os.h"
-#include "launcher/rdzv/session_uv.h"
 #include "launcher/rdzv/node_store_uv.h"
 #include "launcher/rdzv/waiting_line.h"
 #include "launcher/report/job_result.h"

@@ -16,7 +16,6 @@
 #include "launcher/rdzv/node_store_uv.h"
 
 #include <errno.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -14,7 +14,6 @@
 #include "rendezvous/relay/relay_link.h"
 
 struct node_store;
-struct store_stats;
 struct tls_context;
 
 struct node_store_config {

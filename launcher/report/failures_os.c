@@ -14,7 +14,6 @@
 #include "launcher/output/logs_os.h"
 #include "launcher/report/disk_texts_uv.h"
 #include "launcher/report/final_error.h"
-#include "launcher/report/report.h"
 #include "launcher/report/report_json.h"
 #include "launcher/util/log_os.h"
 #include "launcher/util/read_disk_os.h"
