@@ -121,20 +121,20 @@ int history_add(struct history *h, const struct history_line *line)
 {
     struct history_run *run;
 
-    if (line->kind == HISTORY_START)
+    if (line->kind == EVENT_START)
         return take_start(h, line);
     run = open_run(h, line);
-    if (!run && line->kind == HISTORY_END)
+    if (!run && line->kind == EVENT_END)
         return take_end_alone(h, line);
     if (!run || run->n_generations == 0)
         return 0;
-    if (line->kind == HISTORY_STOP)
+    if (line->kind == EVENT_STOP)
         note_signal(run, line);
-    else if (line->kind == HISTORY_MARK)
+    else if (line->kind == EVENT_MARK)
         note_mark(run, line);
-    else if (line->kind == HISTORY_END)
+    else if (line->kind == EVENT_END)
         end_run(run, line);
-    else if (line->kind != HISTORY_OTHER)
+    else if (line->kind == EVENT_PEER || line->kind == EVENT_RESTART)
         end_last_generation(run, line);
     return 0;
 }

@@ -7,7 +7,8 @@
  */
 
 #include <stddef.h>
-#include <stdint.h>
+
+#include "launcher/report/events.h"
 
 enum {
     HISTORY_NAME_SIZE = 256,
@@ -17,18 +18,8 @@ enum {
     HISTORY_GENERATIONS_MAX = 65536
 };
 
-enum history_kind {
-    HISTORY_OTHER,
-    HISTORY_START,
-    HISTORY_PEER,
-    HISTORY_STOP,
-    HISTORY_RESTART,
-    HISTORY_MARK,
-    HISTORY_END
-};
-
 struct history_line {
-    enum history_kind kind;
+    enum event_kind kind; /* EVENT_KIND_COUNT: of a newer crun */
     char job[HISTORY_NAME_SIZE], host[HISTORY_NAME_SIZE], program[HISTORY_NAME_SIZE];
     char run[HISTORY_RUN_SIZE]; /* "": of an older crun */
     char reason[HISTORY_REASON_SIZE];

@@ -1,13 +1,11 @@
 #include "launcher/crunctl/history_json.h"
 
 #include <cjson/cJSON.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
 #include "launcher/crunctl/history.h"
-#include "launcher/report/events.h"
 #include "rendezvous/session/fields_json.h"
 #include "base/err.h"
 
@@ -25,20 +23,6 @@ static const struct field line_fields[] = {
     {"group_world_size", FIELD_I32_AT(struct history_line, group_world_size)},
     {"exit_code", FIELD_I32_AT(struct history_line, exit_code)},
 };
-
-static enum history_kind kind_of(const char *event)
-{
-    static const struct {
-        const char *name;
-        enum history_kind kind;
-    } kinds[] = {{"start", HISTORY_START},     {"peer", HISTORY_PEER}, {"stop", HISTORY_STOP},
-                 {"restart", HISTORY_RESTART}, {"mark", HISTORY_MARK}, {"end", HISTORY_END}};
-
-    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
-        if (strcmp(kinds[i].name, event) == 0)
-            return kinds[i].kind;
-    return HISTORY_OTHER;
-}
 
 /* "2026-11-22T08:20:01.123456789Z"; 0 when it is not that. */
 static int64_t seconds_of(const char *text)
@@ -69,11 +53,11 @@ bool history_line_from_json(const char *bytes, size_t n, struct history_line *re
     if (!cJSON_IsString(event) || !cJSON_IsString(time) ||
         !fields_read(json, line_fields, ARRAY_SIZE(line_fields), ret, NULL))
         return false;
-    ret->kind = kind_of(event->valuestring);
+    ret->kind = events_kind(event->valuestring);
     ret->time_s = seconds_of(time->valuestring);
     if (cJSON_IsString(reason)) /* the log has longer ones than are kept here */
         (void)snprintf(ret->reason, sizeof(ret->reason), "%s", reason->valuestring);
-    if (ret->kind == HISTORY_MARK)
+    if (ret->kind == EVENT_MARK)
         read_mark(json, ret);
     return true;
 }

@@ -111,6 +111,9 @@ struct event {
 
 struct cJSON;
 
+/* EVENT_KIND_COUNT: no kind has the name. */
+enum event_kind events_kind(const char *name);
+
 /* Text of any origin: what is not UTF-8 in it becomes "?". */
 void events_add_text(struct cJSON *object, const char *name, const char *text);
 

@@ -1,4 +1,4 @@
-/* Lines of --event-log. A field that is added is fine for every reader; one that changes its meaning is not. */
+/* Lines of --event-log. Every reader accepts a new field, but no new meaning of a field. */
 
 #include <cjson/cJSON.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include "base/cleanup.h"
 #include "base/utf8.h"
 
-enum { EVENT_LINE_MAX = 4096 }; /* bytes of one line of a report; a longer one is cut */
+enum { EVENT_LINE_MAX = 4096 }; /* bytes of a line of a report; a longer line is cut */
 
 static const char *const names[EVENT_KIND_COUNT] = {
     [EVENT_START] = "start",     [EVENT_READY] = "ready",   [EVENT_EXIT] = "exit",
@@ -20,6 +20,15 @@ static const char *const names[EVENT_KIND_COUNT] = {
     [EVENT_HANG] = "hang",       [EVENT_STACKS] = "stacks", [EVENT_STALL] = "stall",
     [EVENT_MARK] = "mark",       [EVENT_SLOW] = "slow",
 };
+
+enum event_kind events_kind(const char *name)
+{
+    enum event_kind kind = 0;
+
+    while (kind < EVENT_KIND_COUNT && strcmp(names[kind], name) != 0)
+        kind++;
+    return kind;
+}
 
 /* RFC 3339 in UTC, with nanoseconds. */
 static void format_time(int64_t time_ns, char *out, size_t out_size)
@@ -39,7 +48,7 @@ static void add_integer(cJSON *line, const char *name, int64_t value)
     char text[24];
 
     (void)snprintf(text, sizeof(text), "%lld", (long long)value); /* fits */
-    (void)cJSON_AddRawToObject(line, name, text); /* a field that finds no memory is left out */
+    (void)cJSON_AddRawToObject(line, name, text);                 /* a field without memory is left out */
 }
 
 static void add_signal(cJSON *line, const char *name, int signal)
@@ -51,7 +60,7 @@ static void add_signal(cJSON *line, const char *name, int signal)
     (void)cJSON_AddStringToObject(line, name, text);
 }
 
-/* Bytes that are no UTF-8 (in a program's name, at the end of a cut sentence) would make the line no JSON. Malloc'ed or NULL. */
+/* With other bytes than UTF-8 (in a program's name, at the end of a cut sentence) a line would be no JSON. Malloc'ed or NULL. */
 static char *clean_copy(const char *text, size_t n_max)
 {
     char *copy = strndup(text, n_max);
@@ -69,8 +78,7 @@ void events_add_text(cJSON *object, const char *name, const char *text)
 {
     _cleanup_free_ char *copy = clean_copy(text, strlen(text));
 
-    (void)cJSON_AddStringToObject(object, name,
-                                  copy ? copy : ""); /* a field that finds no memory is left out */
+    (void)cJSON_AddStringToObject(object, name, copy ? copy : ""); /* a field without memory is left out */
 }
 
 static void add_ending(cJSON *line, const struct event_job *job, const struct event_ending *e)
@@ -78,7 +86,7 @@ static void add_ending(cJSON *line, const struct event_job *job, const struct ev
     add_integer(line, "local_rank", e->local_rank);
     add_integer(line, "rank", job->place.rank_base + e->local_rank);
     if (e->pid <= 0)
-        return; /* it never ran */
+        return; /* the worker never ran */
     add_integer(line, "pid", e->pid);
     if (e->code >= 0)
         add_integer(line, "exit_code", e->code);
