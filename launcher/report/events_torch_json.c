@@ -2,9 +2,10 @@
 
 #include <cjson/cJSON.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "launcher/report/events.h"
+#include "base/cleanup.h"
+#include "rendezvous/session/fields_json.h"
 
 /* Python's tuples of one become lists of one. */
 static void add_list_of_one(cJSON *object, const char *name, bool known, int value)
@@ -22,7 +23,7 @@ static void add_number_or_null(cJSON *object, const char *name, bool known, doub
 /* The inner metadata is JSON in a string. Malloc'ed. */
 static char *inner_metadata(const struct event_job *job, const struct event_torch *e)
 {
-    cJSON *inner = cJSON_CreateObject();
+    _cleanup_json_ cJSON *inner = cJSON_CreateObject();
 
     add_number_or_null(inner, "group_world_size", !e->is_first, job->place.group_world_size);
     events_add_text(inner, "entry_point", job->entry_point);
@@ -33,9 +34,7 @@ static char *inner_metadata(const struct event_job *job, const struct event_torc
         add_list_of_one(inner, "exit_code", e->knows_ending, e->worker->code);
         add_list_of_one(inner, "worker_pid", e->knows_ending, e->worker->pid);
     }
-    char *text = cJSON_PrintUnformatted(inner);
-    cJSON_Delete(inner);
-    return text;
+    return cJSON_PrintUnformatted(inner);
 }
 
 static void add_text_or_null(cJSON *object, const char *name, const char *text)
@@ -72,13 +71,13 @@ static void add_metadata(cJSON *metadata, const struct event_job *job, const str
 char *events_torch_line(const struct event_job *job, const struct event_torch *event)
 {
     cJSON *line = cJSON_CreateObject();
-    char name[64], *inner = inner_metadata(job, event);
+    _cleanup_free_ char *inner = inner_metadata(job, event);
+    char name[64];
 
     (void)snprintf(name, sizeof(name), "torchelastic.worker.status.%s", event->state); /* states are short */
     (void)cJSON_AddStringToObject(line, "name", name);
     (void)cJSON_AddStringToObject(line, "source", event->worker ? "WORKER" : "AGENT");
     (void)cJSON_AddNumberToObject(line, "timestamp", 0);
     add_metadata(cJSON_AddObjectToObject(line, "metadata"), job, event, inner ? inner : "");
-    free(inner);
     return events_print(line);
 }
