@@ -31,21 +31,14 @@ static struct worker_status empty_worker(int32_t local_rank)
 int job_status_add_node(struct job_status *s, const char *host, int32_t group_rank, size_t n_workers)
 {
     struct node_status *nodes = reallocarray(s->nodes, s->n_nodes_known + 1, sizeof(*nodes));
-    struct worker_status *workers = calloc(n_workers ? n_workers : 1, sizeof(*workers));
 
-    if (nodes)
-        s->nodes = nodes;
-    if (!nodes || !workers) {
-        free(workers);
+    if (!nodes)
         return -ENOMEM;
-    }
+    s->nodes = nodes;
     struct node_status *node = &nodes[s->n_nodes_known++];
-    *node = (struct node_status){
-        .group_rank = group_rank, .generation = -1, .workers = workers, .n_workers = n_workers};
+    *node = (struct node_status){.group_rank = group_rank, .generation = -1};
     (void)snprintf(node->host, sizeof(node->host), "%s", host); /* host names are shorter */
-    for (size_t i = 0; i < n_workers; i++)
-        workers[i] = empty_worker((int32_t)i);
-    return 0;
+    return job_status_add_workers(s, n_workers);
 }
 
 int job_status_add_workers(struct job_status *s, size_t n)

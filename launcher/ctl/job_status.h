@@ -77,7 +77,7 @@ struct job_status {
 enum job_match { JOB_MATCH_NONE, JOB_MATCH_BEGINNING, JOB_MATCH_WHOLE };
 enum job_match job_status_match(const char *name, const char *asked);
 
-/* 0 or -ENOMEM: one more node with n_workers zeroed workers. */
+/* 0 or -ENOMEM: one more node with n_workers zeroed workers, or after a failure perhaps without workers. */
 int job_status_add_node(struct job_status *s, const char *host, int32_t group_rank, size_t n_workers);
 
 /* 0 or -ENOMEM: appends n zeroed workers to the last node. */
