@@ -86,12 +86,6 @@ static struct worker_starts *new_starts(const struct agent_config *config, const
     return s;
 }
 
-static void describe_attributes(const struct agent_config *config, int i, struct worker_attributes *ret)
-{
-    if (config->bindings)
-        *ret = (struct worker_attributes){.is_bound = true, .cpus = config->bindings[i]};
-}
-
 static int describe_worker(struct described_start *w, const struct agent_config *config,
                            const struct plan *plan, int i)
 {
@@ -107,7 +101,8 @@ static int describe_worker(struct described_start *w, const struct agent_config 
         return -ENOMEM;
     w->start.argv = w->arguments.items;
     w->start.environment = w->environment.items;
-    describe_attributes(config, i, &w->attributes);
+    if (config->bindings)
+        w->attributes = (struct worker_attributes){.is_bound = true, .cpus = config->bindings[i]};
     w->start.attributes = &w->attributes;
     return 0;
 }
