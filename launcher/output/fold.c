@@ -1,6 +1,7 @@
 #include "launcher/output/fold.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,25 +23,37 @@ struct fold_member {
 };
 
 struct fold {
-    int n_members, n_present;
+    int n_members, n_present, n_expected;
     struct fold_member *members;
-    bool *is_in; /* of each member: what is shown next is its line, too */
-    int n_lines; /* that wait, of all members */
+    bool *is_in; /* is_in[i]: member i has printed the line that is shown now */
+    int n_lines; /* waiting lines of all members */
     size_t n_bytes;
 };
 
-struct fold *fold_create(int n_members)
+static int grow_fold(struct fold *f, int n_members)
+{
+    struct fold_member *members = realloc(f->members, (size_t)n_members * sizeof(*members));
+    if (!members)
+        return -ENOMEM;
+    f->members = members;
+    bool *is_in = realloc(f->is_in, (size_t)n_members * sizeof(*is_in));
+    if (!is_in)
+        return -ENOMEM;
+    f->is_in = is_in;
+    memset(members + f->n_members, 0, (size_t)(n_members - f->n_members) * sizeof(*members));
+    f->n_members = n_members;
+    return 0;
+}
+
+struct fold *fold_create(int n_members, int n_expected)
 {
     struct fold *f = calloc(1, sizeof(*f));
 
     if (!f)
         return NULL;
-    f->members = calloc((size_t)n_members, sizeof(*f->members));
-    f->is_in = calloc((size_t)n_members, sizeof(*f->is_in));
-    f->n_members = n_members;
-    if (f->members && f->is_in)
+    f->n_expected = n_expected;
+    if (grow_fold(f, n_members) == 0)
         return f;
-    f->n_members = 0;
     fold_free(f);
     return NULL;
 }
@@ -74,10 +87,13 @@ void fold_free(struct fold *f)
     free(f);
 }
 
-void fold_join(struct fold *f, int member)
+int fold_join(struct fold *f, int member)
 {
-    if (f->members[member].n_joined++ == 0)
+    int r = member < f->n_members ? 0 : grow_fold(f, member + 1 + f->n_members / 2);
+
+    if (!r && f->members[member].n_joined++ == 0)
         f->n_present++;
+    return r;
 }
 
 void fold_leave(struct fold *f, int member)
@@ -104,12 +120,12 @@ static bool has_alike(const struct fold_member *m, const struct folded_line *l)
     return at;
 }
 
-/* A line that all members that are present have as their first one, and there is one; else NULL. */
+/* The first line of all present members, if they are alike; else NULL. */
 static const struct folded_line *find_complete(const struct fold *f)
 {
     const struct folded_line *first = NULL;
 
-    for (int i = 0; i < f->n_members; i++) {
+    for (int i = 0; f->n_present >= f->n_expected && i < f->n_members; i++) {
         const struct fold_member *m = &f->members[i];
 
         if (m->n_joined == 0)
@@ -173,10 +189,10 @@ static void append_folded(const struct fold *f, const struct folded_line *l, int
     if (!r)
         r = buf_append(console, "\n", 1);
     if (r)
-        console->end = console->begin + size; /* a line that has no room is not shown in part */
+        console->end = console->begin + size; /* no part of a line is shown */
 }
 
-/* The line, which is the first one of a member, for all members that have it as theirs. */
+/* Shows the first line of a member for all members with an equal first line. */
 static void show_heads(struct fold *f, const struct folded_line *l, struct buf *console)
 {
     int n_in = 0;
@@ -191,7 +207,7 @@ static void show_heads(struct fold *f, const struct folded_line *l, struct buf *
             drop_head(f, &f->members[i]);
 }
 
-/* The first line of the member, for all members that have printed it: what those have printed before comes first. */
+/* Shows the first line of the member for all members that have printed an equal line, behind their earlier lines. */
 static void show_first(struct fold *f, const struct fold_member *member, struct buf *console)
 {
     const struct folded_line *l = member->head;
@@ -215,7 +231,7 @@ void fold_emit(struct fold *f, uint64_t looked_ns, struct buf *console)
 
         if (complete)
             show_heads(f, complete, console);
-        else if (oldest && (oldest->head->due_ns <= looked_ns || f->n_present == 0 ||
+        else if (oldest && (oldest->head->due_ns <= looked_ns || f->n_present + f->n_expected == 0 ||
                             f->n_lines > FOLD_LINES_MAX || f->n_bytes > FOLD_BYTES_MAX))
             show_first(f, oldest, console);
         else
@@ -259,5 +275,5 @@ void fold_add(struct fold *f, const struct fold_line *line, struct buf *console)
     m->last = l;
     f->n_lines++;
     f->n_bytes += line_size(l);
-    fold_emit(f, 0, console); /* others may have printed it before what is due now was due: see fold_emit() */
+    fold_emit(f, 0, console); /* other members may have printed the line in time: see fold_emit() */
 }

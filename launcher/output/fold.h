@@ -23,7 +23,7 @@ enum {
 #define FOLD_WAIT_NS UINT64_C(200000000)
 
 struct fold_line {
-    int member;         /* local rank, 0 to n_members - 1 */
+    int member;         /* local rank (of a front: rank), which has joined */
     int rank;           /* of the member in the whole job: what is printed */
     uint64_t source;    /* lines of different sources are not equal: streams, generations */
     const char *prefix; /* in front of the line when no other member prints it */
@@ -32,14 +32,15 @@ struct fold_line {
     uint64_t now_ns; /* monotonic */
 };
 
-/* NULL without memory. */
-struct fold *fold_create(int n_members);
+/* n_expected: no line is complete while fewer members are present. NULL without memory. */
+struct fold *fold_create(int n_members, int n_expected);
 
 /* NULL is fine. Lines that wait are dropped. */
 void fold_free(struct fold *f);
 
-/* A member is waited for from the first join to as many leaves as joins: each of its streams joins. */
-void fold_join(struct fold *f, int member);
+/* A member is waited for from the first join to as many leaves as joins: each of its streams joins. A member beyond n_members
+ * makes room for more. 0 or -ENOMEM. */
+int fold_join(struct fold *f, int member);
 void fold_leave(struct fold *f, int member);
 
 /* Takes a line, and appends to console what is complete by that, or too much. Without memory the line is not shown. */

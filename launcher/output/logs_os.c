@@ -15,12 +15,12 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 
-/* Everything that crun, or a worker's error handler, writes into a worker's folder. */
+/* All files of crun and of a worker's error handler in a worker's folder. */
 static const char *const worker_files[] = {"error.json", "stdout.log", "stderr.log"};
 /* And into the folder above. */
 static const char *const attempt_files[] = {"filtered_stdout.log", "filtered_stderr.log"};
 
-/* Workers may change their working directory, so their paths are absolute. Malloc'ed, or NULL with errno set. */
+/* Paths are absolute, since workers may change the working directory. Malloc'ed, or NULL with errno set. */
 static char *absolute_path(const char *path)
 {
     char *absolute = NULL;
@@ -106,7 +106,7 @@ int logs_append(const struct logs *logs, const char *name, const char *text, siz
     return r;
 }
 
-/* Creates the temporary LOG_DIR in the first folder that takes it, in the order in which Python looks for one. */
+/* Creates the temporary LOG_DIR in the first writable folder, in Python's order. */
 static int make_temporary(struct logs *logs)
 {
     const char *folders[] = {envp_get(logs->environment, "TMPDIR"),
@@ -136,11 +136,16 @@ static int make_temporary(struct logs *logs)
     return first_error ? first_error : -ENOENT;
 }
 
+int logs_make_base(struct logs *logs)
+{
+    return logs->base ? make_folders(logs->base) : make_temporary(logs);
+}
+
 static int begin_run(struct logs *logs, const char *run_id)
 {
     char *run = NULL;
 
-    int r = logs->base ? make_folders(logs->base) : make_temporary(logs);
+    int r = logs_make_base(logs);
     if (r)
         return r;
     if (logs->is_flat) {
@@ -151,7 +156,7 @@ static int begin_run(struct logs *logs, const char *run_id)
         return -ENOMEM;
     for (char *p = run + strlen(logs->base) + 1; *p; p++)
         if (*p == '/')
-            *p = '_'; /* the id names one folder */
+            *p = '_'; /* the id names a single folder */
     if (!mkdtemp(run)) {
         r = -errno;
         free(run);
@@ -161,7 +166,7 @@ static int begin_run(struct logs *logs, const char *run_id)
     return 0;
 }
 
-/* The run's folder, private as mkdtemp() makes it, with its parents. */
+/* The run's folder with mode 700, as from mkdtemp(), and all parents. */
 static int make_run(const char *run)
 {
     _cleanup_free_ char *parent = strdup(run);
@@ -175,7 +180,7 @@ static int make_run(const char *run)
     return !r && mkdir(run, 0700) < 0 && errno != EEXIST ? -errno : r;
 }
 
-/* Whether the folder belongs to the owner of the one that is held: the name is known, and another user can take it. */
+/* Whether the folder belongs to the owner of the held folder: another user may have taken the known name. */
 static bool is_of_owner(const char *path, int held)
 {
     struct stat first, now;
@@ -184,7 +189,7 @@ static bool is_of_owner(const char *path, int held)
     return held < 0 || fstat(held, &first) < 0 || (lstat(path, &now) == 0 && now.st_uid == first.st_uid);
 }
 
-/* Makes the run's folder again if it has been removed, and holds a shared lock on it: systemd-tmpfiles leaves locked folders
+/* Makes the run's folder again after a removal, and holds a shared lock on it: systemd-tmpfiles leaves locked folders
  * alone. A file system without locks is fine. */
 static int hold_run(struct logs *logs)
 {
@@ -232,29 +237,58 @@ char *logs_worker_file(const struct logs *logs, unsigned attempt, int local_rank
                : NULL;
 }
 
+/* The run's folder, and the malloc'ed path of the attempt. */
+static int prepare_attempt(struct logs *logs, const char *run_id, int attempt, char **ret_dir)
+{
+    int r = logs->run ? 0 : begin_run(logs, run_id);
+
+    if (!r)
+        r = hold_run(logs);
+    return r ? r : asprintf(ret_dir, "%s/attempt_%d", logs->run, attempt) < 0 ? -ENOMEM : 0;
+}
+
 int logs_begin_attempt(struct logs *logs, const char *run_id, int attempt, char **ret_dir)
 {
-    _cleanup_free_ char *dir = NULL;
+    char *dir = NULL;
 
     *ret_dir = NULL;
     if (!logs->base && !logs->is_temporary)
         return 0;
-    int r = logs->run ? 0 : begin_run(logs, run_id);
-    if (!r)
-        r = hold_run(logs);
+    int r = prepare_attempt(logs, run_id, attempt, &dir);
     if (r)
         return r;
-    if (asprintf(&dir, "%s/attempt_%d", logs->run, attempt) < 0)
-        return -ENOMEM;
     r = make_attempt(logs, dir);
-    if (!r)
-        *ret_dir = steal_ptr(dir);
+    if (r)
+        free(dir);
+    else
+        *ret_dir = dir;
     return r;
 }
 
-/* ---- removing: what cannot be removed stays, and a job that went well does not fail by it ---- */
+int logs_begin_worker(struct logs *logs, const char *run_id, int attempt, int local_rank, char **ret_dir)
+{
+    _cleanup_free_ char *path = NULL;
+    char *dir = NULL;
+    int r = prepare_attempt(logs, run_id, attempt, &dir);
 
-/* With these files in it, of which most often there are none. path has room for their names. */
+    if (r)
+        return r;
+    if (asprintf(&path, "%s/%d", dir, local_rank) < 0) {
+        path = NULL;
+        r = -ENOMEM;
+    } else {
+        r = make_folders(path);
+    }
+    if (r)
+        free(dir);
+    else
+        *ret_dir = dir;
+    return r;
+}
+
+/* ---- removing: failures are ignored, and change no job's result ---- */
+
+/* With the named files, most often absent. path has room for the names. */
 static void remove_folder(char path[4096], const char *const *names, size_t n_names)
 {
     size_t n = strlen(path);
@@ -269,7 +303,7 @@ static void remove_folder(char path[4096], const char *const *names, size_t n_na
     (void)rmdir(path);
 }
 
-/* Where it is flat: what logs_worker_file() calls so. */
+/* Where logs are flat: a name that logs_worker_file() makes. */
 static bool is_error_file(const struct logs *logs, const char *name)
 {
     char expected[64];
@@ -282,7 +316,7 @@ static bool is_error_file(const struct logs *logs, const char *name)
     return strcmp(name, expected) == 0;
 }
 
-/* An error file, or the folder that stacks have been in. */
+/* An error file, or the folder of stacks. */
 static void remove_flat(const struct logs *logs, const char *name, bool files)
 {
     char path[4096];
@@ -294,7 +328,7 @@ static void remove_flat(const struct logs *logs, const char *name, bool files)
         (void)rmdir(path);
 }
 
-/* Files that crun and error handlers make; without `files` the folders only, where they are empty. */
+/* Files that crun and error handlers make; without `files` the empty folders alone. */
 static void remove_attempt(const struct logs *logs, const char *attempt, bool files)
 {
     char path[4096];
@@ -307,7 +341,7 @@ static void remove_attempt(const struct logs *logs, const char *attempt, bool fi
     remove_folder(path, attempt_files, files ? ARRAY_SIZE(attempt_files) : 0);
 }
 
-/* Goes by what is in the folder: the numbers of generations have gaps, and may be large. */
+/* Goes by the entries of the folder: the numbers of generations have gaps, and may be large. */
 static void remove_attempts(const struct logs *logs, bool files)
 {
     struct folder_list list;

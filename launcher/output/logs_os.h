@@ -38,6 +38,12 @@ int logs_copy(struct logs *ret, const struct logs *from);
  * flat what the names of its files begin with. Returns 0 or -errno. */
 int logs_begin_attempt(struct logs *logs, const char *run_id, int attempt, char **ret_dir);
 
+/* Creates LOG_DIR alone. Returns 0 or -errno. */
+int logs_make_base(struct logs *logs);
+
+/* As logs_begin_attempt() for a single worker, not flat. Folders that exist are kept. */
+int logs_begin_worker(struct logs *logs, const char *run_id, int attempt, int local_rank, char **ret_dir);
+
 /* A file of a worker that was started in this attempt: not the last one where others were replaced since.
  * Malloc'ed; NULL without a run, or without memory. */
 char *logs_worker_file(const struct logs *logs, unsigned attempt, int local_rank, const char *name);

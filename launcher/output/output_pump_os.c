@@ -1,15 +1,14 @@
 /*
- * Happy path of a line: the worker appends to its log file, inotify wakes the thread, which reads the file from where
- * the console is, puts prefixes before whole lines (line_prefix.h) and writes the console. Each stream in turn gets one
- * piece, while the console has room: a console that is slow or stopped holds no worker up, and memory stays the same,
- * as the file is the buffer. Without log files a pipe takes the file's place, and the worker waits for the console.
+ * Happy path of a line: the worker appends to the log file, inotify wakes the thread, the thread reads the file from the
+ * console's place on, puts prefixes before whole lines (line_prefix.h) and writes the console. Each stream in turn gets a
+ * piece, while the console has room: a slow or stopped console holds no worker up, and memory stays the same, as the file
+ * is the buffer. Without log files a pipe takes the file's place, and the worker waits for the console.
  *
- * Sentences of crun stand in the same queue: behind what workers of generations that are over have written, before what
- * later ones write.
+ * Sentences of crun stand in the same queue: behind the output of earlier generations, before the output of later generations.
  *
- * Ways it goes wrong: the file is truncated while it is followed (shown again from its new beginning), inotify cannot
+ * Ways it goes wrong: the file is truncated while it is followed (shown again from the new beginning), inotify cannot
  * be had (the files are looked at every 100 ms), the file for filtered lines cannot be written (reported once), the
- * console is a file on a full disk (lines are dropped, crun's sentences wait), its reader is closed (the rest is dropped),
+ * console is a file on a full disk (lines are dropped, crun's sentences wait), the console's reader is closed (the rest is dropped),
  * the disk hangs (the thread hangs with it; see output_pump_leave()).
  */
 
@@ -40,7 +39,7 @@
 
 enum {
     TAIL_MAX = 256 << 10,    /* of a pipe, kept for the console */
-    READS_AT_ONCE = 16,      /* pieces taken from one pipe before the others have their turn */
+    READS_AT_ONCE = 16,      /* pieces taken from a pipe before the other pipes have a turn */
     ROUNDS_AT_ONCE = 64,     /* pieces shown of each stream before new requests are looked at */
     LAST_SENTENCES_MS = 200, /* for a console that is slow when everything else has ended */
     SAY_MS = 50,             /* how long output_pump_say() waits for the thread */
@@ -53,12 +52,11 @@ struct output_pump {
     void *data;
     pthread_t thread;
     int wake;             /* eventfd, written after each change below */
-    pthread_mutex_t lock; /* of what follows */
+    pthread_mutex_t lock; /* of the next members */
     pthread_cond_t pumped;
     struct list incoming; /* streams for the thread to take */
     uint32_t n_flushed;
-    uint64_t n_queued,
-        n_pumped; /* sentences queued, and of these those that went through a round of the thread */
+    uint64_t n_queued, n_pumped; /* sentences queued, and sentences that went through a round of the thread */
     bool ending, abandoned;
     struct line_match matches[LINE_MATCHES_MAX];
     size_t n_matches;
@@ -71,13 +69,13 @@ struct output_pump {
     struct console consoles[2];
     struct fold *folds[2]; /* of each console; NULL: lines are not folded */
     bool
-        one_console; /* standard output and standard error are the same file: one queue, so that lines stay whole */
+        one_console; /* standard output and standard error are the same file: a common queue, so that lines stay whole */
     int inotify;            /* -1: none */
-    int pipes;              /* epoll of all pipes, each for one event at a time; -1: none */
-    uint32_t n_over;        /* streams with a smaller n_flushed are of generations that are over */
+    int pipes;              /* epoll of all pipes, each for a single event at a time; -1: none */
+    uint32_t n_over;        /* streams with a smaller n_flushed are of earlier generations */
     bool stop, drop;        /* copies of ending and abandoned */
     uint64_t stopped_ns;    /* time at which `stop` was set */
-    uint64_t looked_ns;     /* what was written until then has been noticed */
+    uint64_t looked_ns;     /* bytes written until then have been noticed */
     uint64_t n_looks_taken; /* of n_looks */
     char piece[LINES_PIECE];
 };
@@ -106,12 +104,12 @@ static bool is_all_shown(struct output_pump *p, const struct output_stream *s)
 
 static bool is_of_ended_generation(const struct output_pump *p, const struct output_stream *s)
 {
-    return s->n_flushed < p->n_over;
+    return s->is_remote ? p->stop || atomic_load(&s->is_closed) : s->n_flushed < p->n_over;
 }
 
 /* ---- sources ---- */
 
-/* Looks how far the file is. One that has become shorter was truncated, and begins anew. */
+/* Reads the size of the file. A shorter file was truncated, and begins anew. */
 static void refresh_file(struct output_stream *s)
 {
     struct stat info;
@@ -164,7 +162,7 @@ static bool is_paused(const struct output_stream *s)
     return buf_size(&s->tail) > TAIL_MAX;
 }
 
-/* Asks for the next event of the pipe; one that cannot be watched is read every RETRY_MS. */
+/* Asks for the next event of the pipe. Without epoll the pipe is read every RETRY_MS. */
 static void watch_pipe(struct output_pump *p, struct output_stream *s, int operation)
 {
     struct epoll_event event = {.events = EPOLLIN | EPOLLONESHOT, .data.ptr = s};
@@ -176,10 +174,10 @@ static void watch_pipe(struct output_pump *p, struct output_stream *s, int opera
 static void end_pipe(struct output_stream *s)
 {
     s->ended = true;
-    close_fd(&s->pipe); /* read to its end, or not wanted any more */
+    close_fd(&s->pipe); /* read to the end, or not wanted any more */
 }
 
-/* Takes some of what is in the pipe. False when there is nothing more for now. */
+/* Takes some bytes from the pipe. False when the pipe is empty for now. */
 static bool read_pipe(struct output_pump *p, struct output_stream *s)
 {
     for (int i = 0; i < READS_AT_ONCE && s->pipe >= 0 && !is_paused(s); i++) {
@@ -195,7 +193,7 @@ static bool read_pipe(struct output_pump *p, struct output_stream *s)
         s->has_line = true;
         if (!console_of(p, s)->broken)
             (void)buf_append(&s->tail, p->piece,
-                             (size_t)n); /* without memory these lines are lost; the job goes on */
+                             (size_t)n); /* without memory the lines are lost; the job goes on */
     }
     return s->pipe >= 0 && !is_paused(s);
 }
@@ -210,7 +208,7 @@ static void end_stream(struct output_pump *p, struct output_stream *s)
         while (read_pipe(p, s))
             continue;
         if (is_paused(s) && !s->ended)
-            return; /* read on when the console has taken some of it */
+            return; /* read on when the console has taken a part */
         if (!s->ended)
             end_pipe(s);
     }
@@ -219,7 +217,7 @@ static void end_stream(struct output_pump *p, struct output_stream *s)
 
 /* ---- console ---- */
 
-/* The next bytes to show, and whether none can follow them in the same line. */
+/* The next bytes to show, and whether no byte can follow in the same line. */
 static size_t next_piece(struct output_pump *p, struct output_stream *s, const char **ret_data,
                          bool *ret_final)
 {
@@ -229,7 +227,7 @@ static size_t next_piece(struct output_pump *p, struct output_stream *s, const c
         return buf_size(&s->tail);
     }
     ssize_t n = pread(s->file, p->piece, LINES_PIECE, (off_t)s->shown);
-    if (n <= 0) { /* truncated since it was looked at, or unreadable */
+    if (n <= 0) { /* truncated since the last look, or unreadable */
         s->size = s->shown;
         return 0;
     }
@@ -238,7 +236,7 @@ static size_t next_piece(struct output_pump *p, struct output_stream *s, const c
     return (size_t)n;
 }
 
-/* The thread has no way to log_line(), which is for the thread that created the pump. */
+/* In place of log_line(), a function of the loop's thread. */
 static void report_filtered(struct output_pump *p, const struct output_stream *s, int error)
 {
     static const char *const names[2] = {"stdout", "stderr"};
@@ -246,7 +244,7 @@ static void report_filtered(struct output_pump *p, const struct output_stream *s
 
     (void)snprintf(text, sizeof(text), "crun: cannot write the filtered %s log: %s\n", names[s->which],
                    strerror(error)); /* fits */
-    /* Without memory it is not reported. */
+    /* Without memory there is no report. */
     (void)console_say(&p->consoles[p->one_console ? 0 : 1], text, strlen(text));
 }
 
@@ -262,7 +260,7 @@ static void write_filtered(struct output_pump *p, struct output_stream *s, struc
     buf_finish(lines);
 }
 
-/* The process is about to end, and what the streams borrow may be freed: only a thread that was stuck gets here. */
+/* The process is about to end, and the objects that streams borrow may be freed: the thread was stuck. */
 static bool is_left_behind(struct output_pump *p)
 {
     (void)pthread_mutex_lock(&p->lock);
@@ -292,7 +290,7 @@ static void add_match(struct output_pump *p, const struct line_match *match, boo
     (void)pthread_mutex_unlock(&p->lock);
 }
 
-/* A rule that ends no worker is looked for once a second in a stream, so that a program that prints such lines without end does not
+/* A rule that ends no worker is looked for once a second in a stream, so that a program with endless matching lines does not
  * fill the event log. Others are always looked for: each may end the worker. */
 static void look_for_rules(void *data, const char *line, size_t n_bytes)
 {
@@ -330,7 +328,7 @@ bool output_pump_next_match(struct output_pump *p, struct line_match *ret)
     return has;
 }
 
-/* Moves one piece of the stream to its console. False when there is nothing to move. */
+/* Moves a piece of the stream to the console. False when there is nothing to move. */
 static bool show_lines(struct output_pump *p, struct output_stream *s)
 {
     bool is_long = s->size - s->shown >= LINES_PIECE || buf_size(&s->tail) >= LINES_PIECE;
@@ -344,8 +342,9 @@ static bool show_lines(struct output_pump *p, struct output_stream *s)
     if (n == 0 || is_left_behind(p))
         return false;
     struct line_reader reader = {.p = p, .s = s};
+    const uint64_t generation = s->is_remote ? s->attempt : s->n_flushed;
     const struct fold_line folded = {
-        .member = s->local_rank, .rank = s->rank, .source = (uint64_t)s->n_flushed * 2 + (uint64_t)s->which};
+        .member = s->local_rank, .rank = s->rank, .source = generation * 2 + (uint64_t)s->which};
     const struct line_prefix lines = {.prefix = s->prefix,
                                       .prefix_plain = s->prefix_plain,
                                       .filter = s->filter,
@@ -374,7 +373,7 @@ static bool show_lines(struct output_pump *p, struct output_stream *s)
     return true;
 }
 
-/* Sentences go to the console as they are, behind the lines that wait for equal ones. Without memory for that they stay for
+/* Sentences go to the console unchanged, behind the lines that wait for equal lines. Without memory sentences stay for
  * the next try. */
 static bool show_sentence(struct output_pump *p, struct output_stream *s)
 {
@@ -394,13 +393,13 @@ static void drop_unseen(struct output_stream *s)
     s->shown = s->size;
 }
 
-/* What one walk over the streams knows of a console. */
+/* Knowledge of a walk over the streams about a console. */
 struct walk {
-    uint32_t first_behind; /* smallest n_flushed of a stream that is over and not shown */
-    bool is_blocked;       /* a sentence waits for such a stream: nothing behind it is shown before it */
+    uint32_t first_behind; /* smallest n_flushed of an ended stream with bytes to show */
+    bool is_blocked;       /* a sentence waits for such a stream: nothing behind the sentence is shown */
 };
 
-/* True: it was full, and has room now: streams that were passed over have their turn, which no event would report. */
+/* True: a full console has room now. No event reports the turn of the streams passed over. */
 static bool drain_console(struct console *c)
 {
     bool was_full = buf_size(&c->pending) >= CONSOLE_FULL;
@@ -418,7 +417,7 @@ static bool show_one(struct output_pump *p, struct output_stream *s, struct walk
         end_stream(p, s);
     if (s->is_sentence && w->first_behind < s->n_flushed)
         w->is_blocked = true;
-    if (!w->is_blocked && !was_full && !is_all_shown(p, s))
+    if (!w->is_blocked && !was_full && !s->behind && !is_all_shown(p, s))
         progress = s->is_sentence ? show_sentence(p, s) : show_lines(p, s);
     if (drain_console(c))
         progress = true;
@@ -435,13 +434,17 @@ static bool show_one(struct output_pump *p, struct output_stream *s, struct walk
 static void drop_stream(struct output_pump *p, struct output_stream *s)
 {
     if (s->watch >= 0)
-        (void)inotify_rm_watch(p->inotify, s->watch); /* it was set */
+        (void)inotify_rm_watch(p->inotify, s->watch); /* the watch was set */
     if (fold_of(p, s))
         fold_leave(fold_of(p, s), s->local_rank);
+    if (s->next)
+        s->next->behind = NULL;
+    if (s->behind)
+        s->behind->next = NULL;
     output_stream_free(s);
 }
 
-/* One piece of each stream in turn. False when nothing was moved. */
+/* A piece of each stream in turn. False when nothing was moved. */
 static bool show_each(struct output_pump *p)
 {
     struct walk walks[2] = {{.first_behind = UINT32_MAX}, {.first_behind = UINT32_MAX}};
@@ -459,7 +462,7 @@ static bool show_each(struct output_pump *p)
     return progress;
 }
 
-/* Lines that have waited for equal ones long enough, and all when nothing can follow them. */
+/* Lines that have waited for equal lines long enough, and all lines when nothing can follow. */
 static void show_folded(struct output_pump *p)
 {
     for (int i = 0; i < 2; i++) {
@@ -493,7 +496,7 @@ static void show_last_sentences(struct output_pump *p)
 
 /* ---- the thread ---- */
 
-/* A worker that replaces another has streams of its own: those of the other have ended. */
+/* The streams of a replaced worker have ended. */
 static void end_replaced(struct output_pump *p, const struct output_stream *added)
 {
     list_for_each(pos, &p->streams)
@@ -506,18 +509,16 @@ static void end_replaced(struct output_pump *p, const struct output_stream *adde
     }
 }
 
-/* Without memory its lines are not folded. */
+/* Without memory the stream's lines are not folded. */
 static void join_fold(struct output_pump *p, struct output_stream *s)
 {
     struct fold **fold = &p->folds[p->one_console ? 0 : s->which];
 
     if (s->n_folded == 0)
         return;
-    if (!*fold)
-        *fold = fold_create(s->n_folded);
-    if (*fold)
-        fold_join(*fold, s->local_rank);
-    else
+    if (!*fold) /* the streams of a front become known in turn */
+        *fold = fold_create(s->is_remote ? s->local_rank + 1 : s->n_folded, s->is_remote ? s->n_folded : 0);
+    if (!*fold || fold_join(*fold, s->local_rank) != 0)
         s->n_folded = 0;
 }
 
@@ -525,15 +526,15 @@ static void take_stream(struct output_pump *p, struct output_stream *s)
 {
     list_unlink(&s->entry);
     join_fold(p, s);
-    if (!s->is_sentence)
+    if (!s->is_sentence && !s->is_remote)
         end_replaced(p, s);
     list_append(&p->streams, &s->entry);
     watch_file(p, s);
     watch_pipe(p, s, EPOLL_CTL_ADD);
-    refresh_file(s); /* after the watch was set: what was written before */
+    refresh_file(s); /* after the watch was set: bytes written before */
 }
 
-/* Finds what has been written without waiting for the events that report it. */
+/* Finds written bytes without waiting for events. */
 static void look_at_sources(struct output_pump *p)
 {
     list_for_each(pos, &p->streams)
@@ -546,7 +547,7 @@ static void look_at_sources(struct output_pump *p)
     }
 }
 
-/* Takes what the other thread has asked for. Returns the number of sentences queued so far. */
+/* Takes the requests of the other thread. Returns the number of sentences queued so far. */
 static uint64_t take_requests(struct output_pump *p)
 {
     struct list taken;
@@ -587,7 +588,7 @@ static void note_pumped(struct output_pump *p, uint64_t n_sentences)
     (void)pthread_mutex_unlock(&p->lock);
 }
 
-/* All that was there when the look was asked for has been shown, unless a console is full. */
+/* All bytes from before the request for a look have been shown, unless a console is full. */
 static void note_looked(struct output_pump *p)
 {
     (void)pthread_mutex_lock(&p->lock);
@@ -623,11 +624,11 @@ static void read_pipes(struct output_pump *p)
         struct output_stream *s = events[i].data.ptr;
 
         s->is_watched = false;
-        (void)read_pipe(p, s); /* what is left is an event again */
+        (void)read_pipe(p, s); /* a rest is an event again */
     }
 }
 
-/* How long poll() waits without an event; -1: as long as it takes. */
+/* How long poll() waits without an event; -1: without limit. */
 static int wait_ms(const struct output_pump *p, bool retry)
 {
     uint64_t due_ns = UINT64_MAX, now = now_ns();
@@ -642,7 +643,7 @@ static int wait_ms(const struct output_pump *p, bool retry)
     return retry && ms < fold_ms ? ms : fold_ms;
 }
 
-/* Waits for an event, not at all when there is more to show, and takes in what it brings. */
+/* Waits for an event, not at all when there is more to show, and takes in new bytes. */
 static void wait_and_read(struct output_pump *p, bool has_more)
 {
     struct pollfd polls[5] = {{.fd = p->wake, .events = POLLIN},
@@ -795,7 +796,7 @@ static void wake_thread(struct output_pump *p)
     const uint64_t one = 1;
 
     if (write(p->wake, &one, sizeof(one)) < 0)
-        return; /* EAGAIN: it has 2^64 - 1 reasons already */
+        return; /* EAGAIN: the thread has 2^64 - 1 reasons already */
 }
 
 uint64_t output_pump_look(struct output_pump *p)
@@ -832,11 +833,17 @@ void output_pump_say(struct output_pump *p, struct output_stream *sentence)
     sentence->n_flushed = p->n_flushed;
     list_append(&p->incoming, &sentence->entry);
     uint64_t number = ++p->n_queued;
-    bool is_late = p->n_pumped + 1 < number; /* it has not taken the one before: it is stuck */
+    bool is_late = p->n_pumped + 1 < number; /* the thread has not taken the sentence before: stuck */
     wake_thread(p);
     for (int r = 0; !is_late && p->n_pumped < number && r == 0;)
         r = cond_wait_until(&p->pumped, &p->lock, until_ns);
     (void)pthread_mutex_unlock(&p->lock);
+}
+
+void output_pump_close(struct output_pump *p, struct output_stream *s)
+{
+    atomic_store(&s->is_closed, true);
+    wake_thread(p);
 }
 
 void output_pump_flush(struct output_pump *p)
@@ -847,7 +854,7 @@ void output_pump_flush(struct output_pump *p)
     wake_thread(p);
 }
 
-/* Nothing is added to any stream: those of a generation that could not be started would else be waited for. */
+/* Nothing is added to any stream: streams of a generation without workers would else be waited for. */
 void output_pump_end(struct output_pump *p, bool abandon)
 {
     (void)pthread_mutex_lock(&p->lock);
@@ -864,13 +871,13 @@ bool output_pump_join(struct output_pump *p)
     bool has_ended = p->has_ended;
     (void)pthread_mutex_unlock(&p->lock);
     if (has_ended) {
-        (void)pthread_join(p->thread, NULL); /* it is about to return */
+        (void)pthread_join(p->thread, NULL); /* returns soon */
         free_pump(p);
     }
     return has_ended;
 }
 
-/* The console itself may be what hangs: a file is not tried, a slow reader gets its moment. */
+/* The console may hang: a file is not tried, a slow reader gets a moment. */
 static void write_sentence(const struct output_stream *s)
 {
     struct pollfd console = {.fd = STDERR_FILENO, .events = POLLOUT};

@@ -46,7 +46,11 @@ void output_pump_add(struct output_pump *p, struct output_stream *s);
 /* As output_pump_add() for a sentence, which the console has on return unless it is slow or the thread is stuck. */
 void output_pump_say(struct output_pump *p, struct output_stream *sentence);
 
-/* Nothing is added to the streams added so far. */
+/* Nothing is added to a stream of another host (is_remote) any more, not even by a process that holds the pipe. The stream is
+ * the thread's alone from here on. */
+void output_pump_close(struct output_pump *p, struct output_stream *s);
+
+/* Nothing is added to the streams of this node added so far. */
 void output_pump_flush(struct output_pump *p);
 
 /* The thread ends when the console has taken everything, or, with abandon, crun's sentences only. */

@@ -7,6 +7,7 @@
  *   no files       -r redirects nothing
  *   CRUN_OUTPUT_FD a pipe that the process around crun reads; -r and -t have no effect
  *   filtered out   (--local-ranks-filter) the file alone, /dev/null without files
+ *   other hosts'   a front writes what a worker there wrote: without -r and -t into a pipe, shown without prefix
  *
  * The file is opened with O_APPEND, so that a file that is truncated while the worker runs goes on at its new end.
  */
@@ -91,8 +92,10 @@ static int make_prefixes(struct output_stream *s, const struct output_place *pla
     const char *template = job->line_prefix ? job->line_prefix : default_template;
     char host[256];
 
-    proc_info_host_name(host, sizeof(host));
-    s->prefix_plain = line_prefix_prefix(template, job->role, s->local_rank, s->rank, host);
+    if (!place->host)
+        proc_info_host_name(host, sizeof(host));
+    s->prefix_plain =
+        line_prefix_prefix(template, job->role, s->local_rank, s->rank, place->host ? place->host : host);
     if (!s->prefix_plain)
         return -ENOMEM;
     if (!wants_colour(place->environment, s->which))
@@ -175,7 +178,15 @@ static int open_stream_pipe(struct output_stream *s, int *ret_fd)
     return 0;
 }
 
-static int open_shown(const struct output_place *place, int local_rank, int which, int *ret_fd,
+static int make_no_prefixes(struct output_stream *s)
+{
+    s->prefix = strdup("");
+    s->prefix_plain = strdup("");
+    s->n_folded = 0;
+    return s->prefix && s->prefix_plain ? 0 : -ENOMEM;
+}
+
+static int open_shown(const struct output_place *place, int local_rank, int which, bool is_tee, int *ret_fd,
                       struct output_stream **ret_stream)
 {
     struct output_stream *s = new_stream(local_rank, which);
@@ -185,10 +196,10 @@ static int open_shown(const struct output_place *place, int local_rank, int whic
     s->rank = place->rank_base + local_rank;
     s->n_folded = place->job->fold_output ? place->job->n_workers : 0;
     s->rules = place->job->line_rules;
-    int r = make_prefixes(s, place);
+    int r = is_tee ? make_prefixes(s, place) : make_no_prefixes(s);
     if (!r)
-        r = place->attempt_dir ? open_stream_file(s, place, local_rank, which, ret_fd)
-                               : open_stream_pipe(s, ret_fd);
+        r = place->attempt_dir && is_tee ? open_stream_file(s, place, local_rank, which, ret_fd)
+                                         : open_stream_pipe(s, ret_fd);
     if (r)
         output_stream_free(s);
     else
@@ -218,15 +229,16 @@ int output_stream_open(const struct output_place *place, int local_rank, int whi
     int bit = which == 0 ? JOB_STDOUT : JOB_STDERR;
     bool is_listed = !job->listed || job->listed[local_rank];
     bool has_file = place->attempt_dir && ((job->redirects[local_rank] | job->tees[local_rank]) & bit);
+    bool is_tee = job->tees[local_rank] & bit;
 
     *ret_stream = NULL;
     if (job->output_fd)
         return hand_over(place, local_rank, which, ret_fd);
-    if ((job->tees[local_rank] & bit) && is_listed)
-        return open_shown(place, local_rank, which, ret_fd, ret_stream);
+    if (is_listed && (is_tee || (place->host && !has_file)))
+        return open_shown(place, local_rank, which, is_tee, ret_fd, ret_stream);
     if (has_file)
         return open_stream_file(NULL, place, local_rank, which, ret_fd);
-    if (is_listed)
+    if (is_listed || place->host)
         return 0;
     *ret_fd = open("/dev/null", O_WRONLY | O_CLOEXEC);
     return *ret_fd < 0 ? -errno : 0;

@@ -107,6 +107,12 @@ bool output_look(struct output *o)
     return true;
 }
 
+void output_close(struct output *o, struct output_stream *stream)
+{
+    if (o->pump && !o->is_ending)
+        output_pump_close(o->pump, stream);
+}
+
 void output_flush(struct output *o)
 {
     if (o->pump)

@@ -37,6 +37,9 @@ bool output_look(struct output *o);
  * stream is still the caller's. */
 int output_add(struct output *o, struct output_stream **stream);
 
+/* As output_flush() for a single stream of another host, which output_add() took and the output thread frees. */
+void output_close(struct output *o, struct output_stream *stream);
+
 /* No process of the generation is left: what it wrote is shown to its end, and sentences queued from now on behind it. */
 void output_flush(struct output *o);
 

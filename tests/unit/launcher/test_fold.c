@@ -70,11 +70,11 @@ static void take_step(struct fold *f, const struct step *s, int first_rank)
 
 static void run_table(const struct step *steps, int first_rank)
 {
-    struct fold *f = fold_create(MEMBERS);
+    struct fold *f = fold_create(MEMBERS, 0);
 
     assert_non_null(f);
     for (int i = 0; i < MEMBERS; i++)
-        fold_join(f, i);
+        assert_int_equal(fold_join(f, i), 0);
     for (; steps->operation; steps++)
         take_step(f, steps, first_rank);
     fold_free(f);
@@ -229,13 +229,13 @@ static void test_members_leave(void **state)
 
 static void test_due(void **state)
 {
-    struct fold *f = fold_create(MEMBERS);
+    struct fold *f = fold_create(MEMBERS, 0);
     const struct step step = {LINE, 7, 1, "a", NULL};
 
     assert_non_null(f);
     assert_true(fold_due_ns(f) == UINT64_MAX);
-    fold_join(f, 0);
-    fold_join(f, 1);
+    assert_int_equal(fold_join(f, 0), 0);
+    assert_int_equal(fold_join(f, 1), 0);
     take_step(f, &step, 0);
     assert_true(fold_due_ns(f) == 7 * MS + FOLD_WAIT_NS);
     fold_free(f);
@@ -244,16 +244,16 @@ static void test_due(void **state)
 /* Each of two streams of a member joins. */
 static void test_member_with_two_streams(void **state)
 {
-    struct fold *f = fold_create(2);
+    struct fold *f = fold_create(2, 0);
     static const struct step steps[] = {
         {LINE, 0, 0, "a", NULL},   {LEAVE, 0, 1, NULL, NULL},     {TICK, 0, 0, NULL, NULL},
         {LEAVE, 0, 1, NULL, NULL}, {TICK, 0, 0, NULL, "[0]:a\n"},
     };
 
     assert_non_null(f);
-    fold_join(f, 0);
-    fold_join(f, 1);
-    fold_join(f, 1);
+    assert_int_equal(fold_join(f, 0), 0);
+    assert_int_equal(fold_join(f, 1), 0);
+    assert_int_equal(fold_join(f, 1), 0);
     for (size_t i = 0; i < ARRAY_SIZE(steps); i++)
         take_step(f, &steps[i], 0);
     fold_free(f);
@@ -262,12 +262,12 @@ static void test_member_with_two_streams(void **state)
 static void test_bounds(void **state)
 {
     static char text[FOLD_BYTES_MAX / 2];
-    struct fold *f = fold_create(MEMBERS);
+    struct fold *f = fold_create(MEMBERS, 0);
     struct buf console = {0};
 
     assert_non_null(f);
-    fold_join(f, 0);
-    fold_join(f, 1);
+    assert_int_equal(fold_join(f, 0), 0);
+    assert_int_equal(fold_join(f, 1), 0);
     struct fold_line line = {.prefix = "", .text = "a", .n_bytes = 1};
     for (int i = 0; i < FOLD_LINES_MAX; i++)
         fold_add(f, &line, &console);
@@ -289,14 +289,36 @@ static void test_bounds(void **state)
     fold_free(f);
 }
 
+/* A front learns of members in turn: lines are due, not complete, until all have joined. */
+static void test_members_become_known(void **state)
+{
+    struct fold *f = fold_create(1, 3);
+    static const struct step early[] = {{LINE, 0, 0, "a", NULL}, {LEAVE, 0, 0, NULL, NULL}, {0}},
+                             late[] = {
+                                 {LINE, 1, 7, "a", NULL},         {LINE, 1, 700, "a", "[ranks 0,7,700] a\n"},
+                                 {LINE, 1, 7, "b", NULL},         {LEAVE, 1, 700, NULL, NULL},
+                                 {TICK, 300, 0, NULL, "[7]:b\n"}, {0}};
+
+    assert_non_null(f);
+    assert_int_equal(fold_join(f, 0), 0);
+    for (const struct step *s = early; s->operation; s++)
+        take_step(f, s, 0);
+    assert_int_equal(fold_join(f, 0), 0);
+    assert_int_equal(fold_join(f, 700), 0);
+    assert_int_equal(fold_join(f, 7), 0);
+    for (const struct step *s = late; s->operation; s++)
+        take_step(f, s, 0);
+    fold_free(f);
+}
+
 static void test_many_members(void **state)
 {
-    struct fold *f = fold_create(130);
+    struct fold *f = fold_create(130, 0);
     struct buf console = {0};
 
     assert_non_null(f);
     for (int i = 0; i < 130; i++)
-        fold_join(f, i);
+        assert_int_equal(fold_join(f, i), 0);
     for (int i = 0; i < 130; i++) {
         assert_int_equal(buf_size(&console), 0);
         fold_add(f, &(struct fold_line){.member = i, .rank = i, .prefix = "", .text = "a", .n_bytes = 1},
@@ -325,6 +347,7 @@ int main(void)
         cmocka_unit_test(test_due),
         cmocka_unit_test(test_member_with_two_streams),
         cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_members_become_known),
         cmocka_unit_test(test_many_members),
     };
 
