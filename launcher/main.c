@@ -22,6 +22,8 @@
 #include "launcher/agent/agent_uv.h"
 #include "launcher/agent/foreign_agent_uv.h"
 #include "launcher/front/far_uv.h"
+#include "launcher/front/front_plan.h"
+#include "launcher/front/host_files_os.h"
 #include "launcher/util/envp.h"
 #include "launcher/cli/job.h"
 #include "launcher/host/gpu_count_os.h"
@@ -434,6 +436,19 @@ static int keep_output_fd(const struct job *job)
     return -1;
 }
 
+/* One host of an allocation of several: perhaps all were meant. */
+static void hint_at_hosts(const struct options *options, const struct job *job)
+{
+    const struct host_files files = {.read = host_file_read};
+    _cleanup_free_ char *hint = NULL;
+
+    if (job->meeting == JOB_ALONE && !options->value[OPTION_NNODES].set &&
+        !options->value[OPTION_STANDALONE].flag)
+        hint = host_list_hint(environ, &files);
+    if (hint)
+        log_line("%s", hint);
+}
+
 static int run_options(const struct options *options, const sigset_t *before)
 {
     _cleanup_free_ char *slurm_conf = machine_slurm_conf(environ);
@@ -447,6 +462,10 @@ static int run_options(const struct options *options, const sigset_t *before)
     char *warnings = NULL;
     struct job job;
 
+    if (front_plan_is_wanted(options)) {
+        log_line("--hosts and --hostfile: this crun cannot start other hosts yet");
+        return fail_to_start(1);
+    }
     if (options->value[OPTION_CHECK_NODE].flag)
         return node_check_run(environ);
     machine_uuid(uuid);
@@ -457,6 +476,7 @@ static int run_options(const struct options *options, const sigset_t *before)
     if (warnings)
         log_lines(warnings);
     free(warnings);
+    hint_at_hosts(options, &job);
     int code = 1;
     if (keep_output_fd(&job) == 0 && open_trace(&job) == 0)
         code = job.agent_fd >= 0 ? run_foreign(&job) : run_job(&job, before);

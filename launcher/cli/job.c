@@ -40,6 +40,19 @@ static int take_agent_fd(struct job_builder *b)
     return 0;
 }
 
+/* Options of a front that starts no agents have no meaning. */
+static int check_front_options(struct job_builder *b)
+{
+    static const enum option_id with_hosts[] = {OPTION_LAUNCH, OPTION_EXPORT, OPTION_CHDIR, OPTION_NO_COPY};
+
+    for (size_t i = 0; i < ARRAY_SIZE(with_hosts); i++)
+        if (job_value(b, with_hosts[i])->set && !job_value(b, OPTION_HOSTS)->set &&
+            !job_value(b, OPTION_HOSTFILE)->set)
+            return job_refuse(b, "--%s is for a job with --hosts or --hostfile",
+                              options_table[with_hosts[i]].name);
+    return 0;
+}
+
 /* ---- workers ---- */
 
 /* GPUs of any maker, else CPUs. */
@@ -654,12 +667,25 @@ static int take_output_fd(struct job_builder *b)
 static int job_build(struct job_builder *b)
 {
     static int (*const steps[])(struct job_builder *) = {
-        take_agent_fd,       job_check_nodes,   take_supervision,
-        take_numbers,        job_count_workers, job_take_conf,
-        job_take_rendezvous, job_take_program,  job_take_output,
-        check_logs_specs,    warn_of_switches,  warn_of_replacing,
-        take_security,       take_warm,         take_health_check,
-        take_line_rules,     take_fold_output,  take_restarts_without_progress,
+        check_front_options,
+        take_agent_fd,
+        job_check_nodes,
+        take_supervision,
+        take_numbers,
+        job_count_workers,
+        job_take_conf,
+        job_take_rendezvous,
+        job_take_program,
+        job_take_output,
+        check_logs_specs,
+        warn_of_switches,
+        warn_of_replacing,
+        take_security,
+        take_warm,
+        take_health_check,
+        take_line_rules,
+        take_fold_output,
+        take_restarts_without_progress,
         take_output_fd,
     };
 

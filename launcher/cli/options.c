@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "launcher/util/envp.h"
+#include "launcher/util/strlist.h"
 #include "base/err.h"
 #include "base/strbuf.h"
 
@@ -220,7 +221,7 @@ static bool match_letter(char letter, enum option_id *ret)
     return false;
 }
 
-/* -5, -0.5, -.5: argparse takes these for words, not options. */
+/* -5, -0.5, -.5: words for argparse, no options. */
 static bool is_negative_number(const char *word)
 {
     const char *s = word + 1;
@@ -264,6 +265,8 @@ static enum option_id counterpart_of(const char *word, size_t n)
         {"-N", OPTION_NNODES},
         {"--num-nodes", OPTION_NNODES},
         {"--num_nodes", OPTION_NNODES},
+        {"-H", OPTION_HOSTS},
+        {"--machinefile", OPTION_HOSTFILE},
         {"-v", OPTION_VERSION},
         {"-V", OPTION_VERSION},
     };
@@ -379,7 +382,7 @@ static int take_long(struct parser *p, const char *word)
     return r;
 }
 
-/* The sentence of torchrun, and what may be the reason: an option that is misspelled. */
+/* The sentence of torchrun, and a possible reason: a misspelled option. */
 static int fail_without_program(struct parser *p)
 {
     char unknown[OPTIONS_ERROR_SIZE] = "";
@@ -465,8 +468,7 @@ static int pet_flag(struct option_value *value, const char *name, const char *te
     return 0;
 }
 
-/* Flags are read at once. A text is noted and converted after the words, as only then it is known whether it
- * is used. */
+/* Flags are read at once. A text is noted, and converted after the words if no word has replaced the text. */
 static int take_pet_defaults(struct parser *p, char *const *environment)
 {
     for (enum option_id id = 0; id < OPTION_COUNT; id++) {
@@ -486,7 +488,7 @@ static int take_pet_defaults(struct parser *p, char *const *environment)
     return 0;
 }
 
-/* Values of the command line have been converted before, and those of the table are correct: what fails is a PET_*. */
+/* Values of the command line have been converted before, and the table has correct values: only a PET_* can fail. */
 static int convert_defaults(struct parser *p)
 {
     for (enum option_id id = 0; id < OPTION_COUNT; id++) {
@@ -517,4 +519,31 @@ int options_parse(char *const *words, char *const *environment, struct options *
         r = convert_defaults(&p);
     strbuf_finish(&p.unknown);
     return r;
+}
+
+/* ---- words again ---- */
+
+static void render_option(const struct options *options, enum option_id id, struct strlist *out)
+{
+    const struct option_value *value = &options->value[id];
+    const char *name = options_table[id].name;
+
+    for (int i = 0; options_table[id].repeats && i < options->n_repeated; i++)
+        strlist_add(out, "--%s=%s", name, options->repeated[i]);
+    if (value->text && !options_table[id].repeats)
+        strlist_add(out, "--%s=%s", name, value->text);
+    else if (value->flag)
+        strlist_add(out, "--%s", name);
+}
+
+void options_render(const struct options *options, const enum option_id *without, struct strlist *out)
+{
+    for (enum option_id id = 0; id < OPTION_COUNT; id++) {
+        const enum option_id *w = without;
+
+        while (*w != id && *w != OPTION_COUNT)
+            w++;
+        if (*w != id && options->value[id].set)
+            render_option(options, id, out);
+    }
 }

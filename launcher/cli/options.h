@@ -12,9 +12,17 @@
 
 #include "base/options.h"
 
+struct strlist;
+
 enum option_id {
     OPTION_NNODES,
     OPTION_NPROC_PER_NODE,
+    OPTION_HOSTS,
+    OPTION_HOSTFILE,
+    OPTION_LAUNCH,
+    OPTION_EXPORT,
+    OPTION_CHDIR,
+    OPTION_NO_COPY,
     OPTION_RDZV_BACKEND,
     OPTION_RDZV_ENDPOINT,
     OPTION_RDZV_ID,
@@ -110,6 +118,10 @@ struct options {
  */
 int options_parse(char *const *words, char *const *environment, struct options *ret_options,
                   char error[OPTIONS_ERROR_SIZE]);
+
+/* Adds the options that are set, also by PET_<NAME>, as words that options_parse() reads alike. without: options to leave out,
+ * closed by OPTION_COUNT. */
+void options_render(const struct options *options, const enum option_id *without, struct strlist *out);
 
 /* PET_<NAME>. */
 void option_spell_pet(enum option_id id, char ret[OPTION_NAME_SIZE]);

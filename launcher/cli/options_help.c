@@ -5,13 +5,10 @@
 const char options_usage[] = "usage: crun [options] program [argument ...]\n";
 
 static const struct option_heading headings[] = {
-    {"nnodes", "Size of the job"},
-    {"rdzv-backend", "Rendezvous"},
-    {"max-restarts", "Supervision"},
-    {"role", "What runs"},
-    {"log-dir", "Output"},
-    {"agent-fd", "Other"},
-    {0},
+    {"nnodes", "Size of the job"},  {"hosts", "Hosts"},
+    {"rdzv-backend", "Rendezvous"}, {"max-restarts", "Supervision"},
+    {"role", "What runs"},          {"log-dir", "Output"},
+    {"agent-fd", "Other"},          {0},
 };
 
 const struct option_table crun_option_table = {
@@ -27,6 +24,7 @@ const struct option_table crun_option_table = {
         "Examples:\n"
         "  crun --nproc-per-node=gpu train.py --lr 0.1\n"
         "  crun --nproc-per-node=4 --max-restarts=3 ./train\n"
+        "  crun --hosts=n1,n2 --nproc-per-node=gpu train.py\n"
         "  crun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=n1 train.py\n",
     .ending =
         "Options take dashes or underscores, \"--name value\" or \"--name=value\", and defaults from PET_<NAME> in "

@@ -19,6 +19,23 @@ const struct option_spec options_table[OPTION_COUNT] = {
                  "or AMD, one per GPU of Intel (xpu), or per GPU where there are any and "
                  "else per CPU"},
 
+    /* The front, which starts an agent on each host. */
+    [OPTION_HOSTS] = {"hosts", .ours = true, .placeholder = "LIST|auto",
+                      .help =
+                          "start crun on these hosts: a,n[01-16]:8,user@c, with the workers of a host behind "
+                          "a colon; auto: the list of PBS, LSF, SGE or Slurm"},
+    [OPTION_HOSTFILE] = {"hostfile", .ours = true, .placeholder = "FILE",
+                         .help = "the same from a file of Open MPI, MPICH, DeepSpeed or PBS"},
+    [OPTION_LAUNCH] = {"launch", .ours = true, .fallback = "ssh", .placeholder = "ssh|srun|COMMAND",
+                       .help =
+                           "the command that starts crun on a host; in COMMAND {host} stands for the host"},
+    [OPTION_EXPORT] = {"export", .ours = true, .placeholder = "NAME[=VALUE],...",
+                       .help = "further variables of the environment for the hosts"},
+    [OPTION_CHDIR] = {"chdir", .ours = true, .placeholder = "DIR",
+                      .help = "working directory on the hosts, if not the one of this node"},
+    [OPTION_NO_COPY] = {"no-copy", OPTION_FLAG, .ours = true,
+                        .help = "copy no crun to hosts that have none of this version on PATH"},
+
     /* How the nodes of a job find each other. */
     [OPTION_RDZV_BACKEND] = {"rdzv-backend", .fallback = "static", .placeholder = "c10d|static",
                              .help = "rendezvous backend: c10d or static"},

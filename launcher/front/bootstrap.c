@@ -1,0 +1,81 @@
+#include "launcher/front/bootstrap.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/strbuf.h"
+
+/* Whether all shells leave the text as written, in quotes and outside. */
+static bool is_plain_text(const char *text)
+{
+    return text && *text &&
+           !text[strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._+/-")];
+}
+
+/*
+ * Looks for an installed crun. $v: output of --version. f: fails with a sentence; without quotes in f a sentence of several lines
+ * becomes a single line, and set -f keeps patterns in a sentence.
+ */
+static void add_installed(struct strbuf *out, const struct bootstrap *b)
+{
+    strbuf_add(
+        out,
+        "set -f; v=\"crun %s\"; f() { echo CRUN-FAILED $*; exit 1; }; for c in crun crun-launch%s%s; do "
+        "[ \"$($c --version 2>/dev/null </dev/null)\" = \"$v\" ] && exec $c --front-channel; done; ",
+        b->version, is_plain_text(b->executable) ? " " : "",
+        is_plain_text(b->executable) ? b->executable : "");
+}
+
+/* $m: type of the machine. $h: hash of the build for it. */
+static void add_choice_of_build(struct strbuf *out, const struct bootstrap *b)
+{
+    strbuf_add(out, "m=$(uname -m); case $m in ");
+    for (size_t i = 0; i < b->n_builds; i++)
+        if (is_plain_text(b->builds[i].machine) && is_plain_text(b->builds[i].hash))
+            strbuf_add(out, "%s) h=%s;; ", b->builds[i].machine, b->builds[i].hash);
+    strbuf_add(out,
+               "*) f \"$v is not on PATH there, and no build of it for a machine $m is here to be copied\";; "
+               "esac; ");
+}
+
+/* $p: the copy. k: checks the hash of a file. r: executes the copy; a library may be missing, or the file system has noexec. */
+static const char cached[] =
+    "umask 077; d=${XDG_CACHE_HOME:-$HOME/.cache}/crun/bin; p=$d/$h; "
+    "k() { [ \"$(sha256sum <\"$1\")\" = \"$h  -\" ]; }; "
+    "r() { e=$(\"$p\" --version 2>&1 </dev/null); [ \"$e\" = \"$v\" ] || "
+    "f \"the copy of crun, $p, does not run there: $e\"; exec \"$p\" --front-channel; }; "
+    "command -v sha256sum >/dev/null || f \"sha256sum is missing there, by which a copy of crun is checked\"; "
+    "e=$( { mkdir -p \"$d\" && chmod 700 \"$d\"; } 2>&1) || f \"no folder for a copy of crun there: $e\"; "
+    "[ -f \"$p\" ] && k \"$p\" && r; ";
+
+/* $n: number of bytes. $t: temporary name. */
+static const char copied[] =
+    "echo CRUN-NEEDS $m $h; read -r n || exit 1; "
+    "[ \"$n\" -gt 0 ] || f \"$v is not on PATH there, and its build for a machine $m cannot be read here\"; "
+    "t=$d/.$h.$(uname -n).$$; x() { rm -f \"$t\"; }; trap x EXIT; trap \"exit 1\" HUP INT TERM; "
+    "e=$(head -c \"$n\" 2>&1 >\"$t\") || f \"cannot write a copy of crun into $d there: $e\"; "
+    "k \"$t\" || f \"the copy of crun arrived there with another checksum\"; "
+    "e=$( { chmod 700 \"$t\" && mv -f \"$t\" \"$p\"; } 2>&1) || f \"cannot write $p there: $e\"; r";
+
+char *bootstrap_script(const struct bootstrap *b)
+{
+    struct strbuf out = {0};
+
+    add_installed(&out, b);
+    if (!b->may_copy) {
+        strbuf_add(&out, "f \"$v is not on PATH there, and --no-copy forbids to copy it\"");
+        return strbuf_steal(&out);
+    }
+    add_choice_of_build(&out, b);
+    strbuf_add(&out, "%s%s", cached, copied);
+    return strbuf_steal(&out);
+}
+
+char *bootstrap_command(const char *script)
+{
+    char *command = NULL;
+
+    return script && asprintf(&command, "exec /bin/sh -c '%s'", script) >= 0 ? command : NULL;
+}
