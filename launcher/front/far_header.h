@@ -29,7 +29,7 @@ void far_header_finish(struct far_header *h);
 void far_header_arguments(const struct far_header *h, const char *local_addr, const char *endpoint,
                           struct strlist *ret);
 
-/* The variables of `own`, then of the header, then of base, each name once. The list borrows all strings. Check
+/* The variables of `own`, of the header and of base; a name of an earlier list wins. The list borrows all strings. Check
  * ret->failed. */
 void far_header_environment(const struct far_header *h, char *const *own, char *const *base,
                             struct strlist *ret);
