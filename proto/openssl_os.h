@@ -125,6 +125,9 @@ typedef int openssl_passphrase(char *ret, int size, int is_writing, void *data);
     X(void, OPENSSL_thread_stop, (void))                                                                     \
     X(const char *, ERR_reason_error_string, (unsigned long error))                                          \
     X(const struct openssl_md *, EVP_sha256, (void))                                                         \
+    X(int, EVP_Digest,                                                                                       \
+      (const void *data, size_t n, uint8_t *ret, unsigned *ret_size, const struct openssl_md *md,            \
+       struct openssl_engine *engine))                                                                       \
     X(uint8_t *, HMAC,                                                                                       \
       (const struct openssl_md *md, const void *key, int key_size, const uint8_t *data, size_t n,            \
        uint8_t *ret, unsigned *ret_size))                                                                    \

@@ -56,9 +56,7 @@ static bool is_folder(const char *path)
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-/* The path execvp() would take: name itself with a slash in it, else the first executable file on PATH.
- * *ret_error: the reason when there is none. */
-static char *find_on_path(const char *name, char *const *environment, int *ret_error)
+char *program_on_path(const char *name, char *const *environment, int *ret_error)
 {
     const char *path = envp_get(environment, "PATH");
 
@@ -281,7 +279,7 @@ static bool is_called_by_path(const char *program, char *const *environment)
 
     if (!strchr(program_invocation_name, '/') || !are_in_one_folder(program_invocation_name, program))
         return false;
-    _cleanup_free_ char *on_path = find_on_path(base_name(program), environment, &why);
+    _cleanup_free_ char *on_path = program_on_path(base_name(program), environment, &why);
     return !on_path || !are_in_one_folder(on_path, program);
 }
 
@@ -307,9 +305,9 @@ static char *choose_python(char *const *environment, const char *home)
 
     if (file)
         return file;
-    char *of_shell = find_on_path("python3", environment, &why);
+    char *of_shell = program_on_path("python3", environment, &why);
     if (!of_shell)
-        of_shell = find_on_path("python", environment, &why);
+        of_shell = program_on_path("python", environment, &why);
     char *of_crun = python_beside_crun(environment, of_shell);
     file = of_crun ? of_crun : of_shell;
     if (of_crun)
@@ -328,7 +326,7 @@ static int find_python(char *const *environment, const char *home, struct plan_c
     const char *chosen = envp_get(environment, "PYTHON_EXEC");
     int why = 0;
 
-    *ret_file = chosen ? find_on_path(chosen, environment, &why) : choose_python(environment, home);
+    *ret_file = chosen ? program_on_path(chosen, environment, &why) : choose_python(environment, home);
     if (!*ret_file && chosen)
         return program_refuse(error, "cannot run Python: PYTHON_EXEC=%s: %s", chosen, strerror(why));
     if (!*ret_file)
@@ -370,7 +368,7 @@ static int use_executable(const struct job *job, char *const *environment, struc
 {
     int why;
 
-    *ret_file = find_on_path(job->program_name, environment, &why);
+    *ret_file = program_on_path(job->program_name, environment, &why);
     if (!*ret_file && why == EACCES)
         return program_refuse(error, "%s: it is not executable: Permission denied; chmod +x it",
                               job->program_name);

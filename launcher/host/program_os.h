@@ -16,3 +16,7 @@ struct plan_command;
  */
 int program_find(const struct job *job, char *const *environment, struct plan_command *ret_command,
                  char **ret_file, char error[PROGRAM_ERROR_SIZE]);
+
+/* The path execvp() would take: name itself with a slash in it, else the first executable file on PATH. Malloc'ed; NULL: *ret_error is the
+ * reason. */
+char *program_on_path(const char *name, char *const *environment, int *ret_error);
