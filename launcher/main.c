@@ -21,6 +21,7 @@
 
 #include "launcher/agent/agent_uv.h"
 #include "launcher/agent/foreign_agent_uv.h"
+#include "launcher/front/front_start_os.h"
 #include "launcher/front/far_uv.h"
 #include "launcher/front/front_plan.h"
 #include "launcher/front/host_files_os.h"
@@ -241,6 +242,7 @@ struct lookup {
     char *note;      /* for the console, as soon as the job can start; or NULL */
     bool has_failed; /* a sentence was printed */
     const char *what;
+    struct front_start *front;
 };
 
 static char *note_on_threads(const struct job *job)
@@ -406,6 +408,33 @@ static int run_foreign(const struct job *job)
     return code;
 }
 
+static void find_front(struct lookup *l)
+{
+    l->has_failed = front_start_find(l->front) != 0;
+}
+
+/* --hosts: this process starts agents on other hosts, and is none. */
+static int run_front(const struct options *options, const sigset_t *before)
+{
+    static struct lookup lookup; /* as in run_job() */
+    static struct front_start front;
+    int code = 1;
+
+    if (front_start_init(&front, options, environ, CRUN_VERSION) < 0)
+        return 1;
+    lookup =
+        (struct lookup){.job = &front.job, .front = &front, .find = find_front, .what = "the list of hosts"};
+    if (look_up(&lookup) == 0) {
+        _cleanup_close_ int signal_fd = open_signals(&front.job, before);
+        if (signal_fd < 0)
+            log_line("cannot open a signalfd: %s", strerror(-signal_fd));
+        else
+            code = front_start_run(&front, signal_fd);
+    }
+    front_start_finish(&front);
+    return code;
+}
+
 static int count_gpus(void *environment)
 {
     int n = gpu_count(environment);
@@ -462,10 +491,8 @@ static int run_options(const struct options *options, const sigset_t *before)
     char *warnings = NULL;
     struct job job;
 
-    if (front_plan_is_wanted(options)) {
-        log_line("--hosts and --hostfile: this crun cannot start other hosts yet");
-        return fail_to_start(1);
-    }
+    if (front_plan_is_wanted(options))
+        return run_front(options, before);
     if (options->value[OPTION_CHECK_NODE].flag)
         return node_check_run(environ);
     machine_uuid(uuid);

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { ACTIONS_PER_HOST = 2, ACTIONS_OF_JOB = 4 };
 
@@ -139,13 +140,16 @@ static int exit_code(const struct front *f)
 {
     if (f->first_code)
         return f->first_code;
-    if (f->interrupt && f->n_succeeded == 0)
+    if (f->interrupt && f->n_succeeded == 0 && f->config.exit_code_of_worker)
         return 128 + f->interrupt;
     return f->is_ending || f->n_succeeded == 0;
 }
 
 static void on_signal(struct front *f, int signal, uint64_t now_ms)
 {
+    if (f->interrupt && now_ms < f->signal_ms + FRONT_SAME_REQUEST_MS)
+        return;
+    f->signal_ms = now_ms;
     f->interrupt = f->interrupt ? f->interrupt : signal;
     if (++f->n_signals == 1)
         give_up_starting(f, now_ms);
@@ -241,4 +245,24 @@ void front_step(struct front *f, struct front_event event)
     f->is_finished = !is_any_open(f);
     if (f->is_finished)
         act(f, FRONT_DO_FINISH, 0, exit_code(f));
+}
+
+void front_describe_waiting(const struct front *f, char ret[FRONT_WHY_SIZE])
+{
+    unsigned n_waiting = 0;
+
+    for (unsigned i = 0; i < f->config.n_hosts; i++)
+        n_waiting += f->hosts[i].state == FRONT_WAITING || is_starting(&f->hosts[i]);
+    ret[0] = 0;
+    if (n_waiting == 0)
+        return;
+    (void)snprintf(ret, FRONT_WHY_SIZE, "waiting for %u of %u hosts:", n_waiting, f->config.n_hosts);
+    const char *between = " ";
+    for (unsigned i = 0; i < f->config.n_hosts; i++) {
+        size_t n = strlen(ret);
+        if (!is_starting(&f->hosts[i]))
+            continue;
+        (void)snprintf(ret + n, FRONT_WHY_SIZE - n, "%s%s", between, f->names[i]); /* cut after many */
+        between = ", ";
+    }
 }

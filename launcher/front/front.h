@@ -25,6 +25,8 @@ enum {
     FRONT_START_LIMIT_MS =
         120 * 1000, /* from the start of a launch command to its greeting or wish for a copy */
     FRONT_COPY_LIMIT_MS = 600 * 1000,
+    FRONT_SAME_REQUEST_MS =
+        1050, /* a signal so soon after another one is the same request; a bit longer than in agents */
     FRONT_WHY_SIZE = 512,
 };
 
@@ -46,7 +48,8 @@ struct host_status {
 struct front_config {
     unsigned n_hosts;
     unsigned min_nodes;
-    unsigned grace_ms; /* for agents to end by themselves after the end of the job */
+    unsigned grace_ms;        /* for agents to end by themselves after the end of the job */
+    bool exit_code_of_worker; /* an interrupted front without an agent ends with 128 + signal, else with 1 */
 };
 
 enum front_event_kind {
@@ -91,7 +94,8 @@ struct front {
     int first_code; /* of the first agent that failed; 0: none has */
     int interrupt;  /* first signal; 0: none */
     unsigned n_signals;
-    bool is_ending; /* too few hosts are usable */
+    uint64_t signal_ms; /* time of the last of them */
+    bool is_ending;     /* too few hosts are usable */
     bool is_finished;
     unsigned n_pushes; /* steps taken after the grace period: SIGTERM, close */
     uint64_t push_ms;  /* time of the next one */
@@ -112,6 +116,9 @@ static inline const char *front_why(const struct front *f)
 {
     return f->why;
 }
+
+/* "waiting for 2 of 8 hosts: b, f"; "": for none. */
+void front_describe_waiting(const struct front *f, char ret[FRONT_WHY_SIZE]);
 
 /* Whether the host may still send frames of interest. */
 static inline bool host_status_is_open(const struct host_status *h)

@@ -179,6 +179,8 @@ static void print_waiting(struct membership *n, const struct waiting_facts *fact
 {
     char line[WAITING_TEXT_SIZE];
 
+    if (n->host.job->output_fd)
+        return; /* the front of the job knows which hosts are missing, and the endpoint is a way to the front */
     while (waiting_hint(&n->waiting, facts, line))
         log_line("%s", line);
     if (waiting_next(&n->waiting, facts, uv_now(n->host.loop), log_has_terminal(), line))

@@ -12,7 +12,7 @@
 enum { HOSTS = 3, STEPS = 16, LOG_SIZE = 512 };
 
 /*
- * A step as a word: b begin; gN greeted, cN copy, lN lost (host N); rN=CODE result; s signal SIGINT; p pass SIGUSR1; tMS tick at MS. An
+ * A step as a word: b begin; gN greeted, cN copy, lN lost (host N); rN=CODE result; sMS SIGINT at MS; p SIGUSR1; tMS tick at MS. An
  * action as a word: LN launch, SN=SIGNAL, CN close, say, end, fin=CODE.
  */
 struct front_case {
@@ -34,19 +34,23 @@ static const struct front_case cases[] = {
     {"a lost host has no result", 2, "b g0 g1 g2 l2 r2=9 r0=0 r1=0", "L0 L1 L2 say fin=0"},
     {"agents do not end by themselves", 3, "b g0 g1 g2 l2 t99 t100 t199 t200",
      "L0 L1 L2 say end S0=15 S1=15 C0 C1 fin=1"},
-    {"interrupt", 3, "b g0 g1 g2 s r0=130 r1=130 r2=130", "L0 L1 L2 S0=2 S1=2 S2=2 fin=130"},
-    {"interrupt, and the workers succeed", 3, "b g0 g1 g2 s r0=0 r1=0 r2=0", "L0 L1 L2 S0=2 S1=2 S2=2 fin=0"},
-    {"interrupt during the start", 3, "b g0 c1 s r0=1", "L0 L1 L2 C1 C2 S0=2 fin=1"},
-    {"interrupt before any agent", 3, "b s", "L0 L1 L2 C0 C1 C2 fin=130"},
-    {"interrupt twice", 3, "b g0 g1 g2 s s r0=130 r1=130 r2=130",
+    {"interrupt", 3, "b g0 g1 g2 s0 r0=130 r1=130 r2=130", "L0 L1 L2 S0=2 S1=2 S2=2 fin=130"},
+    {"interrupt, and the workers succeed", 3, "b g0 g1 g2 s0 r0=0 r1=0 r2=0",
+     "L0 L1 L2 S0=2 S1=2 S2=2 fin=0"},
+    {"interrupt during the start", 3, "b g0 c1 s0 r0=1", "L0 L1 L2 C1 C2 S0=2 fin=1"},
+    {"interrupt before any agent", 3, "b s0", "L0 L1 L2 C0 C1 C2 fin=130"},
+    {"interrupt twice", 3, "b g0 g1 g2 s0 s1050 r0=130 r1=130 r2=130",
      "L0 L1 L2 S0=2 S1=2 S2=2 S0=2 S1=2 S2=2 fin=130"},
-    {"interrupt thrice", 3, "b g0 g1 g2 s r0=130 s s", "L0 L1 L2 S0=2 S1=2 S2=2 S1=2 S2=2 C1 C2 fin=130"},
-    {"interrupted hosts that are lost are no news", 3, "b g0 g1 g2 s l0 l1 l2",
+    {"interrupt thrice", 3, "b g0 g1 g2 s0 r0=130 s1050 s2100",
+     "L0 L1 L2 S0=2 S1=2 S2=2 S1=2 S2=2 C1 C2 fin=130"},
+    {"interrupted hosts that are lost are no news", 3, "b g0 g1 g2 s0 l0 l1 l2",
      "L0 L1 L2 S0=2 S1=2 S2=2 fin=130"},
+    {"signals of one request", 3, "b g0 g1 g2 s0 s1049 s1050 s2099 r0=1 r1=1 r2=1",
+     "L0 L1 L2 S0=2 S1=2 S2=2 S0=2 S1=2 S2=2 fin=1"},
     {"signal for the workers", 3, "b g0 p g1", "L0 L1 L2 S0=10"},
     {"a launch command hangs", 2, "b g0 g1 t119999 t120000 r0=0 r1=0", "L0 L1 L2 C2 say fin=0"},
     {"a copy takes longer", 2, "b g0 g1 c2 t120000 t599999 t600000", "L0 L1 L2 C2 say"},
-    {"nothing after the end", 3, "b g0 g1 g2 r0=0 r1=0 r2=0 s l0 t999999", "L0 L1 L2 fin=0"},
+    {"nothing after the end", 3, "b g0 g1 g2 r0=0 r1=0 r2=0 s0 l0 t999999", "L0 L1 L2 fin=0"},
 };
 
 static struct front_event read_event(const char *word)
@@ -56,7 +60,7 @@ static struct front_event read_event(const char *word)
     unsigned number = 0;
 
     (void)sscanf(word + 1, "%u=%d", &number, &e.value);
-    if (e.kind == FRONT_EVENT_TICK)
+    if (e.kind == FRONT_EVENT_TICK || e.kind == FRONT_EVENT_SIGNAL)
         e.now_ms = number;
     else
         e.host = number;
@@ -88,7 +92,8 @@ static void write_actions(const struct front *f, char log[LOG_SIZE])
 static void run_case(const struct front_case *c)
 {
     static const char *const names[HOSTS] = {"a", "b", "c"};
-    const struct front_config config = {.n_hosts = HOSTS, .min_nodes = c->min_nodes, .grace_ms = 100};
+    const struct front_config config = {
+        .n_hosts = HOSTS, .min_nodes = c->min_nodes, .grace_ms = 100, .exit_code_of_worker = true};
     char log[LOG_SIZE] = "", steps[LOG_SIZE], *rest = steps;
     struct front f;
 
@@ -113,15 +118,22 @@ static void test_sentences(void **state)
 {
     static const char *const names[HOSTS] = {"a", "b", "c"};
     const struct front_config config = {.n_hosts = HOSTS, .min_nodes = 2, .grace_ms = 100};
+    char text[FRONT_WHY_SIZE];
     struct front f;
 
     assert_int_equal(front_init(&f, &config, names), 0);
+    front_describe_waiting(&f, text);
+    assert_string_equal(text, "waiting for 3 of 3 hosts:");
     front_step(&f, read_event("b"));
     front_step(&f, read_event("l1"));
+    front_describe_waiting(&f, text);
+    assert_string_equal(text, "waiting for 2 of 3 hosts: a, c");
     assert_string_equal(front_why(&f), "host b could not be started: why; the job goes on without it");
     front_step(&f, read_event("g2"));
     front_step(&f, read_event("l2"));
     assert_string_equal(front_why(&f), "host c was lost: why; the job cannot run without it");
+    front_describe_waiting(&f, text);
+    assert_string_equal(text, "");
     front_finish(&f);
 }
 

@@ -1,0 +1,121 @@
+#include "launcher/front/front_server_uv.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "launcher/rdzv/job_keys_os.h"
+#include "launcher/util/log_os.h"
+#include "rendezvous/agents/server_rounds.h"
+#include "rendezvous/daemon/compose_uv.h"
+
+enum { FRONT_BACKLOG = 4096, FRONT_DRAIN_MS = 1000 };
+
+struct front_server {
+    struct server *server;
+    struct front_address address;
+    struct job_keys keys;
+    bool is_closed; /* the job has a secret */
+};
+
+static void log_for_front(void *data, const char *line)
+{
+    log_line("rendezvous: %s", line);
+}
+
+/* The kernel chooses a free name. Returns the descriptor or -errno. */
+static int open_abstract(struct front_address *ret)
+{
+    const struct sockaddr_un unnamed = {.sun_family = AF_UNIX};
+    _cleanup_close_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+
+    ret->size = sizeof(ret->name);
+    if (fd < 0 || bind(fd, (const struct sockaddr *)&unnamed, sizeof(unnamed.sun_family)) < 0 ||
+        listen(fd, FRONT_BACKLOG) < 0 || getsockname(fd, (struct sockaddr *)&ret->name, &ret->size) < 0)
+        return -errno;
+    return steal_fd(&fd);
+}
+
+static int listen_abstract(struct front_server *s)
+{
+    uint16_t no_port;
+    _cleanup_close_ int fd = open_abstract(&s->address);
+    int r = fd < 0 ? fd : server_listen_fd(s->server, fd, &no_port);
+
+    if (r == 0)
+        (void)steal_fd(&fd);
+    return r;
+}
+
+static void on_front_server_stopped(void *data)
+{
+    struct front_server *s = data;
+
+    if (s->is_closed)
+        job_keys_finish(&s->keys);
+    free(s);
+}
+
+/* Creates the keys, then the server that is to know them. 0 or -errno; nothing is left open then. */
+static int compose_front_server(struct front_server *s, uv_loop_t *loop, const struct secret *secret,
+                                const char *job, char why[CERTIFICATE_ERROR_SIZE])
+{
+    const struct server_rounds rounds = {0};
+    struct server_security security;
+    struct server_config config = {.rounds = &rounds, .log = log_for_front};
+
+    if (secret->bytes) {
+        int r = job_keys_init(&s->keys, secret, NULL, job, "127.0.0.1", why);
+        if (r < 0)
+            return r;
+        s->is_closed = true;
+        security = job_keys_of_rendezvous(&s->keys, NULL);
+        config.security = &security;
+    }
+    int r = server_create(&s->server, loop, &config);
+    if (r < 0 && s->is_closed)
+        job_keys_finish(&s->keys);
+    return r;
+}
+
+int front_server_create(struct front_server **ret, uv_loop_t *loop, const struct secret *secret,
+                        const char *job, char error[FRONT_SERVER_ERROR_SIZE])
+{
+    char why[CERTIFICATE_ERROR_SIZE] = "";
+    struct front_server *s = calloc(1, sizeof(*s));
+    int r = s ? compose_front_server(s, loop, secret, job, why) : -ENOMEM;
+
+    if (r < 0) {
+        free(s);
+    } else {
+        r = listen_abstract(s);
+        if (r < 0)
+            server_stop(s->server, on_front_server_stopped, s);
+        else
+            *ret = s;
+    }
+    if (r < 0)
+        (void)snprintf(error, FRONT_SERVER_ERROR_SIZE, "cannot serve the rendezvous: %.400s",
+                       *why ? why : strerror(-r));
+    return r;
+}
+
+const struct front_address *front_server_address(const struct front_server *s)
+{
+    return &s->address;
+}
+
+void front_server_end_job(struct front_server *s, const char *why)
+{
+    server_close_jobs(s->server, why);
+}
+
+void front_server_stop(struct front_server *s)
+{
+    if (s)
+        server_drain(s->server, FRONT_DRAIN_MS, on_front_server_stopped, s);
+}

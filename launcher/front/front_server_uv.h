@@ -1,0 +1,28 @@
+#pragma once
+
+/*
+ * The rendezvous of a front, on an abstract unix socket. Agents reach the socket through their channels (front_tunnel_uv.h); no
+ * port of the network is opened. With a secret every agent proves the job's key, as at any rendezvous.
+ */
+
+#include <uv.h>
+
+#include "launcher/front/front_tunnel_uv.h"
+
+struct front_server;
+struct secret;
+
+enum { FRONT_SERVER_ERROR_SIZE = 512 };
+
+/* secret: without bytes the job is open; not needed afterwards. job: id of the job, outlives the server. 0, or -errno with a
+ * sentence. */
+int front_server_create(struct front_server **ret, uv_loop_t *loop, const struct secret *secret,
+                        const char *job, char error[FRONT_SERVER_ERROR_SIZE]);
+
+const struct front_address *front_server_address(const struct front_server *s);
+
+/* Ends a job that still runs, for the reason `why`. */
+void front_server_end_job(struct front_server *s, const char *why);
+
+/* Frees the server later, on the loop. NULL is fine. */
+void front_server_stop(struct front_server *s);

@@ -1,0 +1,220 @@
+#include "launcher/front/front_start_os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/random_os.h"
+#include "launcher/cli/plan.h"
+#include "launcher/front/front_uv.h"
+#include "launcher/front/host_files_os.h"
+#include "launcher/host/job_secret_os.h"
+#include "launcher/host/machine_os.h"
+#include "launcher/host/program_os.h"
+#include "launcher/util/log_os.h"
+
+enum { MADE_SECRET_BYTES = 32, END_MARGIN_MS = 10 * 1000 };
+
+/* ---- settings ---- */
+
+/* Options of the front itself; the others are for the agents. */
+static const enum option_id own_options[] = {
+    OPTION_RDZV_ID,
+    OPTION_ROLE,
+    OPTION_MODULE,
+    OPTION_NO_PYTHON,
+    OPTION_RUN_PATH,
+    OPTION_LOG_DIR,
+    OPTION_REDIRECTS,
+    OPTION_TEE,
+    OPTION_LOG_LINE_PREFIX_TEMPLATE,
+    OPTION_TIMESTAMPS,
+    OPTION_LINE_PREFIX,
+    OPTION_FOLD_OUTPUT,
+    OPTION_DEBUG,
+    OPTION_LOCAL_RANKS_FILTER,
+    OPTION_DUPLICATE_STDOUT_FILTERS,
+    OPTION_SIGNALS_TO_HANDLE,
+    OPTION_DUPLICATE_STDERR_FILTERS,
+    OPTION_SHUTDOWN_TIMEOUT,
+    OPTION_EXIT_CODE,
+};
+
+static int count_nothing(void *data)
+{
+    return 0;
+}
+
+/* A job of one node, with the largest possible number of workers. */
+static int init_settings(struct front_start *s)
+{
+    static char most[] = "--nproc-per-node=4096", program[] = "-";
+    static char *const words[] = {most, program, NULL};
+    static char *const no_variables[] = {NULL};
+    const struct job_machine machine = {.count_cpus = count_nothing,
+                                        .count_gpus = count_nothing,
+                                        .count_xpus = count_nothing,
+                                        .random_id = s->random_id};
+    char error[JOB_ERROR_SIZE], *warnings = NULL;
+    struct options own;
+
+    int r = options_parse(words, no_variables, &own, error);
+    for (size_t i = 0; i < ARRAY_SIZE(own_options); i++)
+        own.value[own_options[i]] = s->options->value[own_options[i]];
+    own.program = s->options->program;
+    own.program_args = s->options->program_args;
+    if (r == 0)
+        r = job_init(&s->job, &own, s->environment, &machine, &warnings, error);
+    if (r == 0 && warnings)
+        log_lines(warnings);
+    free(warnings);
+    if (r != 0)
+        log_line("%s", error);
+    return r != 0 ? -1 : 0;
+}
+
+int front_start_init(struct front_start *s, const struct options *options, char *const *environment,
+                     const char *version)
+{
+    *s = (struct front_start){.options = options, .environment = environment, .version = version};
+    machine_uuid(s->random_id);
+    return init_settings(s);
+}
+
+/* ---- disks ---- */
+
+static void find_python(struct front_start *s)
+{
+    struct plan_command command = {0};
+    char error[PROGRAM_ERROR_SIZE];
+
+    int r = program_find(&s->job, s->environment, &command, &s->python, error);
+    bool is_program = s->job.program == JOB_PROGRAM_EXECUTABLE ||
+                      (s->python && strcmp(s->python, s->job.program_name) == 0);
+    if (r != 0 || is_program)
+        free(steal_ptr(s->python)); /* each host reports missing programs */
+    strlist_finish(&command.head);
+}
+
+static int make_plan(struct front_start *s)
+{
+    char error[FRONT_ERROR_SIZE];
+    ssize_t n = readlink("/proc/self/exe", s->executable, sizeof(s->executable) - 1);
+
+    s->executable[n > 0 ? n : 0] = 0;
+    const struct front_machine machine = {.version = s->version,
+                                          .executable = n > 0 ? s->executable : NULL,
+                                          .directory = s->directory,
+                                          .environment = s->environment,
+                                          .python = s->python,
+                                          .random_id = s->random_id,
+                                          .builds = s->copies.builds,
+                                          .n_builds = s->copies.n,
+                                          .files = {.read = host_file_read}};
+    int r = front_plan_make(&s->plan, s->options, &machine, error);
+    if (r != 0)
+        log_line("%s", error);
+    return r != 0 ? -1 : 0;
+}
+
+static int find_launch_file(struct front_start *s)
+{
+    const char *name = s->plan.hosts[0].launch.items[0];
+    int error;
+
+    s->launch_file = program_on_path(name, s->environment, &error);
+    if (!s->launch_file)
+        log_line("cannot run %s, the command that starts crun on hosts: %s", name, strerror(error));
+    return s->launch_file ? 0 : -1;
+}
+
+/* By a pipe: secret_read_fd() keeps the secret in memory outside of core files. */
+static int make_secret(struct secret *ret, char error[SECRET_ERROR_SIZE])
+{
+    uint8_t bytes[MADE_SECRET_BYTES];
+    char text[2 * MADE_SECRET_BYTES + 1];
+    int fds[2], r = random_fill(bytes, sizeof(bytes));
+
+    if (r == 0 && pipe2(fds, O_CLOEXEC) < 0)
+        r = -errno;
+    if (r < 0) {
+        (void)snprintf(error, SECRET_ERROR_SIZE, "cannot make a secret for the job: %s", strerror(-r));
+        return r;
+    }
+    for (size_t i = 0; i < sizeof(bytes); i++)
+        (void)snprintf(text + 2 * i, 3, "%02x", bytes[i]);      /* fits */
+    r = write(fds[1], text, sizeof(text) - 1) < 0 ? -errno : 0; /* an empty pipe takes all */
+    (void)close(fds[1]);
+    if (r == 0)
+        r = secret_read_fd(ret, fds[0], "a pipe", error);
+    (void)close(fds[0]);
+    explicit_bzero(bytes, sizeof(bytes));
+    explicit_bzero(text, sizeof(text));
+    return r;
+}
+
+static int find_secret(struct front_start *s)
+{
+    char error[SECRET_ERROR_SIZE] = "";
+    int r;
+
+    if (s->plan.is_open)
+        return 0;
+    r = job_secret_find(&s->secret, s->options->value[OPTION_SECRET_FILE].text, s->environment, error);
+    if (r == 0 && !s->secret.bytes && s->plan.hosts_rendezvous)
+        r = make_secret(&s->secret, error);
+    if (r < 0)
+        log_line("%s", error);
+    return r < 0 ? -1 : 0;
+}
+
+int front_start_find(struct front_start *s)
+{
+    const char *why = "";
+
+    if (!getcwd(s->directory, sizeof(s->directory))) {
+        log_line("the working directory is not known: %s", strerror(errno));
+        return -1;
+    }
+    if (front_copies_load(&s->copies, s->environment, &why) < 0) {
+        log_line("--hosts: %s", why);
+        return -1;
+    }
+    find_python(s);
+    int r = make_plan(s);
+    if (r == 0)
+        r = find_launch_file(s);
+    return r == 0 ? find_secret(s) : r;
+}
+
+int front_start_run(struct front_start *s, int signal_fd)
+{
+    const struct front_setup setup = {.plan = &s->plan,
+                                      .launch_file = s->launch_file,
+                                      .copies = &s->copies,
+                                      .secret = &s->secret,
+                                      .job = &s->job,
+                                      .environment = s->environment,
+                                      .signal_fd = signal_fd,
+                                      .grace_ms = (unsigned)s->job.shutdown_timeout_s * 1000 + END_MARGIN_MS};
+
+    if (s->job.has_timestamps)
+        log_with_times();
+    return front_run(&setup);
+}
+
+void front_start_finish(struct front_start *s)
+{
+    front_plan_finish(&s->plan);
+    front_copies_finish(&s->copies);
+    secret_finish(&s->secret);
+    job_finish(&s->job);
+    free(s->launch_file);
+    free(s->python);
+}

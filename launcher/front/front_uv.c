@@ -1,0 +1,431 @@
+#include "launcher/front/front_uv.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "launcher/front/front.h"
+#include "launcher/front/front_copy_openssl.h"
+#include "launcher/front/front_output_uv.h"
+#include "launcher/front/front_plan.h"
+#include "launcher/front/front_server_uv.h"
+#include "launcher/front/front_stdin_uv.h"
+#include "launcher/front/front_streams_uv.h"
+#include "launcher/front/host_channel_uv.h"
+#include "launcher/cli/job.h"
+#include "launcher/util/log_os.h"
+#include "launcher/util/side_thread_os.h"
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "proto/secret_os.h"
+
+enum { FRONT_TICK_MS = 2000, FIRST_SHOWN_TICK = 5, FAREWELL_TICKS_MAX = 2 };
+
+struct front_loop {
+    const struct front_setup *setup;
+    struct front core;
+    const char **names; /* of the hosts */
+    uv_loop_t loop;
+    uv_timer_t tick;
+    uv_poll_t signals;
+    struct host_channel_handler handler;
+    struct host_channel **channels; /* by host; NULL: not started */
+    struct front_streams streams;
+    struct front_event *failures; /* of launches, within a step */
+    size_t n_failures;
+    int exit_code;
+    unsigned n_farewell; /* ticks since the end */
+    unsigned n_ticks, show_at_tick;
+    bool is_finished, is_output_over, is_closed;
+};
+
+static void front_dispatch(struct front_loop *f, struct front_event event);
+
+/* ---- end ---- */
+
+static void close_front(struct front_loop *f)
+{
+    bool is_alive = false;
+
+    for (unsigned i = 0; i < f->core.config.n_hosts; i++)
+        is_alive = is_alive || (f->channels[i] && host_channel_is_alive(f->channels[i]));
+    bool is_patient = is_alive && f->n_farewell < FAREWELL_TICKS_MAX && f->core.n_signals < 3;
+    if (!f->is_finished || !f->is_output_over || is_patient || f->is_closed)
+        return;
+    f->is_closed = true;
+    front_server_stop(f->streams.server);
+    uv_close((uv_handle_t *)&f->tick, NULL);
+    uv_close((uv_handle_t *)&f->signals, NULL);
+}
+
+static void on_output_end(void *data)
+{
+    struct front_loop *f = data;
+
+    f->is_output_over = true;
+    log_redirect(NULL, NULL);
+    close_front(f);
+}
+
+static void finish_front(struct front_loop *f, int exit_code)
+{
+    f->is_finished = true;
+    f->exit_code = exit_code;
+    front_streams_finish(&f->streams);
+    front_stdin_close(steal_ptr(f->streams.input));
+    if (f->core.n_signals < 3)
+        front_output_end(f->streams.output);
+    else
+        front_output_abandon(f->streams.output);
+}
+
+/* ---- actions ---- */
+
+static void close_host(struct front_loop *f, unsigned host)
+{
+    struct host_channel *c = f->channels[host];
+
+    if (!c || f->is_finished)
+        return;
+    front_streams_close_host(&f->streams, host, c);
+    host_channel_close(c);
+}
+
+static void launch_host(struct front_loop *f, unsigned host)
+{
+    const struct host_launch launch = {.file = f->setup->launch_file,
+                                       .argv = f->setup->plan->hosts[host].launch.items,
+                                       .environment = f->setup->environment};
+    int r = host_channel_start(&f->channels[host], &f->loop, host, f->names[host], &launch, &f->handler);
+
+    if (r < 0)
+        f->failures[f->n_failures++] = (struct front_event){
+            .kind = FRONT_EVENT_LOST, .host = host, .text = strerror(-r), .now_ms = uv_now(&f->loop)};
+}
+
+static void signal_host(struct front_loop *f, unsigned host, int signal)
+{
+    const uint8_t number = (uint8_t)signal;
+
+    if (channel_frame_append(host_channel_out(f->channels[host]), CHANNEL_SIGNAL, 0, &number, 1) == 0)
+        host_channel_flush(f->channels[host]);
+}
+
+/* Without a rendezvous of its own the front asks the agents. */
+static void end_front_job(struct front_loop *f)
+{
+    if (f->streams.server)
+        front_server_end_job(f->streams.server, front_why(&f->core));
+    for (unsigned i = 0; i < f->core.config.n_hosts && !f->streams.server; i++)
+        if (f->core.hosts[i].state == FRONT_RUNNING)
+            signal_host(f, i, SIGTERM);
+}
+
+static void carry_out(struct front_loop *f, const struct front_action *a)
+{
+    switch (a->kind) {
+    case FRONT_DO_LAUNCH:
+        launch_host(f, a->host);
+        break;
+    case FRONT_DO_SIGNAL:
+        signal_host(f, a->host, a->value);
+        break;
+    case FRONT_DO_CLOSE:
+        close_host(f, a->host);
+        break;
+    case FRONT_DO_SAY:
+        log_line("%s", front_why(&f->core));
+        break;
+    case FRONT_DO_END_JOB:
+        end_front_job(f);
+        break;
+    case FRONT_DO_FINISH:
+        finish_front(f, a->value);
+        break;
+    }
+}
+
+static void front_dispatch(struct front_loop *f, struct front_event event)
+{
+    event.now_ms = uv_now(&f->loop);
+    front_step(&f->core, event);
+    for (size_t i = 0; i < f->core.n_actions; i++)
+        carry_out(f, &f->core.actions[i]);
+    while (f->n_failures > 0) { /* at most the hosts of one step; a further step may launch others */
+        struct front_event failure = f->failures[--f->n_failures];
+        close_host(f, failure.host);
+        front_dispatch(f, failure);
+    }
+    close_front(f);
+}
+
+/* ---- events of channels ---- */
+
+static void on_host_needs(void *data, unsigned host, const char *hash)
+{
+    struct front_loop *f = data;
+    size_t n;
+    uint8_t *bytes = front_copies_find(f->setup->copies, hash, &n);
+
+    front_dispatch(f, (struct front_event){.kind = FRONT_EVENT_COPY, .host = host});
+    host_channel_give_copy(f->channels[host], bytes, n);
+}
+
+static int append_texts(struct buf *out, enum channel_kind kind, const struct strlist *list)
+{
+    int r = 0;
+
+    for (size_t i = 0; i < list->n_items && r == 0; i++)
+        r = channel_frame_append(out, kind, 0, list->items[i], strlen(list->items[i]));
+    return r;
+}
+
+static int append_header(const struct front_loop *f, unsigned host, struct buf *out)
+{
+    const struct front_plan *plan = f->setup->plan;
+    const struct secret *secret = f->setup->secret;
+
+    int r = channel_frame_append(out, CHANNEL_SECRET, 0, secret->bytes, secret->bytes ? secret->size : 0);
+    if (r == 0)
+        r = channel_frame_append(out, CHANNEL_DIRECTORY, 0, plan->directory, strlen(plan->directory));
+    if (r == 0)
+        r = append_texts(out, CHANNEL_VARIABLE, &plan->variables);
+    if (r == 0)
+        r = append_texts(out, CHANNEL_ARGUMENT, &plan->hosts[host].agent);
+    return r == 0 ? channel_frame_append(out, CHANNEL_START, 0, NULL, 0) : r;
+}
+
+static void on_host_greeted(void *data, unsigned host, const struct channel_greeting *greeting)
+{
+    struct front_loop *f = data;
+    struct host_channel *c = f->channels[host];
+    int r = append_header(f, host, host_channel_out(c));
+
+    if (r == 0) {
+        host_channel_flush(c);
+        front_dispatch(f, (struct front_event){.kind = FRONT_EVENT_GREETED, .host = host});
+        return;
+    }
+    close_host(f, host);
+    front_dispatch(f, (struct front_event){.kind = FRONT_EVENT_LOST, .host = host, .text = strerror(-r)});
+}
+
+static int on_host_frame(void *data, unsigned host, const struct channel_frame *frame)
+{
+    struct front_loop *f = data;
+    struct channel_result result;
+
+    if (frame->kind == CHANNEL_PONG)
+        return 0;
+    if (frame->kind != CHANNEL_RESULT)
+        return front_streams_frame(&f->streams, host, f->channels[host], frame);
+    int r = channel_result_take(frame, &result);
+    if (r < 0)
+        return r;
+    int code = result.has_exited ? (int)(result.code & 0xff) : 128 + (int)(result.code & 0x7f);
+    close_host(f, host);
+    front_dispatch(f, (struct front_event){.kind = FRONT_EVENT_RESULT, .host = host, .value = code});
+    return 0;
+}
+
+static void on_host_line(void *data, unsigned host, const char *line)
+{
+    const struct front_loop *f = data;
+
+    if (*line)
+        log_line("[%s] %s", f->names[host], line);
+}
+
+static void on_host_lost(void *data, unsigned host, const char *why)
+{
+    struct front_loop *f = data;
+
+    close_host(f, host);
+    front_dispatch(f, (struct front_event){.kind = FRONT_EVENT_LOST, .host = host, .text = why});
+}
+
+static void on_output_granted(void *data, unsigned host, uint32_t stream, size_t n)
+{
+    struct front_loop *f = data;
+
+    if (!f->is_finished)
+        front_streams_grant(f->channels[host], stream, n);
+}
+
+/* ---- signals, time ---- */
+
+static void reap_launches(struct front_loop *f)
+{
+    int status;
+
+    for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;)
+        for (unsigned i = 0; i < f->core.config.n_hosts; i++)
+            if (f->channels[i] && host_channel_reap(f->channels[i], pid, status))
+                break;
+    close_front(f);
+}
+
+static void take_signal(struct front_loop *f, int signal)
+{
+    if (signal == SIGCHLD)
+        reap_launches(f);
+    else if (signal == SIGTSTP)
+        log_line("a job on several hosts cannot be suspended");
+    else if (signal == SIGUSR1 || signal == SIGUSR2)
+        front_dispatch(f, (struct front_event){.kind = FRONT_EVENT_PASS, .value = signal});
+    else if (signal != SIGCONT)
+        front_dispatch(f, (struct front_event){.kind = FRONT_EVENT_SIGNAL, .value = signal});
+}
+
+static void on_front_signals(uv_poll_t *poll, int status, int events)
+{
+    struct front_loop *f = poll->data;
+    struct signalfd_siginfo info;
+
+    while (!f->is_closed && read(f->setup->signal_fd, &info, sizeof(info)) == sizeof(info))
+        take_signal(f, (int)info.ssi_signo);
+}
+
+/* After 10, 20, 40, ... seconds. */
+static void show_waiting(struct front_loop *f)
+{
+    char line[FRONT_WHY_SIZE];
+
+    if (++f->n_ticks < f->show_at_tick)
+        return;
+    f->show_at_tick *= 2;
+    front_describe_waiting(&f->core, line);
+    if (line[0])
+        log_line("%s", line);
+}
+
+static void on_front_tick(uv_timer_t *timer)
+{
+    struct front_loop *f = timer->data;
+
+    show_waiting(f);
+    f->n_farewell += f->is_finished;
+    for (unsigned i = 0; i < f->core.config.n_hosts; i++)
+        if (f->channels[i])
+            host_channel_tick(f->channels[i]);
+    if (f->streams.input)
+        front_stdin_tick(f->streams.input);
+    if (f->core.is_ending &&
+        f->streams.server) /* an agent may have come later, and begun a job of the same name */
+        front_server_end_job(f->streams.server, front_why(&f->core));
+    front_dispatch(f, (struct front_event){.kind = FRONT_EVENT_TICK});
+}
+
+/* ---- life ---- */
+
+static int prepare_hosts(struct front_loop *f, const struct front_plan *plan)
+{
+    const size_t n = plan->list.n;
+    const struct front_config config = {.n_hosts = (unsigned)n,
+                                        .min_nodes = (unsigned)plan->min_nodes,
+                                        .grace_ms = f->setup->grace_ms,
+                                        .exit_code_of_worker = f->setup->job->exit_code_of_worker};
+
+    f->names = calloc(n, sizeof(const char *));
+    f->channels = calloc(n, sizeof(struct host_channel *));
+    f->failures = calloc(n, sizeof(*f->failures));
+    if (!f->names || !f->channels || !f->failures)
+        return -ENOMEM;
+    for (size_t i = 0; i < n; i++)
+        f->names[i] = plan->list.hosts[i].name;
+    return front_init(&f->core, &config, f->names);
+}
+
+static int open_services(struct front_loop *f)
+{
+    const struct front_setup *setup = f->setup;
+    const struct front_output_config output = {.job = setup->job,
+                                               .environment = setup->environment,
+                                               .hosts = f->names,
+                                               .n_hosts = f->core.config.n_hosts,
+                                               .granted = on_output_granted,
+                                               .on_end = on_output_end,
+                                               .data = f};
+    char error[FRONT_SERVER_ERROR_SIZE];
+
+    f->streams.loop = &f->loop;
+    f->streams.names = f->names;
+    int r = front_output_create(&f->streams.output, &f->loop, &output);
+    if (r == 0)
+        r = front_stdin_create(&f->streams.input, &f->loop);
+    if (r == 0 && setup->plan->hosts_rendezvous) {
+        r = front_server_create(&f->streams.server, &f->loop, setup->secret, setup->plan->job_id, error);
+        if (r < 0)
+            log_line("%s", error);
+    }
+    return r;
+}
+
+static int begin_front(struct front_loop *f)
+{
+    f->handler = (struct host_channel_handler){.data = f,
+                                               .on_needs = on_host_needs,
+                                               .on_greeted = on_host_greeted,
+                                               .on_frame = on_host_frame,
+                                               .on_line = on_host_line,
+                                               .on_lost = on_host_lost};
+    int r = uv_loop_init(&f->loop);
+    if (r == 0)
+        r = prepare_hosts(f, f->setup->plan);
+    if (r == 0)
+        r = uv_poll_init(&f->loop, &f->signals, f->setup->signal_fd);
+    if (r == 0)
+        r = open_services(f);
+    if (r < 0)
+        return r;
+    front_streams_init(&f->streams);
+    (void)uv_timer_init(&f->loop, &f->tick); /* none of these can fail */
+    f->tick.data = f->signals.data = f;
+    (void)uv_timer_start(&f->tick, on_front_tick, FRONT_TICK_MS, FRONT_TICK_MS);
+    (void)uv_poll_start(&f->signals, UV_READABLE, on_front_signals);
+    return 0;
+}
+
+static bool show_in_order(void *data, const char *lines)
+{
+    front_output_say(data, lines);
+    return true;
+}
+
+static void finish_loop(struct front_loop *f)
+{
+    for (unsigned i = 0; i < f->core.config.n_hosts; i++)
+        host_channel_destroy(f->channels[i]);
+    front_output_destroy(f->streams.output);
+    front_finish(&f->core);
+    free(f->names);
+    free(f->channels);
+    free(f->failures);
+}
+
+int front_run(const struct front_setup *setup)
+{
+    static struct front_loop f; /* in reach until the exit, also after a failed start */
+
+    f = (struct front_loop){.setup = setup, .show_at_tick = FIRST_SHOWN_TICK};
+    int r = begin_front(&f);
+    if (r < 0) {
+        log_line("cannot start: %s%s", strerror(-r), log_remedy(r));
+        return 1;
+    }
+    log_redirect(show_in_order, f.streams.output);
+    on_front_signals(&f.signals, 0, 0); /* a signal that came before */
+    front_dispatch(&f, (struct front_event){.kind = FRONT_EVENT_BEGIN});
+    (void)uv_run(&f.loop, UV_RUN_DEFAULT); /* ends when the last handle is closed */
+    log_redirect(NULL, NULL);
+    if (side_thread_is_any_hung())
+        _exit(f.exit_code); /* the thread still uses memory */
+    finish_loop(&f);
+    (void)uv_loop_close(&f.loop); /* no handle is open any more */
+    return f.exit_code;
+}

@@ -1,0 +1,379 @@
+#include "launcher/front/host_channel_uv.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "launcher/front/front_remedy.h"
+#include "launcher/front/line_cutter.h"
+#include "launcher/supervise/spawn_worker_os.h"
+#include "launcher/supervise/worker_start.h"
+
+enum {
+    SILENT_TICKS = 10,  /* of two seconds: counted, so that a stopped front does not lose its hosts */
+    FAREWELL_TICKS = 2, /* for the exit status and the last lines of a launch command without output */
+    WHY_SIZE = 512,
+};
+
+enum channel_end { CHANNEL_IN, CHANNEL_OUT, CHANNEL_ERR };
+
+struct host_channel {
+    const struct host_channel_handler *handler;
+    unsigned host;
+    const char *name;
+    pid_t pid; /* 0: reaped */
+    int status;
+    uv_pipe_t pipe[3]; /* by descriptor of the launch command */
+    bool is_over[3];   /* the pipe has ended */
+    bool is_greeted, is_closed, has_reported, has_remedy;
+    unsigned n_silent, n_farewell; /* ticks */
+    struct buf in, out, writing;   /* out: behind the bytes of `writing`, which are at the kernel */
+    uv_write_t write, copy;        /* copy: of the portable build, from memory that all channels share */
+    bool is_writing;
+    char size[32]; /* of the copy, as a line */
+    struct line_cutter noise, errors;
+    char why[WHY_SIZE]; /* "": no reason was given */
+    char nonce[GREETING_NONCE_SIZE];
+    struct channel_streams streams;
+};
+
+/* ---- end ---- */
+
+static void note_why(struct host_channel *c, const char *text)
+{
+    (void)snprintf(c->why, sizeof(c->why), "%s", text);
+}
+
+static void report_lost(struct host_channel *c, const char *otherwise)
+{
+    if (c->is_closed || c->has_reported)
+        return;
+    c->has_reported = true;
+    c->handler->on_lost(c->handler->data, c->host, c->why[0] ? c->why : otherwise);
+}
+
+static void break_channel(struct host_channel *c, const char *why)
+{
+    note_why(c, why);
+    report_lost(c, why);
+}
+
+/* The reason is on standard error, and in the exit status. */
+static void report_when_over(struct host_channel *c)
+{
+    char text[WHY_SIZE];
+
+    if (!c->is_over[CHANNEL_OUT])
+        return;
+    bool is_known = c->is_over[CHANNEL_ERR] && !c->pid;
+    if (!is_known && c->n_farewell < FAREWELL_TICKS)
+        return;
+    const char *what = c->is_greeted ? "its connection has ended" : "the launch command has ended";
+    const char *noise = c->is_greeted ? "" : line_cutter_last(&c->noise);
+    if (c->pid || !WIFEXITED(c->status) || WEXITSTATUS(c->status) == 0)
+        (void)snprintf(text, sizeof(text), "%s%s%.300s", what, *noise ? " after the line: " : "", noise);
+    else
+        (void)snprintf(text, sizeof(text), "%s with exit code %d%s%.300s", what, WEXITSTATUS(c->status),
+                       *noise ? " after the line: " : "", noise);
+    report_lost(c, text);
+}
+
+/* ---- writing ---- */
+
+static void on_written(uv_write_t *write, int status)
+{
+    struct host_channel *c = write->data;
+
+    c->is_writing = false;
+    buf_clear(&c->writing, CHANNEL_PAYLOAD_MAX);
+    if (status == 0)
+        host_channel_flush(c);
+    /* else the end of standard output follows, with the reason */
+}
+
+void host_channel_flush(struct host_channel *c)
+{
+    if (c->is_closed || c->is_writing || buf_size(&c->out) == 0)
+        return;
+    const struct buf empty = c->writing;
+    c->writing = c->out;
+    c->out = empty;
+    const uv_buf_t part = uv_buf_init((char *)buf_bytes(&c->writing), (unsigned)buf_size(&c->writing));
+    c->write.data = c;
+    c->is_writing = uv_write(&c->write, (uv_stream_t *)&c->pipe[CHANNEL_IN], &part, 1, on_written) == 0;
+}
+
+struct buf *host_channel_out(struct host_channel *c)
+{
+    return &c->out;
+}
+
+struct channel_streams *host_channel_streams(struct host_channel *c)
+{
+    return &c->streams;
+}
+
+void host_channel_give_copy(struct host_channel *c, uint8_t *bytes, size_t n)
+{
+    uv_stream_t *in = (uv_stream_t *)&c->pipe[CHANNEL_IN];
+    const uv_buf_t parts[] = {uv_buf_init(c->size, (unsigned)snprintf(c->size, sizeof(c->size), "%zu\n", n)),
+                              uv_buf_init((char *)bytes, (unsigned)n)};
+
+    int r = c->is_closed || c->copy.data ? 0 : uv_write(&c->copy, in, parts, n > 0 ? 2 : 1, NULL);
+    c->copy.data = c; /* one copy for each host */
+    if (r < 0)
+        break_channel(c, "the copy of crun could not be sent");
+}
+
+/* ---- reading: in front of the greeting ---- */
+
+static void on_noise_line(void *data, const char *line)
+{
+    struct host_channel *c = data;
+    char machine[65], hash[65];
+
+    if (sscanf(line, "CRUN-NEEDS %64s %64s", machine, hash) == 2)
+        c->handler->on_needs(c->handler->data, c->host, hash);
+    else if (strncmp(line, "CRUN-FAILED ", 12) == 0)
+        note_why(c, line + 12);
+}
+
+/* Before the greeting: the reason of a failure; later a line of the far end. */
+static void on_error_line(void *data, const char *line)
+{
+    struct host_channel *c = data;
+
+    if (c->is_greeted && !c->is_closed)
+        c->handler->on_line(c->handler->data, c->host, line);
+    if (c->is_greeted || !*line)
+        return;
+    _cleanup_free_ char *remedy = front_remedy(line, c->name);
+    if (remedy || !c->has_remedy)
+        note_why(c, remedy ? remedy : line);
+    c->has_remedy = c->has_remedy || remedy;
+}
+
+/* 1: greeted; 0: not yet; -errno. */
+static int look_for_greeting(struct host_channel *c)
+{
+    struct channel_greeting greeting;
+    size_t n;
+    int r = channel_greeting_take(buf_bytes(&c->in), buf_size(&c->in), &greeting, &n);
+
+    if (r < 0)
+        return r;
+    if (r == 0)
+        line_cutter_feed(&c->noise, (const char *)buf_bytes(&c->in), n, on_noise_line, c);
+    buf_consume(&c->in, n);
+    if (r == 0 && buf_size(&c->in) > 0 && buf_bytes(&c->in)[0] == '\n') /* of a line, or of a greeting */
+        line_cutter_end(&c->noise, on_noise_line, c);
+    if (r == 0)
+        return 0;
+    c->is_greeted = true;
+    c->why[0] = 0;
+    memcpy(c->nonce, greeting.nonce, sizeof(c->nonce));
+    c->handler->on_greeted(c->handler->data, c->host, &greeting);
+    return 1;
+}
+
+/* ---- reading: frames ---- */
+
+static const char *why_broken(const struct host_channel *c)
+{
+    static const char head[] = "\nCRUN-CHANNEL ";
+
+    if (buf_size(&c->in) >= sizeof(head) - 1 && memcmp(buf_bytes(&c->in), head, sizeof(head) - 1) == 0)
+        return "the launch command has started two processes for one host, or copies its input";
+    return "the other end broke the protocol of the channel";
+}
+
+/* A frame that is being handled may close the channel. */
+static int take_frames(struct host_channel *c)
+{
+    struct channel_frame frame;
+    size_t size;
+    int r = 0;
+
+    while (!c->is_closed &&
+           (r = channel_frame_take(buf_bytes(&c->in), buf_size(&c->in), true, &frame, &size)) > 0) {
+        if (frame.kind == CHANNEL_NOTE)
+            (void)snprintf(c->why, sizeof(c->why), "%.*s", (int)frame.n, (const char *)frame.bytes);
+        else
+            r = c->handler->on_frame(c->handler->data, c->host, &frame);
+        if (r < 0)
+            break;
+        buf_consume(&c->in, size);
+    }
+    return r < 0 ? r : 0;
+}
+
+static void on_output(struct host_channel *c)
+{
+    int r = c->is_greeted ? 0 : look_for_greeting(c);
+
+    c->n_silent = 0;
+    if (r >= 0 && c->is_greeted)
+        r = take_frames(c);
+    if (r == -ENOMEM)
+        break_channel(c, "no memory is left for its output");
+    else if (r < 0)
+        break_channel(c, r == -EPROTO ? "its crun has another protocol" : why_broken(c));
+    if (buf_size(&c->in) == 0)
+        buf_clear(&c->in, CHANNEL_PAYLOAD_MAX);
+    host_channel_flush(c);
+}
+
+static void on_channel_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *ret)
+{
+    static char bytes[64 << 10]; /* copied before the next read */
+
+    *ret = uv_buf_init(bytes, sizeof(bytes));
+}
+
+static void on_channel_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *bytes)
+{
+    struct host_channel *c = stream->data;
+    enum channel_end end = stream == (uv_stream_t *)&c->pipe[CHANNEL_OUT] ? CHANNEL_OUT : CHANNEL_ERR;
+
+    if (n < 0) {
+        (void)uv_read_stop(stream);
+        c->is_over[end] = true;
+        if (end == CHANNEL_ERR)
+            line_cutter_end(&c->errors, on_error_line, c);
+        report_when_over(c);
+    } else if (end == CHANNEL_ERR) {
+        line_cutter_feed(&c->errors, bytes->base, (size_t)n, on_error_line, c);
+    } else if (n > 0 && buf_append(&c->in, bytes->base, (size_t)n) < 0) {
+        break_channel(c, "no memory is left for its output");
+    } else if (n > 0) {
+        on_output(c);
+    }
+}
+
+/* ---- life ---- */
+
+static void close_ends(int fds[6])
+{
+    for (int i = 0; i < 6; i++)
+        cleanup_close(&fds[i]);
+}
+
+/* fds[2 * i]: for reading, of descriptor i; fds[2 * i + 1]: for writing. */
+static int open_pipes(int fds[6])
+{
+    for (int i = 0; i < 3; i++)
+        if (pipe2(&fds[2 * i], O_CLOEXEC) < 0)
+            return -errno;
+    return 0;
+}
+
+static int adopt_pipes(struct host_channel *c, uv_loop_t *loop, int fds[6])
+{
+    int own[3] = {1, 2, 4}, r = 0;
+
+    for (int i = 0; i < 3 && r == 0; i++) {
+        r = uv_pipe_open(&c->pipe[i], fds[own[i]]);
+        if (r == 0)
+            fds[own[i]] = -1;
+    }
+    for (int i = CHANNEL_OUT; i <= CHANNEL_ERR && r == 0; i++)
+        r = uv_read_start((uv_stream_t *)&c->pipe[i], on_channel_alloc, on_channel_read);
+    return r;
+}
+
+int host_channel_start(struct host_channel **ret, uv_loop_t *loop, unsigned host, const char *name,
+                       const struct host_launch *launch, const struct host_channel_handler *handler)
+{
+    int fds[6] = {-1, -1, -1, -1, -1, -1};
+    struct host_channel *c = calloc(1, sizeof(*c));
+
+    if (!c)
+        return -ENOMEM;
+    c->handler = handler;
+    c->host = host;
+    c->name = name;
+    channel_streams_init(&c->streams, false);
+    for (int i = 0; i < 3; i++) {
+        (void)uv_pipe_init(loop, &c->pipe[i], 0); /* cannot fail */
+        c->pipe[i].data = c;
+    }
+    int r = open_pipes(fds);
+    struct worker_start start = {.file = launch->file,
+                                 .argv = launch->argv,
+                                 .environment = launch->environment,
+                                 .fds = WORKER_START_NO_FDS};
+    start.fds[0] = fds[0];
+    start.fds[1] = fds[3];
+    start.fds[2] = fds[5];
+    if (r == 0)
+        r = spawn_worker(&start, NULL, &c->pid);
+    if (r == 0)
+        r = adopt_pipes(c, loop, fds);
+    close_ends(fds);
+    *ret = c; /* also after a failure: handles are open */
+    return r;
+}
+
+void host_channel_tick(struct host_channel *c)
+{
+    if (c->is_closed) {
+        if (c->pid && ++c->n_farewell > FAREWELL_TICKS)
+            (void)kill(c->pid, SIGKILL); /* not reaped: the number is the command's */
+        return;
+    }
+    if (c->is_over[CHANNEL_OUT]) {
+        c->n_farewell++;
+        report_when_over(c);
+    } else if (c->is_greeted) {
+        if (++c->n_silent > SILENT_TICKS)
+            break_channel(c, "nothing came from it for 20 s");
+        else if (channel_frame_append(&c->out, CHANNEL_PING, 0, NULL, 0) == 0)
+            host_channel_flush(c);
+    }
+}
+
+bool host_channel_reap(struct host_channel *c, pid_t pid, int status)
+{
+    if (c->pid != pid)
+        return false;
+    c->pid = 0;
+    c->status = status;
+    report_when_over(c);
+    return true;
+}
+
+void host_channel_close(struct host_channel *c)
+{
+    if (c->is_closed)
+        return;
+    c->is_closed = true;
+    c->n_farewell = 0;
+    if (!c->is_greeted && c->pid)
+        (void)kill(c->pid, SIGTERM); /* as above */
+    for (int i = 0; i < 3; i++)
+        uv_close((uv_handle_t *)&c->pipe[i], NULL);
+}
+
+bool host_channel_is_alive(const struct host_channel *c)
+{
+    return c->pid != 0;
+}
+
+void host_channel_destroy(struct host_channel *c)
+{
+    if (!c)
+        return;
+    buf_finish(&c->in);
+    buf_finish(&c->out);
+    buf_finish(&c->writing);
+    channel_streams_finish(&c->streams);
+    free(c);
+}

@@ -1,0 +1,272 @@
+"""crun --hosts with an ssh that runs each command here, in a home of the host's own: life, signals, losses, output, input."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+import jobs
+
+# Hosts by name: "bad*" refuses the connection, "mute*" never answers, "noisy*" prints before the command does.
+SSH = """\
+#!/bin/sh
+for word; do case $word in
+    bad*) echo "ssh: connect to host $word port 22: Connection refused" >&2; exit 255;;
+    mute*) exec sleep 600;;
+    noisy*) echo "Welcome to this host!"; echo "CRUN- is not a greeting"; break;;
+esac; done
+exec {fake} "$@"
+"""
+HELLO = 'echo "rank $RANK of $WORLD_SIZE"; echo "err $RANK" >&2'
+HOLD = 'echo "up $RANK"; exec sleep 600'
+STUBBORN = 'trap "" INT TERM; echo "up $RANK"; while :; do sleep 0.1; done'
+POLITE = 'trap "echo asked $RANK; exit 0" TERM INT; echo "up $RANK"; while :; do sleep 0.1; done'
+
+
+def shell(script):
+    return ["--no-python", "sh", "-c", script]
+
+
+class Front:
+    """A crun --hosts, and the processes that belong to its job."""
+
+    def __init__(self, folder, *args, program=None, **more):
+        self.homes = str(folder / "homes")
+        path = f"{folder}/bin{os.pathsep}{os.environ['PATH']}"
+        self.process = subprocess.Popen(
+            [program or jobs.crun(), *args], text=True, cwd=folder,
+            env={**os.environ, "PATH": path, "FAKE_SSH_HOMES": self.homes, "PET_TIMESTAMPS": "no",
+                 "FAKE_SSH_PATH": os.environ["PATH"]},
+            **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more})
+
+    def wait(self, timeout=60):
+        out, err = self.process.communicate(timeout=timeout)
+        return self.process.returncode, out, err
+
+    def await_lines(self, n, start="up "):
+        """The next n lines of standard output, which the ranks print."""
+        lines = [self.process.stdout.readline() for _ in range(n)]
+        assert all(line.startswith(start) for line in lines), lines
+        return lines
+
+    def processes(self, word=""):
+        """Living processes below a fake login, by a word of their command line."""
+        found = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/environ", "rb") as f:
+                    is_ours = f"HOME={self.homes}/".encode() in f.read()
+                with open(f"/proc/{pid}/cmdline", "rb") as f:
+                    command = f.read()
+            except OSError:
+                continue
+            if is_ours and word.encode() in command:
+                found.append(int(pid))
+        return found
+
+    def rest(self, timeout=60):
+        """Waits until no process is left; those that are."""
+        end = time.monotonic() + timeout
+        while self.processes() and time.monotonic() < end:
+            time.sleep(0.1)
+        return self.processes()
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts fronts; afterwards none of their processes is left."""
+    fake = jobs.build_folder() / "tests/fakes/fake_ssh"
+    for name in "bin", "homes":
+        (tmp_path / name).mkdir()
+    ssh = tmp_path / "bin/ssh"
+    ssh.write_text(SSH.replace("{fake}", str(fake)))
+    ssh.chmod(0o755)
+    fronts = []
+
+    def begin(*args, **more):
+        fronts.append(Front(tmp_path, *args, **more))
+        return fronts[-1]
+
+    yield begin
+    for front in fronts:
+        if front.process.poll() is None:
+            front.process.kill()
+            front.process.wait()
+        assert front.rest() == []
+
+
+def own_lines(err):
+    """Lines of crun, but for those that any job may have."""
+    return [line for line in err.splitlines() if line.startswith("crun: ") and "OMP_NUM_THREADS" not in line
+            and "is not a TCPStore client" not in line]
+
+
+# ---- a job
+
+def test_three_hosts(start):
+    code, out, err = start("--hosts=a,b,noisy", "--nproc-per-node=2", *shell(HELLO)).wait()
+    assert code == 0, err
+    assert sorted(out.splitlines()) == [f"rank {i} of 6" for i in range(6)]
+    assert sorted(line for line in err.splitlines() if line.startswith("err")) == [f"err {i}" for i in range(6)]
+    assert own_lines(err) == []
+
+
+def test_many_hosts_start_in_parts(start):
+    code, out, err = start("--hosts=n[1-40]", "--nproc-per-node=1", *shell("echo $RANK")).wait(120)
+    assert code == 0, err
+    assert sorted(map(int, out.split())) == list(range(40))
+
+
+def test_a_copy_travels(start, tmp_path):
+    """The front's program has no name any more, so hosts cannot find it: each gets a copy, and keeps it."""
+    program = tmp_path / "crun"
+    shutil.copy(jobs.crun(), program)
+    hold = start("--hosts=a", "--nproc-per-node=1", *shell("cat /proc/sys/kernel/ostype; cat"), program=str(program),
+                 stdin=subprocess.PIPE)
+    program.unlink()
+    code, out, err = hold.wait()
+    assert code == 0 and out == "Linux\n", err
+
+
+# ---- failure
+
+def test_a_failure_is_reported_once(start):
+    code, _, err = start("--hosts=a,b,c", "--nproc-per-node=2",
+                         *shell('[ $RANK = 3 ] && exit 7; exec sleep 600')).wait()
+    assert code == 1
+    assert err.count("sh FAILED") == 1 and err.count("Root Cause") == 1, err
+    assert len([line for line in own_lines(err) if "the job has failed on all nodes: rank 3 " in line]) == 1, err
+
+
+def test_exit_code_of_the_worker(start):
+    code, _, err = start("--hosts=a,b", "--exit-code=worker", "--nproc-per-node=1",
+                         *shell('[ $RANK = 1 ] && exit 7; exec sleep 600')).wait()
+    assert code == 7, err
+
+
+def test_a_program_that_is_missing(start):
+    code, _, err = start("--hosts=a,b", "--nproc-per-node=1", "--no-python", "no-such-program").wait()
+    assert code == 1
+    assert "no-such-program" in err, err
+
+
+# ---- hosts that cannot be reached
+
+def test_a_host_that_is_needed(start):
+    begin = time.monotonic()
+    code, out, err = start("--hosts=a,bad,c", "--nproc-per-node=1", *shell(HELLO)).wait()
+    assert code == 1 and out == ""
+    assert own_lines(err)[0].startswith("crun: host bad could not be started: "), err
+    assert "cannot run without it" in own_lines(err)[0]
+    assert time.monotonic() - begin < 30
+
+
+def test_a_host_that_is_not_needed(start):
+    code, out, err = start("--hosts=a,bad,c", "--nnodes=1:3", "--rdzv-conf=last_call_timeout=1", "--nproc-per-node=1",
+                           *shell(HELLO)).wait()
+    assert code == 0, err
+    assert sorted(out.splitlines()) == ["rank 0 of 2", "rank 1 of 2"]
+    assert "host bad could not be started" in err and "the job goes on without it" in err, err
+
+
+def test_no_launch_command(start):
+    code, _, err = start("--hosts=a", "--launch=no-such-ssh {host}", *shell(HELLO)).wait()
+    assert code == 1 and "no-such-ssh" in err, err
+
+
+# ---- losses
+
+@pytest.mark.parametrize("word", ["--front-channel", "--rdzv-endpoint=", "fake_ssh"])
+def test_a_lost_host_ends_the_job(start, word):
+    """The far end, the agent, and the launch command of a host."""
+    front = start("--hosts=a,b,c", "--nproc-per-node=2", *shell(HOLD))
+    front.await_lines(6)
+    victims = front.processes(word) if word != "fake_ssh" else children_of(front.process.pid)
+    os.kill(victims[1], signal.SIGKILL)
+    code, _, err = front.wait()
+    assert code == (137 if word == "--rdzv-endpoint=" else 1), err
+    assert "cannot run without it" in err, err
+
+
+def children_of(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as f:
+        return [int(word) for word in f.read().split()]
+
+
+def test_a_spare_replaces_a_lost_host(start):
+    front = start("--hosts=a,b,spare", "--nnodes=2", "--max-restarts=2", "--nproc-per-node=1", "--rdzv-conf=last_call_timeout=1",
+                  *shell('[ -e seen$RANK ] && exit 0; touch seen$RANK; echo "up $RANK"; exec sleep 600'))
+    front.await_lines(2)
+    working = [pid for pid in front.processes("sleep\x00600")]
+    with open(f"/proc/{working[0]}/environ", "rb") as f:
+        home = [v for v in f.read().split(b"\0") if v.startswith(b"HOME=")][0]
+    far = [pid for pid in front.processes("--front-channel") if home in open(f"/proc/{pid}/environ", "rb").read()]
+    os.kill(far[0], signal.SIGKILL)
+    code, _, err = front.wait()
+    assert code == 0, err
+    assert "was lost" in err and "goes on without it" in err, err
+
+
+def test_kill_of_the_front_leaves_nothing(start):
+    front = start("--hosts=a,b,c", "--nproc-per-node=2", *shell(HOLD))
+    front.await_lines(6)
+    front.process.kill()
+    assert front.rest() == []
+
+
+# ---- signals
+
+def test_one_signal_asks(start):
+    front = start("--hosts=a,b,c", "--nproc-per-node=1", *shell(POLITE))
+    front.await_lines(3)
+    front.process.send_signal(signal.SIGTERM)
+    code, out, err = front.wait()
+    assert sorted(out.splitlines()) == ["asked 0", "asked 1", "asked 2"]
+    assert code == 1, err
+
+
+def test_a_second_signal_kills(start):
+    front = start("--hosts=a,b,c", "--nproc-per-node=1", *shell(STUBBORN))
+    front.await_lines(3)
+    front.process.send_signal(signal.SIGINT)
+    time.sleep(1.5)
+    assert front.process.poll() is None
+    front.process.send_signal(signal.SIGINT)
+    code, _, err = front.wait(20)
+    assert code == 1 and "a second signal" in err, err
+
+
+def test_a_signal_while_hosts_start(start):
+    front = start("--hosts=a,mute", "--nproc-per-node=1", *shell(HELLO))
+    while not front.processes("--front-channel"):
+        time.sleep(0.05)
+    front.process.send_signal(signal.SIGINT)
+    code, _, err = front.wait()
+    assert code == 1, err
+
+
+def test_a_signal_for_the_workers(start):
+    front = start("--hosts=a,b", "--nproc-per-node=1",
+                  *shell('trap "echo used $RANK; exit 0" USR1; echo "up $RANK"; while :; do sleep 0.1; done'))
+    front.await_lines(2)
+    front.process.send_signal(signal.SIGUSR1)
+    code, out, err = front.wait()
+    assert code == 0 and sorted(out.splitlines()) == ["used 0", "used 1"], err
+
+
+# ---- standard input
+
+def test_input_of_rank_0(start):
+    front = start("--hosts=a,b", "--nproc-per-node=2", *shell('[ $RANK = 0 ] && exec wc -c; exit 0'), stdin=subprocess.PIPE)
+    out, err = front.process.communicate("x" * 1_000_000, timeout=60)
+    assert front.process.returncode == 0 and out.strip() == "1000000", err
+
+
+def test_input_from_a_file(start, tmp_path):
+    (tmp_path / "input").write_text("from a file\n" * 30_000)
+    with open(tmp_path / "input") as f:
+        code, out, err = start("--hosts=a,b", "--nproc-per-node=1", *shell('[ $RANK = 0 ] && exec wc -l; exit 0'), stdin=f).wait()
+    assert code == 0 and out.strip() == "30000", err
