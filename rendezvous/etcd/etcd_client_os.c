@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/lock_os.h"
 #include "base/time.h"
 #include "rendezvous/etcd/curl_os.h"
 #include "rendezvous/etcd/etcd_json.h"
@@ -244,27 +245,24 @@ void etcd_client_send(struct etcd_client *c, enum etcd_lane lane, struct etcd_re
 {
     struct lane *l = &c->lanes[lane];
 
-    (void)pthread_mutex_lock(&c->lock);
+    hold_lock(&c->lock);
     l->request = *request;
     *request = (struct etcd_request){0};
     l->busy = true;
     (void)pthread_cond_broadcast(&c->wanted);
-    (void)pthread_mutex_unlock(&c->lock);
 }
 
 bool etcd_client_take(struct etcd_client *c, enum etcd_lane lane, struct etcd_reply *ret)
 {
     struct lane *l = &c->lanes[lane];
-    bool has_reply;
 
-    (void)pthread_mutex_lock(&c->lock);
-    has_reply = l->has_reply;
+    hold_lock(&c->lock);
+    bool has_reply = l->has_reply;
     if (has_reply) {
         *ret = l->reply;
         l->reply = (struct etcd_reply){0};
         l->has_reply = false;
     }
-    (void)pthread_mutex_unlock(&c->lock);
     return has_reply;
 }
 

@@ -11,6 +11,7 @@
 
 #include "proto/address.h"
 #include "base/cond_os.h"
+#include "base/lock_os.h"
 #include "base/time.h"
 #include "rendezvous/store/metrics_text.h"
 #include "rendezvous/server/microhttpd_os.h"
@@ -38,7 +39,7 @@ static void on_metrics_asked(uv_async_t *asked)
 {
     struct metrics *m = asked->data;
 
-    (void)pthread_mutex_lock(&m->lock);
+    hold_lock(&m->lock);
     if (m->wants_text) {
         m->host.compose(m->host.data, &m->text);
         metrics_end(&m->text);
@@ -46,7 +47,6 @@ static void on_metrics_asked(uv_async_t *asked)
         m->wants_text = false;
         (void)pthread_cond_signal(&m->answered);
     }
-    (void)pthread_mutex_unlock(&m->lock);
 }
 
 /* ---- the thread of libmicrohttpd ---- */
@@ -64,7 +64,7 @@ static char *ask_loop(struct metrics *m, bool is_open, size_t *ret_size)
 {
     char *bytes = NULL;
 
-    (void)pthread_mutex_lock(&m->lock);
+    hold_lock(&m->lock);
     m->text = (struct metrics_text){.is_open_metrics = is_open};
     m->has_text = false;
     m->wants_text = !m->is_closing;
@@ -78,7 +78,6 @@ static char *ask_loop(struct metrics *m, bool is_open, size_t *ret_size)
     if (bytes && *ret_size > 0)
         memcpy(bytes, buf_bytes(&m->text.bytes), *ret_size);
     buf_finish(&m->text.bytes);
-    (void)pthread_mutex_unlock(&m->lock);
     return bytes;
 }
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "proto/worker_memory.h"
+#include "base/lock_os.h"
 #include "worker-runtime/base/env_os.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the record */
@@ -37,10 +38,9 @@ static void replace(uint32_t before, uint32_t from)
 
     if (fd < 0)
         return;
-    (void)pthread_mutex_lock(&lock); /* cannot fail on a lock that exists */
+    hold_lock(&lock);
     if (noted(fd) == before)
         (void)!pwrite(fd, &cut, sizeof(cut), WORKER_CUT_AT); /* memory that is there */
-    (void)pthread_mutex_unlock(&lock);
 }
 
 void network_cut_note(int rank)

@@ -5,6 +5,7 @@
 
 #include "worker-runtime/base/stop_os.h"
 
+#include "base/lock_os.h"
 #include "worker-runtime/base/error.h"
 
 #include <errno.h>
@@ -40,34 +41,29 @@ static int install_handler(void)
 
 int crw_stop_enable(void)
 {
-    int r;
-
-    pthread_mutex_lock(&lock);
+    hold_lock(&lock);
     enabled = true;
-    r = install_handler();
-    pthread_mutex_unlock(&lock);
+    int r = install_handler();
     return r == 0 ? 0 : crw_fail_errno(r, "cannot make SIGTERM a request to stop");
 }
 
 void stop_acquire(void)
 {
-    pthread_mutex_lock(&lock);
+    hold_lock(&lock);
     if (n_users++ == 0 && enabled && !installed)
         (void)install_handler(); /* worked in crw_stop_enable() */
-    pthread_mutex_unlock(&lock);
 }
 
 void stop_release(bool asked)
 {
     struct sigaction now, standard = {.sa_handler = SIG_DFL};
 
-    pthread_mutex_lock(&lock);
+    hold_lock(&lock);
     if (--n_users == 0 && installed && !asked) {
         installed = false;
         if (sigaction(SIGTERM, NULL, &now) == 0 && now.sa_handler == on_sigterm)
             (void)sigaction(SIGTERM, &standard, NULL); /* cannot fail for a signal that exists */
     }
-    pthread_mutex_unlock(&lock);
 }
 
 bool stop_requested(void)

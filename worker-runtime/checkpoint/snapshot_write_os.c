@@ -20,6 +20,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/cond_os.h"
+#include "base/lock_os.h"
 #include "base/time.h"
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/base/run_identity_os.h"
@@ -79,13 +80,12 @@ struct crw_snapshots {
  * drops its oldest sentence. */
 static void queue_failure(struct crw_snapshots *s, const char *more)
 {
-    pthread_mutex_lock(&s->lock);
+    hold_lock(&s->lock);
     if (s->n_failures == FAILURES_MAX) {
         memmove(s->failures[0], s->failures[1], sizeof(s->failures) - sizeof(s->failures[0]));
         s->n_failures--;
     }
     (void)snprintf(s->failures[s->n_failures++], SENTENCE_MAX, "%s%s", crw_error_message(), more);
-    pthread_mutex_unlock(&s->lock);
 }
 
 static enum snapshot_state known_state(const struct crw_snapshots *s, uint64_t step)
@@ -156,17 +156,14 @@ static int remove_old(struct crw_snapshots *s)
 static bool pause_for(struct crw_snapshots *s, unsigned ms)
 {
     uint64_t until_ns = now_ns() + ms * UINT64_C(1000000);
-    bool go_on;
 
-    pthread_mutex_lock(&s->lock);
+    hold_lock(&s->lock);
     s->pausing = true;
     pthread_cond_broadcast(&s->changed);
     while (!s->superseded && !s->closing && cond_wait_until(&s->changed, &s->lock, until_ns) == 0)
         ;
     s->pausing = false;
-    go_on = !s->superseded && !s->closing;
-    pthread_mutex_unlock(&s->lock);
-    return go_on;
+    return !s->superseded && !s->closing;
 }
 
 /* The generation may have become a later one since the last save. */
@@ -405,20 +402,14 @@ void crw_snapshots_destroy(struct crw_snapshots *s)
 
 int crw_snapshots_wait_for(struct crw_snapshots *s, int timeout_ms)
 {
-    bool ended;
-    int result;
-
     NEED(s, CRW_E_ARGUMENT);
-    pthread_mutex_lock(&s->lock);
-    ended = wait_until(s, now_ns() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000);
-    result = s->result;
-    pthread_mutex_unlock(&s->lock);
-    if (!ended)
+    hold_lock(&s->lock);
+    if (!wait_until(s, now_ns() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000))
         return crw_fail(CRW_E_TIMEOUT, "the snapshot of step %" PRIu64 " is still being written to %s",
                         s->step, s->folder);
-    return result < 0
-               ? crw_fail_errno(result, "the snapshot of step %" PRIu64 " is not in %s", s->step, s->folder)
-               : 0;
+    return s->result < 0 ? crw_fail_errno(s->result, "the snapshot of step %" PRIu64 " is not in %s", s->step,
+                                          s->folder)
+                         : 0;
 }
 
 void crw_snapshots_wait(struct crw_snapshots *s)
@@ -428,29 +419,23 @@ void crw_snapshots_wait(struct crw_snapshots *s)
 
 bool crw_snapshots_busy(struct crw_snapshots *s, int wait_ms)
 {
-    uint64_t until_ns;
-    bool busy;
-
     NEED(s, false);
-    pthread_mutex_lock(&s->lock);
-    until_ns = s->began_ns + (uint64_t)(wait_ms > 0 ? wait_ms : 0) * 1000000;
+    hold_lock(&s->lock);
+    uint64_t until_ns = s->began_ns + (uint64_t)(wait_ms > 0 ? wait_ms : 0) * 1000000;
     while (s->in_flight && !s->pausing && cond_wait_until(&s->changed, &s->lock, until_ns) == 0)
         ;
-    busy = s->in_flight && !s->pausing;
-    pthread_mutex_unlock(&s->lock);
-    return busy;
+    return s->in_flight && !s->pausing;
 }
 
 /* A newer state ends the attempts to save the one before it. */
 static void supersede(struct crw_snapshots *s)
 {
-    pthread_mutex_lock(&s->lock);
+    hold_lock(&s->lock);
     s->superseded = true;
     pthread_cond_broadcast(&s->changed);
     while (s->in_flight)
         pthread_cond_wait(&s->changed, &s->lock);
     s->superseded = false;
-    pthread_mutex_unlock(&s->lock);
 }
 
 int crw_snapshots_save(struct crw_snapshots *s, uint64_t step, const struct crw_tensor *tensors,
@@ -468,22 +453,19 @@ int crw_snapshots_save(struct crw_snapshots *s, uint64_t step, const struct crw_
         return crw_fail(CRW_E_ARGUMENT, "step %" PRIu64 " cannot be saved: %s", step, why);
     if (r < 0)
         return crw_fail_errno(r, "cannot copy step %" PRIu64 " for saving", step);
-    pthread_mutex_lock(&s->lock);
+    hold_lock(&s->lock);
     s->step = step;
     s->began_ns = now_ns();
     s->in_flight = true;
     pthread_cond_broadcast(&s->changed);
-    pthread_mutex_unlock(&s->lock);
     return 0;
 }
 
 uint64_t crw_snapshots_status(struct crw_snapshots *s, const char **ret_failure)
 {
-    uint64_t durable_step;
-
     NEED(s, CRW_NO_STEP);
-    pthread_mutex_lock(&s->lock);
-    durable_step = s->durable_step;
+    hold_lock(&s->lock);
+    uint64_t durable_step = s->durable_step;
     if (ret_failure)
         *ret_failure = NULL;
     if (ret_failure && s->n_failures > 0) {
@@ -492,6 +474,5 @@ uint64_t crw_snapshots_status(struct crw_snapshots *s, const char **ret_failure)
         s->n_failures--;
         *ret_failure = s->reported;
     }
-    pthread_mutex_unlock(&s->lock);
     return durable_step;
 }

@@ -23,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/lock_os.h"
 #include "base/time.h"
 #include "worker-runtime/cuda/cuda_trainer.h"
 #include "worker-runtime/base/error.h"
@@ -332,11 +333,10 @@ void cuda_comm_reducer(struct backend_comm *c, struct backend_reducer *ret)
 
 void cuda_comm_guard(struct backend_comm *c, struct backend_trainer *trainer)
 {
-    pthread_mutex_lock(&c->lock);
+    hold_lock(&c->lock);
     if (c->guarded && c->guarded != trainer)
         (void)cuda_trainer_forget_graphs(c->guarded); /* whether there were any */
     c->guarded = trainer;
-    pthread_mutex_unlock(&c->lock);
 }
 
 const char *cuda_comm_describe(struct backend_comm *c)

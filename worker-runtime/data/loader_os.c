@@ -17,6 +17,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "base/lock_os.h"
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/base/memory.h"
 #include "worker-runtime/base/thread_os.h"
@@ -181,7 +182,7 @@ int crw_loader_start(struct crw_loader *l, uint64_t epoch, uint64_t consumed)
     int r;
 
     NEED(l, CRW_E_ARGUMENT);
-    pthread_mutex_lock(&l->lock);
+    hold_lock(&l->lock);
     l->open = false;
     while (l->making)
         pthread_cond_wait(&l->changed, &l->lock);
@@ -190,7 +191,6 @@ int crw_loader_start(struct crw_loader *l, uint64_t epoch, uint64_t consumed)
     l->handed = 0;
     l->open = r == 0;
     pthread_cond_broadcast(&l->changed);
-    pthread_mutex_unlock(&l->lock);
     return r;
 }
 
@@ -215,7 +215,7 @@ int crw_loader_next(struct crw_loader *l, struct crw_batch *ret)
         }
         return r;
     }
-    pthread_mutex_lock(&l->lock);
+    hold_lock(&l->lock);
     while (l->handed == l->made && (l->open || l->making))
         pthread_cond_wait(&l->changed, &l->lock);
     if (l->handed < l->made) {
@@ -223,6 +223,5 @@ int crw_loader_next(struct crw_loader *l, struct crw_batch *ret)
         l->handed++;
         pthread_cond_broadcast(&l->changed);
     }
-    pthread_mutex_unlock(&l->lock);
     return r;
 }

@@ -9,6 +9,7 @@
 
 #include "worker-runtime/group/async_queue_os.h"
 
+#include "base/lock_os.h"
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/base/thread_os.h"
 #include "worker-runtime/group/group_os.h"
@@ -85,12 +86,11 @@ void async_queue_finish(struct async_queue *queue)
 
 static void queue_append(struct async_queue *queue, struct crw_work *work)
 {
-    pthread_mutex_lock(&queue->lock);
+    hold_lock(&queue->lock);
     *queue->last = work;
     queue->last = &work->next;
     atomic_fetch_add(&queue->n_waiting, 1);
     pthread_cond_broadcast(&queue->changed);
-    pthread_mutex_unlock(&queue->lock);
 }
 
 int async_queue_start(struct async_queue *queue, const struct queued_call *call, struct crw_work **ret_work)
@@ -117,21 +117,16 @@ int async_queue_start(struct async_queue *queue, const struct queued_call *call,
 
 void async_queue_wait_until_empty(struct async_queue *queue)
 {
-    pthread_mutex_lock(&queue->lock);
+    hold_lock(&queue->lock);
     while (queue->first)
         pthread_cond_wait(&queue->changed, &queue->lock);
-    pthread_mutex_unlock(&queue->lock);
 }
 
 bool crw_work_test(struct crw_work *work)
 {
-    bool done;
-
     NEED(work, true);
-    pthread_mutex_lock(&work->queue->lock);
-    done = work->done;
-    pthread_mutex_unlock(&work->queue->lock);
-    return done;
+    hold_lock(&work->queue->lock);
+    return work->done;
 }
 
 int crw_work_wait(struct crw_work *work)

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/lock_os.h"
 #include "worker-runtime/base/env_os.h"
 #include "worker-runtime/base/file_limit_os.h"
 
@@ -33,14 +34,13 @@ static struct worker_collective *take_record(const struct worker_collective *con
 {
     struct worker_collective *found = NULL;
 
-    (void)pthread_mutex_lock(&lock); /* cannot fail on a lock that exists */
+    hold_lock(&lock);
     map_records();
     for (int i = 0; records && !found && i < WORKER_COLLECTIVES_MAX; i++)
         if (records[i].group == 0)
             found = &records[i];
     if (found)
         *found = *content;
-    (void)pthread_mutex_unlock(&lock);
     return found;
 }
 
@@ -74,10 +74,9 @@ void collective_record_init(struct collective_record *r, uint64_t group, int n_r
 
 void collective_record_finish(struct collective_record *r)
 {
-    (void)pthread_mutex_lock(&lock); /* cannot fail on a lock that exists */
+    hold_lock(&lock);
     if (r->at)
         __atomic_store_n(&r->at->group, 0, __ATOMIC_RELAXED);
-    (void)pthread_mutex_unlock(&lock);
     r->at = NULL;
 }
 

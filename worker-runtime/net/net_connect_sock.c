@@ -155,23 +155,18 @@ static bool may_pass(int r)
 
 static bool is_known_absent(struct net *n, int rank)
 {
-    bool absent;
-
-    pthread_mutex_lock(&n->lock);
-    absent = n->ended[rank] || n->left[rank];
-    pthread_mutex_unlock(&n->lock);
-    return absent;
+    hold_lock(&n->lock);
+    return n->ended[rank] || n->left[rank];
 }
 
 /* The rank at the other end noticed the difference first and has ended: the difference is the reason. */
 static int result_of_difference(struct net *n, int r, int *rank)
 {
-    pthread_mutex_lock(&n->lock);
+    hold_lock(&n->lock);
     if (r != 0 && r != NET_E_DIFFERS && n->differs >= 0) {
         r = NET_E_DIFFERS;
         *rank = n->differs;
     }
-    pthread_mutex_unlock(&n->lock);
     return r;
 }
 

@@ -54,18 +54,16 @@ void net_notify_end(void *data, int rank)
 {
     struct net *n = data;
 
-    pthread_mutex_lock(&n->lock);
+    hold_lock(&n->lock);
     (void)notify_end_once(n, rank, 0);
-    pthread_mutex_unlock(&n->lock);
 }
 
 static void take_leave_record(struct net *n, struct net_conn *c)
 {
-    pthread_mutex_lock(&n->lock);
+    hold_lock(&n->lock);
     c->left = true;
     n->left[c->rank] = true;
     pthread_cond_broadcast(&n->changed);
-    pthread_mutex_unlock(&n->lock);
 }
 
 static void take_record(struct net *n, struct net_conn *c)

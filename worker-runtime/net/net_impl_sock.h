@@ -10,6 +10,7 @@
  * the detector's lock held, so the net never calls the detector with n->lock held.
  */
 
+#include "base/lock_os.h"
 #include "worker-runtime/base/job_key_os.h"
 #include "worker-runtime/net/net_sock.h"
 

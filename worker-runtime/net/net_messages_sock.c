@@ -36,18 +36,15 @@ static size_t inbox_stretch(uint64_t position, size_t n)
 /* Bytes to be read by the thread now; then `reading` is set until end_reading(). */
 static size_t begin_reading(struct net *n, struct net_conn *in)
 {
-    size_t room;
-
-    pthread_mutex_lock(&n->lock);
-    room = in->lent ? 0 : NET_MESSAGE_ROOM - (size_t)(in->came - in->taken);
+    hold_lock(&n->lock);
+    size_t room = in->lent ? 0 : NET_MESSAGE_ROOM - (size_t)(in->came - in->taken);
     in->reading = room > 0;
-    pthread_mutex_unlock(&n->lock);
     return room;
 }
 
 static void end_reading(struct net *n, struct net_conn *in, ssize_t got)
 {
-    pthread_mutex_lock(&n->lock);
+    hold_lock(&n->lock);
     in->reading = false;
     if (got > 0) {
         in->came += (uint64_t)got;
@@ -58,7 +55,6 @@ static void end_reading(struct net *n, struct net_conn *in, ssize_t got)
     }
     if (got != 0 || in->lent)
         pthread_cond_broadcast(&n->changed);
-    pthread_mutex_unlock(&n->lock);
 }
 
 /* Only the thread writes to the room, so writing needs no lock. */
@@ -260,15 +256,13 @@ int net_take(struct net *n, const struct net_wait *wait, uint32_t group, int fro
                                .data = data,
                                .is_over = is_over,
                                .over_data = over_data};
-    struct net_conn *in;
     int r = 0;
 
-    pthread_mutex_lock(&n->lock);
-    in = data && n_bytes >= BORROW_MIN ? borrow_inbox(&t) : NULL;
+    hold_lock(&n->lock);
+    struct net_conn *in = data && n_bytes >= BORROW_MIN ? borrow_inbox(&t) : NULL;
     if (in)
         r = take_borrowed(&t, in, n_bytes);
     if (r == 0)
         r = take_stored(&t, n_bytes);
-    pthread_mutex_unlock(&n->lock);
     return r;
 }

@@ -42,10 +42,9 @@ int net_add_group(struct net *n, uint32_t id)
     if (!group)
         return -ENOMEM;
     group->id = id;
-    pthread_mutex_lock(&n->lock);
+    hold_lock(&n->lock);
     group->next = n->groups;
     n->groups = group;
-    pthread_mutex_unlock(&n->lock);
     return 0;
 }
 
@@ -87,12 +86,11 @@ void net_read_presence(struct net *n, struct net_conn *c)
 
     if (got == 0)
         return;
-    pthread_mutex_lock(&n->lock);
+    hold_lock(&n->lock);
     c->ended = true;
     if (got > 0 && c->ours && byte == left_record)
         net_mark_left(n, c->group, c->rank);
     pthread_cond_broadcast(&n->changed);
-    pthread_mutex_unlock(&n->lock);
 }
 
 void net_forget_group(struct net *n, uint32_t group)

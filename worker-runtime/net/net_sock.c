@@ -95,9 +95,8 @@ int net_create(const char *address, int rank, int world_size, struct failure_det
 
 struct net *net_share(struct net *n)
 {
-    pthread_mutex_lock(&n->lock);
+    hold_lock(&n->lock);
     n->n_users++;
-    pthread_mutex_unlock(&n->lock);
     return n;
 }
 
@@ -158,7 +157,6 @@ void net_use_group(struct net *n, uint32_t group)
 
 void net_wake(struct net *n)
 {
-    pthread_mutex_lock(&n->lock);
+    hold_lock(&n->lock);
     pthread_cond_broadcast(&n->changed);
-    pthread_mutex_unlock(&n->lock);
 }

@@ -91,12 +91,10 @@ static void poll_conn(struct net *n, struct poll_turn *t, const struct net_conn 
 /* False when the thread shall end. */
 static bool net_collect_polled(struct net *n, struct poll_turn *t)
 {
-    bool goes_on;
-
     *t = (struct poll_turn){.timeout_ms = -1};
-    pthread_mutex_lock(&n->lock);
+    hold_lock(&n->lock);
     net_free_ended(n);
-    goes_on = !n->closing;
+    bool goes_on = !n->closing;
     if (grow_polled(n)) /* without memory the newest are not polled until there is some */
         t->first = n->conns;
     else
@@ -106,21 +104,16 @@ static bool net_collect_polled(struct net *n, struct poll_turn *t)
     poll_pending(n, t);
     for (struct net_conn *c = t->first; c; c = c->next)
         poll_conn(n, t, c);
-    pthread_mutex_unlock(&n->lock);
     return goes_on;
 }
 
 /* A borrower may use the link meanwhile. */
 static bool inbox_link_holds(struct net *n, const struct net_conn *c)
 {
-    bool holds;
-
     if (c->purpose != NET_MESSAGES || !c->link || !c->link->sealing)
         return false;
-    pthread_mutex_lock(&n->lock);
-    holds = !c->lent && net_link_holds(c->link);
-    pthread_mutex_unlock(&n->lock);
-    return holds;
+    hold_lock(&n->lock);
+    return !c->lent && net_link_holds(c->link);
 }
 
 static void handle_pending(struct net *n, const struct pollfd *fds)

@@ -10,6 +10,7 @@
 #include "worker-runtime/shm/failure_detector_os.h"
 
 #include "base/cond_os.h"
+#include "base/lock_os.h"
 #include "base/time.h"
 #include "proto/worker_notice.h"
 #include "worker-runtime/base/error.h"
@@ -157,7 +158,7 @@ static void note_generation(struct failure_detector *detector, const struct work
 
 static void take_notice(struct failure_detector *detector, const struct worker_notice *notice)
 {
-    pthread_mutex_lock(&detector->lock);
+    hold_lock(&detector->lock);
     if (notice->kind == NOTICE_GENERATION) {
         note_generation(detector, notice);
     } else if (notice->kind == NOTICE_PEER_FAILED && is_current(detector, notice)) {
@@ -170,16 +171,14 @@ static void take_notice(struct failure_detector *detector, const struct worker_n
                 ->joining) /* a rank that this one waits for may have ended by the signal before it was watched */
             note_failure(detector, (struct shm_failure){SHM_FAILURE_DIED, -1, 0});
     }
-    pthread_mutex_unlock(&detector->lock);
 }
 
 static void pass_notice(const struct failure_detector *reader, const struct worker_notice *notice)
 {
-    pthread_mutex_lock(&launched_lock);
+    hold_lock(&launched_lock);
     for (struct failure_detector *detector = launched; detector; detector = detector->next_launched)
         if (detector->launcher_fd == reader->launcher_fd)
             take_notice(detector, notice);
-    pthread_mutex_unlock(&launched_lock);
 }
 
 /* Reads what has come; the socket is not watched any more when it is at its end. */
@@ -207,7 +206,7 @@ static void read_notices(struct failure_detector *detector)
 /* What the launcher sent before this detector was there: its other worlds know. Caller holds launched_lock. */
 static void copy_notices(struct failure_detector *detector, struct failure_detector *from)
 {
-    pthread_mutex_lock(&from->lock);
+    hold_lock(&from->lock);
     if (from->generation == detector->generation) {
         detector->no_next = from->no_next;
         detector->next = from->next;
@@ -215,30 +214,27 @@ static void copy_notices(struct failure_detector *detector, struct failure_detec
         if (from->by_launcher)
             note_failure(detector, from->failure);
     }
-    pthread_mutex_unlock(&from->lock);
 }
 
 static void join_launched(struct failure_detector *detector)
 {
-    pthread_mutex_lock(&launched_lock);
+    hold_lock(&launched_lock);
     for (struct failure_detector *other = launched; other; other = other->next_launched)
         if (other->launcher_fd == detector->launcher_fd)
             copy_notices(detector, other);
     detector->next_launched = launched;
     launched = detector;
-    pthread_mutex_unlock(&launched_lock);
 }
 
 static void leave_launched(struct failure_detector *detector)
 {
-    pthread_mutex_lock(&launched_lock);
+    hold_lock(&launched_lock);
     for (struct failure_detector **at = &launched; *at; at = &(*at)->next_launched) {
         if (*at == detector) {
             *at = detector->next_launched;
             break;
         }
     }
-    pthread_mutex_unlock(&launched_lock);
 }
 
 /* With the lock held. The end of a process ends the groups that it was a member of and had not left; whether
@@ -263,33 +259,28 @@ static void note_end_of_peer(struct failure_detector *detector, int rank, unsign
 {
     const struct shm_failure failure = {.kind = SHM_FAILURE_DIED, .rank = rank};
 
-    pthread_mutex_lock(&detector->lock);
-    if (detector->n_renewed != n_renewed) { /* of a process of the generation before */
-        pthread_mutex_unlock(&detector->lock);
-        return;
-    }
+    hold_lock(&detector->lock);
+    if (detector->n_renewed != n_renewed)
+        return; /* of a process of the generation before */
     if (detector->peers[rank].fd >= 0)
         (void)close(detector->peers[rank].fd); /* a pidfd: nothing is pending */
     detector->peers[rank].fd = -1;
     if (end_groups_of(detector, failure) && detector->notify)
         detector->notify(detector->notify_data, rank);
-    pthread_mutex_unlock(&detector->lock);
 }
 
 void failure_detector_note_end(struct failure_detector *detector, struct shm_failure failure)
 {
-    pthread_mutex_lock(&detector->lock);
+    hold_lock(&detector->lock);
     (void)end_groups_of(detector, failure); /* the net has notified the other hosts already */
-    pthread_mutex_unlock(&detector->lock);
 }
 
 void failure_detector_set_notifier(struct failure_detector *detector, void (*notify)(void *data, int rank),
                                    void *data)
 {
-    pthread_mutex_lock(&detector->lock);
+    hold_lock(&detector->lock);
     detector->notify = notify;
     detector->notify_data = data;
-    pthread_mutex_unlock(&detector->lock);
 }
 
 /* The launcher reports a failure within milliseconds; this is for a machine that stands still. */
@@ -432,9 +423,8 @@ int failure_detector_create(int notice_fd, int generation, int world_size, struc
 
 struct failure_detector *failure_detector_share(struct failure_detector *detector)
 {
-    pthread_mutex_lock(&detector->lock);
+    hold_lock(&detector->lock);
     detector->n_users++;
-    pthread_mutex_unlock(&detector->lock);
     return detector;
 }
 
@@ -458,24 +448,22 @@ void failure_detector_destroy(struct failure_detector *detector)
 
 void failure_detector_add_group(struct failure_detector *detector, struct detected_group *group)
 {
-    pthread_mutex_lock(&detector->lock);
+    hold_lock(&detector->lock);
     group->next = detector->groups;
     detector->groups = group;
     if (detector->failed && (detector->by_launcher || member_number(group, detector->failure.rank) >= 0))
         end_group(group, detector->failure);
-    pthread_mutex_unlock(&detector->lock);
 }
 
 void failure_detector_remove_group(struct failure_detector *detector, struct detected_group *group)
 {
-    pthread_mutex_lock(&detector->lock);
+    hold_lock(&detector->lock);
     for (struct detected_group **at = &detector->groups; *at; at = &(*at)->next) {
         if (*at == group) {
             *at = group->next;
             break;
         }
     }
-    pthread_mutex_unlock(&detector->lock);
 }
 
 int failure_detector_watch_peers(struct failure_detector *detector, const struct shm *world, const int *ranks)
@@ -503,27 +491,22 @@ int failure_detector_watch_peers(struct failure_detector *detector, const struct
 int failure_detector_await_generation(struct failure_detector *detector, struct next_generation *ret)
 {
     const uint64_t until_ns = now_ns() + NEXT_GENERATION_S * UINT64_C(1000000000);
-    bool has_word;
     int r = 0;
 
-    pthread_mutex_lock(&detector->lock);
+    hold_lock(&detector->lock);
     if (!detector->has_launcher)
         detector->no_next = true;
     while (!detector->no_next && detector->next.generation <= detector->generation && r != ETIMEDOUT)
         r = cond_wait_until(&detector->changed, &detector->lock, until_ns);
-    if (!detector->no_next && detector->next.generation <= detector->generation) {
-        pthread_mutex_unlock(&detector->lock);
+    if (!detector->no_next && detector->next.generation <= detector->generation)
         return crw_fail(CRW_E_PEER,
                         "a peer has ended, and the launcher has not announced a new generation within %d s",
                         NEXT_GENERATION_S);
-    }
-    has_word = !detector->no_next;
     *ret = detector->next;
-    pthread_mutex_unlock(&detector->lock);
-    return has_word
-               ? 0
-               : crw_fail(CRW_E_PEER,
-                          "a peer failed and the launcher does not replace workers, so the group is over");
+    return detector->no_next ? crw_fail(CRW_E_PEER,
+                                        "a peer failed and the launcher does not replace workers, "
+                                        "so the group is over")
+                             : 0;
 }
 
 void failure_detector_renew(struct failure_detector *detector, int generation)
@@ -553,9 +536,8 @@ void failure_detector_renew(struct failure_detector *detector, int generation)
 
 void failure_detector_note_formed(struct failure_detector *detector)
 {
-    pthread_mutex_lock(&detector->lock);
+    hold_lock(&detector->lock);
     detector->joining = false;
-    pthread_mutex_unlock(&detector->lock);
 }
 
 void failure_detector_send_ready(struct failure_detector *detector, int rank)
