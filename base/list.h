@@ -52,6 +52,13 @@ static inline void list_unlink(struct list *entry)
     for (type *pos = list_first(head, type, member); pos;                                                    \
          pos = list_entry_or_null(pos->member.next, head, type, member))
 
+/* The body may unlink pos, and no other entry. */
+#define list_for_each_entry_safe(type, pos, head, member)                                                    \
+    for (type *pos = list_first(head, type, member),                                                         \
+              *pos##_next = pos ? list_entry_or_null(pos->member.next, head, type, member) : NULL;           \
+         pos; pos = pos##_next,                                                                              \
+              pos##_next = pos ? list_entry_or_null(pos->member.next, head, type, member) : NULL)
+
 #define list_for_each(pos, head) for (struct list *pos = (head)->next; pos != (head); pos = pos->next)
 
 /* The body may unlink pos. */

@@ -190,10 +190,8 @@ static void on_written(uv_work_t *work, int status)
     d->given_up = false;
     if (!uv_is_closing((uv_handle_t *)&d->timer))
         (void)uv_timer_stop(&d->timer); /* always succeeds */
-    list_for_each_safe(i, &d->writing)
+    list_for_each_entry_safe(struct change, c, &d->writing, link)
     {
-        struct change *c = list_entry(i, struct change, link);
-
         if (c->error < 0)
             log_write_error(d, c->error);
         if (c->mark > d->done)

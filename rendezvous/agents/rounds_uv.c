@@ -295,10 +295,8 @@ void rounds_shell_depose(struct rounds_shell *r)
     r->leads = false;
     if (r->keys.data)
         r->keys.orphan(r->keys.data);
-    list_for_each_safe(i, &r->agents)
+    list_for_each_entry_safe(struct agent_conn, a, &r->agents, link)
     {
-        struct agent_conn *a = list_entry(i, struct agent_conn, link);
-
         if (!a->closing)
             agent_conn_close(a);
     }

@@ -111,10 +111,8 @@ static void visitor_become_client(struct visitor *v)
 
 static void admit_visitors(struct fence_shell *f)
 {
-    list_for_each_safe(i, &f->outside.list)
+    list_for_each_entry_safe(struct visitor, v, &f->outside.list, deadline.link)
     {
-        struct visitor *v = list_entry(i, struct visitor, deadline.link);
-
         if (!v->tls && is_allowed(f, v->fd))
             visitor_become_client(v);
     }

@@ -37,10 +37,8 @@ static int put_failure(struct relay_node *n, uint64_t id, int result)
 
 static struct relay_wait *find_wait(struct relay_node *n, uint64_t id)
 {
-    list_for_each(i, &n->waits)
+    list_for_each_entry(struct relay_wait, w, &n->waits, link)
     {
-        struct relay_wait *w = list_entry(i, struct relay_wait, link);
-
         if (w->id == id)
             return w;
     }

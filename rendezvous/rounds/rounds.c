@@ -603,10 +603,8 @@ static void step_close(struct rounds *r, const char *reason, uint64_t now_ns)
     struct session_cause cause = session_cause_empty(SESSION_CAUSE_CLOSED);
 
     text_copy(cause.text, sizeof(cause.text), reason);
-    list_for_each_safe(i, &r->jobs)
+    list_for_each_entry_safe(struct rounds_job, job, &r->jobs, in_rounds)
     {
-        struct rounds_job *job = list_entry(i, struct rounds_job, in_rounds);
-
         if (job->state != ROUNDS_CLOSED)
             job_close(job, SESSION_VERDICT_FAILURE, &cause, now_ns);
         job_advance(job, now_ns);

@@ -147,10 +147,8 @@ static void settle_generation(struct rounds_job *job, uint64_t now_ns)
 static void forget_lost_nodes(struct rounds_job *job)
 {
     job_fence_until(job, job_fence_end(job));
-    list_for_each_safe(i, &job->nodes)
+    list_for_each_entry_safe(struct rounds_node, n, &job->nodes, in_job)
     {
-        struct rounds_node *n = list_entry(i, struct rounds_node, in_job);
-
         if (n->lost)
             node_destroy(n);
     }

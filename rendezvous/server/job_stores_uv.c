@@ -219,10 +219,8 @@ static void run_node(struct served_node *n, uint64_t units)
 
 static struct served_node *find_node(struct job_store *st, const uint8_t *nonce)
 {
-    list_for_each(i, &st->buckets[nonce[0]])
+    list_for_each_entry(struct served_node, n, &st->buckets[nonce[0]], bucket)
     {
-        struct served_node *n = list_entry(i, struct served_node, bucket);
-
         if (memcmp(n->nonce, nonce, RELAY_NONCE_SIZE) == 0)
             return n;
     }
@@ -295,10 +293,8 @@ static bool take_hello(struct relay_conn *c, const uint8_t *bytes)
 static struct job_store *find_store(struct job_stores *j, const char *job, uint64_t instance,
                                     uint32_t key_space)
 {
-    list_for_each(i, &j->stores)
+    list_for_each_entry(struct job_store, st, &j->stores, link)
     {
-        struct job_store *st = list_entry(i, struct job_store, link);
-
         if (st->instance == instance && st->key_space == key_space && strcmp(st->job, job) == 0)
             return st;
     }
@@ -501,10 +497,8 @@ static void note_work(struct job_store *st)
 
 static void drop_others(struct job_stores *j, const char *job, uint64_t instance, uint32_t key_space)
 {
-    list_for_each_safe(i, &j->stores)
+    list_for_each_entry_safe(struct job_store, st, &j->stores, link)
     {
-        struct job_store *st = list_entry(i, struct job_store, link);
-
         if (st->instance == instance && st->key_space != key_space && strcmp(st->job, job) == 0)
             end_store(st);
     }
@@ -559,10 +553,8 @@ void job_stores_orphan(void *stores)
 {
     struct job_stores *j = stores;
 
-    list_for_each_safe(i, &j->stores)
+    list_for_each_entry_safe(struct job_store, st, &j->stores, link)
     {
-        struct job_store *st = list_entry(i, struct job_store, link);
-
         st->is_orphan = true;
         if (!is_used(st))
             end_store(st);
@@ -613,10 +605,8 @@ void job_stores_adopt(void *stores, int fd, struct tls_link *tls, const struct b
 
 static void sweep_conns(struct list *conns, uint64_t now_ms)
 {
-    list_for_each_safe(i, conns)
+    list_for_each_entry_safe(struct relay_conn, c, conns, link)
     {
-        struct relay_conn *c = list_entry(i, struct relay_conn, link);
-
         if (!c->served && now_ms - c->since_ms >= SWEEP_MS)
             relay_conn_close(c);
     }
@@ -624,10 +614,8 @@ static void sweep_conns(struct list *conns, uint64_t now_ms)
 
 static void sweep_nodes(struct job_store *st, uint64_t now_ms)
 {
-    list_for_each_safe(i, &st->nodes)
+    list_for_each_entry_safe(struct served_node, n, &st->nodes, link)
     {
-        struct served_node *n = list_entry(i, struct served_node, link);
-
         if (!n->conn && now_ms - n->away_ms >= KEEP_MS) {
             server_log(st->owner->server, -1,
                        "a node's store has not come again for %d s: its waits are ended", KEEP_MS / 1000);
@@ -642,10 +630,8 @@ static void on_sweep(uv_timer_t *timer)
     uint64_t now_ms = uv_now(timer->loop);
 
     sweep_conns(&j->conns, now_ms);
-    list_for_each_safe(i, &j->stores)
+    list_for_each_entry_safe(struct job_store, st, &j->stores, link)
     {
-        struct job_store *st = list_entry(i, struct job_store, link);
-
         sweep_nodes(st, now_ms);
         sweep_conns(&st->conns, now_ms);
         note_work(st);

@@ -306,10 +306,8 @@ static int listener_create(struct server *s, int *fd, char *unix_path)
 
 void listeners_close(struct server *s)
 {
-    list_for_each_safe(pos, &s->listeners)
+    list_for_each_entry_safe(struct listener, l, &s->listeners, link)
     {
-        struct listener *l = list_entry(pos, struct listener, link);
-
         list_unlink(&l->link);
         if (l->unix_path)
             (void)unlink(l->unix_path); /* perhaps removed already */
