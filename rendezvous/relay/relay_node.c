@@ -211,7 +211,6 @@ static int execute(struct relay_node *n, struct store_budget *budget)
             budget->units = 0; /* it goes on in the next turn */
         return 0;
     }
-    n->n_executed++;
     n->stage = RELAY_REPLYING;
     if (r == 0)
         return 0;

@@ -55,7 +55,7 @@ struct relay_node {
     bool finishing;
     struct store_stats
         *stats; /* counts the requests; NULL: they are not counted. Set after relay_node_init() */
-    uint64_t n_executed, n_changes;
+    uint64_t n_changes;
 };
 
 void relay_node_init(struct relay_node *n, struct store *s, const struct wire_limits *limits);
