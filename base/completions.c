@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "base/err.h"
 #include "base/options.h"
 #include "base/strbuf.h"
@@ -39,12 +40,10 @@ static void add_values(struct strbuf *out, const struct option_spec *spec)
 
 static bool has_values(const struct option_spec *spec)
 {
-    struct strbuf values = {0};
+    _cleanup_(strbuf_finish) struct strbuf values = {0};
 
     add_values(&values, spec);
-    bool any = buf_size(&values.buf) > 0;
-    strbuf_finish(&values);
-    return any;
+    return buf_size(&values.buf) > 0;
 }
 
 static bool wants(const struct option_spec *spec, const char *placeholder)

@@ -23,12 +23,6 @@
 
 enum { ADDRESS_TIMEOUT_MS = 5000 };
 
-static void cleanup_addrinfo(struct addrinfo **list)
-{
-    if (*list)
-        freeaddrinfo(*list);
-}
-
 static int resolve_host(const char *host, uint16_t port, struct addrinfo **ret_list, char *why,
                         size_t why_size)
 {

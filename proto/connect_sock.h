@@ -4,10 +4,17 @@
  * One attempt to get a TCP connection: names are looked up, every address is tried once.
  */
 
+#include <netdb.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "proto/wait_sock.h"
+
+static inline void cleanup_addrinfo(struct addrinfo **list)
+{
+    if (*list)
+        freeaddrinfo(*list);
+}
 
 /*
  * Connects to host (a numeric address, then nothing is looked up, or a name) and port. *ret_fd is
@@ -21,5 +28,4 @@ int sock_connect(const char *host, uint16_t port, int wake_fd, int64_t deadline_
                  size_t why_size);
 
 /* The same with one address, and without the options. 0, CLIENT_E_TIMEOUT, CLIENT_E_INTERRUPTED, -errno. */
-struct addrinfo;
 int sock_connect_address(const struct addrinfo *address, int wake_fd, int64_t deadline_ns, int *ret_fd);

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/buf.h"
+#include "base/cleanup.h"
 #include "proto/address.h"
 #include "proto/certificates_openssl.h"
 #include "proto/key_memory_os.h"
@@ -661,7 +662,7 @@ static int take_end(struct tls_link *l, const struct buf *rest)
 
 static int receive_sealed(struct tls_link *l, const void *bytes, size_t n, struct buf *plain)
 {
-    struct buf rest = {0};
+    _cleanup_(buf_finish) struct buf rest = {0};
     size_t before = buf_size(plain);
     int r = l->ending_size > 0 ? buf_append(&rest, bytes, n)
                                : sealed_link_receive(l->sealed, bytes, n, plain, &rest);
@@ -673,19 +674,17 @@ static int receive_sealed(struct tls_link *l, const void *bytes, size_t n, struc
     }
     if (r == 0 && buf_size(&rest) > 0)
         r = take_end(l, &rest);
-    buf_finish(&rest);
     return r;
 }
 
 /* What has come behind the handshake. OpenSSL has read whole records of it alone, and the rest is still in its BIO. */
 static int receive_behind_handshake(struct tls_link *l, struct buf *plain)
 {
-    struct buf bytes = {0};
+    _cleanup_(buf_finish) struct buf bytes = {0};
     int r = drain(l, l->in, &bytes);
 
     if (r == 0 && buf_size(&bytes) > 0)
         r = receive_sealed(l, buf_bytes(&bytes), buf_size(&bytes), plain);
-    buf_finish(&bytes);
     return r;
 }
 
