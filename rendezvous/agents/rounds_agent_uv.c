@@ -24,6 +24,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "base/utf8.h"
 #include "proto/address.h"
 #include "proto/tls_openssl.h"
@@ -327,8 +328,7 @@ void agent_conn_close(struct agent_conn *a)
     list_unlink(&a->held_link);
     list_unlink(&a->handshake);
     server_close_conn(s, &a->poll);
-    if (a->fd >= 0)
-        (void)close(a->fd); /* released by uv_close() above */
+    cleanup_close(&a->fd); /* released by uv_close() above */
     rounds_shell_step(a->shell, &gone);
     server_peer_gone(s, a->fd);
 }
@@ -595,15 +595,13 @@ static void hand_over_node(struct agent_conn *a)
 {
     const struct rounds_keys *keys = &a->shell->keys;
     struct tls_link *tls = a->tls;
-    struct buf plain = a->in;
-    int fd = a->fd;
+    _cleanup_(buf_finish) struct buf plain = a->in;
+    int fd = steal_fd(&a->fd);
 
     a->tls = NULL;
     a->in = (struct buf){0};
-    a->fd = -1;
     agent_conn_close(a);
     keys->adopt(keys->data, fd, tls, &plain);
-    buf_finish(&plain);
 }
 
 static bool is_node_store(const struct agent_conn *a)
@@ -708,7 +706,7 @@ static void wait_for_handshake(struct agent_conn *a)
 
 static void run_handshake(struct agent_conn *a)
 {
-    struct buf early = a->in;
+    _cleanup_(buf_finish) struct buf early = a->in;
 
     a->in = (struct buf){0};
     update_agent_polling(a);
@@ -716,7 +714,6 @@ static void run_handshake(struct agent_conn *a)
         (void)agent_conn_take_records(a, buf_bytes(&early), buf_size(&early)); /* perhaps closed now */
     else
         (void)agent_conn_read(a); /* as above */
-    buf_finish(&early);
 }
 
 bool agents_wait_for_handshakes(void *shell)

@@ -399,8 +399,7 @@ static int disk_load(struct rounds_state *s, struct rounds *rounds, uint64_t now
 
     if (!list) {
         r = -errno;
-        if (fd >= 0)
-            (void)close(fd); /* only read */
+        cleanup_close(&fd); /* only read */
         rounds_log(d->state.shell, "the state directory cannot be listed: %s", strerror(-r));
         return r;
     }
@@ -501,19 +500,16 @@ static const struct rounds_state_kind disk_kind = {
 int rounds_disk_open(struct rounds_state **ret, struct rounds_shell *shell, const char *dir,
                      unsigned limit_ms)
 {
-    int fd = open_dir(shell, dir);
-    struct rounds_disk *d;
+    _cleanup_close_ int fd = open_dir(shell, dir);
 
     if (fd < 0)
         return fd;
-    d = calloc(1, sizeof(*d));
-    if (!d) {
-        (void)close(fd); /* only opened */
+    struct rounds_disk *d = calloc(1, sizeof(*d));
+    if (!d)
         return -ENOMEM;
-    }
     d->state = (struct rounds_state){.kind = &disk_kind, .shell = shell};
     d->limit_ms = limit_ms > 0 ? limit_ms : DISK_LIMIT_MS;
-    d->dir = fd;
+    d->dir = steal_fd(&fd);
     d->work.data = d;
     list_init(&d->waiting);
     list_init(&d->writing);

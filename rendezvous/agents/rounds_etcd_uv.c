@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "base/random_os.h"
 #include "base/time.h"
 #include "rendezvous/etcd/etcd_client_os.h"
@@ -329,7 +330,7 @@ static const struct rounds_state_kind etcd_kind = {
 int rounds_etcd_open(struct rounds_state **ret, struct rounds_shell *shell, const char *url,
                      const struct etcd_access *access)
 {
-    struct rounds_etcd *e = calloc(1, sizeof(*e));
+    _cleanup_free_ struct rounds_etcd *e = calloc(1, sizeof(*e));
     struct etcd_leader_config config = {0};
     const char *why = e ? etcd_url_parse(url, &e->config.url) : NULL;
     int r = e ? random_fill(&config.id, sizeof(config.id)) : -ENOMEM;
@@ -338,14 +339,12 @@ int rounds_etcd_open(struct rounds_state **ret, struct rounds_shell *shell, cons
         rounds_log(shell, "--state %s: %s", url, why);
         r = -EINVAL;
     }
-    if (r < 0) {
-        free(e);
+    if (r < 0)
         return r;
-    }
     e->config.access = *access;
     (void)snprintf(config.prefix, sizeof(config.prefix), "%s", e->config.url.prefix);
     etcd_leader_init(&e->leader, &config);
     e->state = (struct rounds_state){.kind = &etcd_kind, .shell = shell};
-    *ret = &e->state;
+    *ret = &steal_ptr(e)->state;
     return 0;
 }

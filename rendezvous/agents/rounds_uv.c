@@ -26,6 +26,7 @@
 #include "rendezvous/agents/rounds_state_uv.h"
 #include "rendezvous/server/server_impl_uv.h"
 #include "rendezvous/session/session_json.h"
+#include "base/cleanup.h"
 #include "base/random_os.h"
 #include "base/time.h"
 #include "rendezvous/agents/tcp_liveness_os.h"
@@ -321,7 +322,7 @@ void rounds_shell_destroy(void *self)
 int rounds_shell_create(struct rounds_shell **ret, struct server *s, const struct server_rounds *config)
 {
     struct rounds_config core = ROUNDS_CONFIG_DEFAULT;
-    struct rounds_shell *r = calloc(1, sizeof(*r));
+    _cleanup_free_ struct rounds_shell *r = calloc(1, sizeof(*r));
     uint8_t seed[SIPHASH_SEED_SIZE];
     int error;
 
@@ -336,10 +337,8 @@ int rounds_shell_create(struct rounds_shell **ret, struct server *s, const struc
         error = random_fill(core.bucket_key, sizeof(core.bucket_key));
     if (!error)
         error = random_fill(seed, sizeof(seed));
-    if (error) {
-        free(r);
+    if (error)
         return error;
-    }
     core.max_jobs = config->max_jobs > 0 ? config->max_jobs : core.max_jobs;
     core.max_nodes = config->max_nodes > 0 ? config->max_nodes : core.max_nodes;
     core.max_nodes_all = config->max_agents > 0 ? config->max_agents : core.max_nodes_all;
@@ -355,7 +354,7 @@ int rounds_shell_create(struct rounds_shell **ret, struct server *s, const struc
     list_init(&r->unsent);
     list_init(&r->holding);
     handshake_turns_init(&r->handshakes, seed);
-    *ret = r;
+    *ret = steal_ptr(r);
     return 0;
 }
 

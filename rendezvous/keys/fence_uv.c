@@ -28,6 +28,7 @@
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/cleanup.h"
 #include "proto/tls_openssl.h"
 #include "rendezvous/keys/fence.h"
 #include "rendezvous/server/server_impl_uv.h"
@@ -149,7 +150,7 @@ static bool is_proof(const struct visitor *v, enum key_purpose purpose)
 /* False: the visitor has to be closed. */
 static bool take_proof(struct visitor *v, const uint8_t *bytes, size_t n)
 {
-    struct buf plain = {0}, out = {0};
+    _cleanup_(buf_finish) struct buf plain = {0}, out = {0};
     bool ok = tls_link_receive(v->tls, bytes, n, &plain, &out) == 0;
 
     if (!ok)
@@ -161,8 +162,6 @@ static bool take_proof(struct visitor *v, const uint8_t *bytes, size_t n)
     ok = send_all(v->fd, &out) && ok;
     if (v->proved)
         (void)shutdown(v->fd, SHUT_WR); /* the agent closes its end */
-    buf_finish(&plain);
-    buf_finish(&out);
     return ok;
 }
 

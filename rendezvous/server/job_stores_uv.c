@@ -20,6 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "base/utf8.h"
 #include "base/buf.h"
 #include "proto/tls_openssl.h"
@@ -249,13 +250,11 @@ static struct served_node *create_node(struct job_store *st, const uint8_t *nonc
 static bool answer_hello(struct relay_conn *c, const struct relay_hello *hello, uint64_t arrived)
 {
     struct relay_hello answer = *hello;
-    struct buf out = {0};
+    _cleanup_(buf_finish) struct buf out = {0};
 
     answer.arrived = arrived;
-    bool ok = relay_hello_put(&out, &answer) == 0 &&
-              tls_link_send(c->tls, buf_bytes(&out), buf_size(&out), &c->wire) == 0;
-    buf_finish(&out);
-    return ok;
+    return relay_hello_put(&out, &answer) == 0 &&
+           tls_link_send(c->tls, buf_bytes(&out), buf_size(&out), &c->wire) == 0;
 }
 
 /* Answers that the node cannot go on, if the socket takes the answer; the connection is closed. */
@@ -563,18 +562,23 @@ void job_stores_orphan(void *stores)
 
 /* ---- connections ---- */
 
-static void on_relay_poll(uv_poll_t *poll, int status, int events)
+/* ok: the bytes of the connection were taken. */
+static void go_on(struct relay_conn *c, bool ok)
 {
-    struct relay_conn *c = poll->data;
-
-    if (c->closing)
-        return;
-    if (status < 0 || ((events & UV_READABLE) && !read_records(c)))
+    if (!ok)
         relay_conn_close(c); /* no effect on a closed connection */
     else if (!c->closing)
         (void)relay_conn_flush(c);
     if (c->store) /* c is freed in a later turn of the loop */
         note_work(c->store);
+}
+
+static void on_relay_poll(uv_poll_t *poll, int status, int events)
+{
+    struct relay_conn *c = poll->data;
+
+    if (!c->closing)
+        go_on(c, status >= 0 && (!(events & UV_READABLE) || read_records(c)));
 }
 
 void job_stores_adopt(void *stores, int fd, struct tls_link *tls, const struct buf *plain)
@@ -595,12 +599,7 @@ void job_stores_adopt(void *stores, int fd, struct tls_link *tls, const struct b
     list_append(&j->conns, &c->link);
     s->n_peers++;
     update_relay_polling(c);
-    if (buf_size(plain) > 0 && !take_bytes(c, buf_bytes(plain), buf_size(plain)))
-        relay_conn_close(c);
-    else if (!c->closing)
-        (void)relay_conn_flush(c);
-    if (c->store)
-        note_work(c->store);
+    go_on(c, buf_size(plain) == 0 || take_bytes(c, buf_bytes(plain), buf_size(plain)));
 }
 
 static void sweep_conns(struct list *conns, uint64_t now_ms)

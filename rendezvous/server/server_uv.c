@@ -19,6 +19,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "base/err.h"
 #include "base/random_os.h"
 #include "proto/address.h"
@@ -414,8 +415,7 @@ void server_discard(struct server *s)
     for (unsigned i = s->n_services; i-- > 0;)
         s->services[i].destroy(s->services[i].self);
     tls_context_free(s->tls);
-    if (s->diag >= 0)
-        (void)close(s->diag);
+    cleanup_close(&s->diag);
     address_quota_finish(&s->quota);
     free(s->scratch);
     free(s);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "base/err.h"
 #include "proto/frame.h"
 #include "rendezvous/session/fields_json.h"
@@ -21,15 +22,11 @@ static const struct field head_fields[] = {
 
 int agent_message_put(struct buf *out, const struct agent_message *head, const char *name, const char *json)
 {
-    char *text = NULL;
+    _cleanup_free_ char *text = NULL;
     int n = asprintf(&text, "%s%d,\"generation\":%lld,\"%s\":%s}", prefix, (int)head->to,
                      (long long)head->generation, name, json);
 
-    if (n < 0)
-        return -ENOMEM;
-    int r = frame_put_body(out, text, (size_t)n);
-    free(text);
-    return r;
+    return n < 0 ? -ENOMEM : frame_put_body(out, text, (size_t)n);
 }
 
 bool agent_message_is_body(const uint8_t *body, size_t n)

@@ -102,17 +102,13 @@ int look_put_end(struct buf *out, uint32_t next)
 
 int look_put_status(struct buf *out, const struct look_piece *piece, const char *node_json)
 {
-    char *text = NULL;
+    _cleanup_free_ char *text = NULL;
 
     if (strlen(node_json) > LOOK_NODE_JSON_MAX)
         return -EMSGSIZE;
     int n = asprintf(&text, "{\"status\":{\"piece\":%u,\"pieces\":%u,\"node\":%s}}", (unsigned)piece->piece,
                      (unsigned)piece->pieces, node_json);
-    if (n < 0)
-        return -ENOMEM;
-    int r = frame_put_body(out, text, (size_t)n);
-    free(text);
-    return r;
+    return n < 0 ? -ENOMEM : frame_put_body(out, text, (size_t)n);
 }
 
 /* ---- reading ---- */

@@ -3,6 +3,7 @@
  * limit is checked before anything is allocated.
  */
 
+#include "base/cleanup.h"
 #include "rendezvous/store/store_impl.h"
 
 #include <errno.h>
@@ -48,12 +49,10 @@ struct store_entry *store_find(struct store *s, struct wire_span key)
 static int create_name(struct store *s, struct wire_span key, uint64_t hash, struct store_entry **ret)
 {
     const uint64_t charge = NAME_CHARGE + key.size;
-    struct store_entry *name;
-    int r;
 
     if (key.size > UINT32_MAX || !store_has_room(s, charge))
         return STORE_E_BYTES;
-    name = malloc(sizeof(*name) + key.size);
+    _cleanup_free_ struct store_entry *name = malloc(sizeof(*name) + key.size);
     if (!name)
         return -ENOMEM;
     *name = (struct store_entry){.hash = hash, .key_size = (uint32_t)key.size, .owner = s->account.owner};
@@ -61,13 +60,11 @@ static int create_name(struct store *s, struct wire_span key, uint64_t hash, str
     list_init(&name->key.link);
     if (key.size > 0)
         memcpy(name->bytes, key.data, key.size);
-    r = store_table_insert(&s->names, name, hash);
-    if (r < 0) {
-        free(name);
+    int r = store_table_insert(&s->names, name, hash);
+    if (r < 0)
         return r;
-    }
     blob_account_add(&s->account, name->owner, charge);
-    *ret = name;
+    *ret = steal_ptr(name);
     return 0;
 }
 
