@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "base/utf8.h"
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/base/file_limit_os.h"
@@ -62,7 +63,7 @@ static int write_error_file(const char *path, const char *bytes, size_t n)
 int crw_error_record(const char *message)
 {
     const char *path = getenv("TORCHELASTIC_ERROR_FILE");
-    char *escaped, *text = NULL;
+    _cleanup_free_ char *escaped = NULL, *text = NULL;
     int n, r;
 
     if (!path || !*path)
@@ -76,8 +77,5 @@ int crw_error_record(const char *message)
         "{\"message\": {\"message\": \"%s\", \"extraInfo\": {\"py_callstack\": \"%s\", \"timestamp\": \"%lld\"}}}",
         escaped, escaped, (long long)time(NULL));
     r = n < 0 ? -ENOMEM : write_error_file(path, text, (size_t)n);
-    if (n >= 0)
-        free(text);
-    free(escaped);
     return r < 0 ? crw_fail_errno(r, "cannot write the error file %s", path) : 0;
 }

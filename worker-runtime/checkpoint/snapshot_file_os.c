@@ -142,19 +142,14 @@ int snapshot_folder_create(const char *folder)
 static int for_each_name(int folder_fd, const char *folder, int (*entry)(const char *name, void *data),
                          void *data)
 {
-    int fd = openat(folder_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    _cleanup_close_ int fd = openat(folder_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
     struct dirent *found;
-    DIR *dir;
     int r = 0;
 
-    if (fd < 0)
+    if (!dir)
         return crw_fail_errno(-errno, "cannot list the snapshot folder %s", folder);
-    dir = fdopendir(fd);
-    if (!dir) {
-        r = crw_fail_errno(-errno, "cannot list the snapshot folder %s", folder);
-        (void)close(fd);
-        return r;
-    }
+    (void)steal_fd(&fd); /* closedir() closes the descriptor */
     for (errno = 0; r == 0 && (found = readdir(dir)); errno = 0)
         r = entry(found->d_name, data);
     if (r == 0 && errno != 0)

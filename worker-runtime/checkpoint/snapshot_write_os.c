@@ -290,8 +290,7 @@ static void snapshots_free(struct crw_snapshots *s)
 {
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
-    if (s->folder_fd >= 0)
-        (void)close(s->folder_fd); /* only ever read */
+    cleanup_close(&s->folder_fd); /* only ever read */
     buf_finish(&s->image);
     free(s->known);
     free(s->seen.entries);

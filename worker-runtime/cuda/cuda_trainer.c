@@ -19,6 +19,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/cleanup.h"
 #include "base/time.h"
 #include "worker-runtime/base/error.h"
 
@@ -530,13 +531,12 @@ static cudaError_t copy_to_device(struct backend_trainer *t, void *to, const voi
 
 static int copy_numbers(struct backend_trainer *t, struct cuda_data *data)
 {
-    uint32_t *numbers = malloc(data->n_items * sizeof(*numbers));
+    _cleanup_free_ uint32_t *numbers = malloc(data->n_items * sizeof(*numbers));
     if (!numbers)
         return crw_fail_errno(-ENOMEM, "cannot number %u samples", data->n_items);
     for (uint32_t i = 0; i < data->n_items; i++)
         numbers[i] = i;
     cudaError_t r = copy_to_device(t, data->numbers, numbers, data->n_items * sizeof(*numbers));
-    free(numbers);
     return r == cudaSuccess ? 0 : cuda_fail(r, "cannot number samples on the device");
 }
 
@@ -545,19 +545,17 @@ static int narrow_classes(const struct backend_trainer *t, const struct crw_samp
 {
     const int n_classes = t->model->steps[t->model->n_steps - 1].out.channels;
     const int64_t *from = samples->targets;
-    int32_t *to = malloc(samples->n * sizeof(*to));
+    _cleanup_free_ int32_t *to = malloc(samples->n * sizeof(*to));
     if (!to)
         return crw_fail_errno(-ENOMEM, "cannot copy %u targets", samples->n);
     for (uint32_t i = 0; i < samples->n; i++) {
         const bool ignored = from[i] == t->options.ignore_index;
-        if (!ignored && (from[i] < 0 || from[i] >= n_classes)) {
-            free(to);
+        if (!ignored && (from[i] < 0 || from[i] >= n_classes))
             return crw_fail(CRW_E_ARGUMENT, "target %lld of sample %u is not one of %d classes",
                             (long long)from[i], i, n_classes);
-        }
         to[i] = ignored ? -1 : (int32_t)from[i];
     }
-    *ret = to;
+    *ret = steal_ptr(to);
     return 0;
 }
 
@@ -589,7 +587,7 @@ int cuda_trainer_set_data(struct backend_trainer *t, enum backend_data which,
                           const struct crw_samples *samples)
 {
     struct cuda_data *data = &t->data[which];
-    int32_t *classes = NULL;
+    _cleanup_free_ int32_t *classes = NULL;
 
     if (samples->n == 0 || data->inputs)
         return crw_fail(CRW_E_ARGUMENT, "a trainer takes each data set once, and none that is empty");
@@ -598,7 +596,6 @@ int cuda_trainer_set_data(struct backend_trainer *t, enum backend_data which,
         r = narrow_classes(t, samples, &classes);
     if (r == 0)
         r = copy_data(t, data, samples, classes ? (const void *)classes : samples->targets);
-    free(classes);
     return r;
 }
 

@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/cleanup.h"
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/base/memory.h"
 
@@ -32,17 +33,15 @@ int crw_sampler_create(const struct crw_sampler_options *options, struct crw_sam
         return crw_fail(CRW_E_ARGUMENT, "a sampler cannot be rank %d of %d", options->rank,
                         options->world_size);
 
-    struct crw_sampler *s = calloc(1, sizeof(*s));
+    _cleanup_free_ struct crw_sampler *s = calloc(1, sizeof(*s));
     if (!s)
         return crw_fail_errno(-ENOMEM, "cannot make a sampler");
     s->options = *options;
     if (memory_has_room(options->n_samples, sizeof(*s->list)))
         s->list = calloc(options->n_samples ? options->n_samples : 1, sizeof(*s->list));
-    if (!s->list) {
-        free(s);
+    if (!s->list)
         return crw_fail_errno(-ENOMEM, "cannot make a sampler over %u samples", options->n_samples);
-    }
-    *ret = s;
+    *ret = steal_ptr(s);
     return 0;
 }
 

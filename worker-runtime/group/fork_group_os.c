@@ -191,8 +191,7 @@ static void kill_all_workers(struct fork_launch *l)
             (void)kill(l->workers[i].pid, SIGKILL); /* ours until waited for */
             (void)waitpid(l->workers[i].pid, NULL, 0);
         }
-        if (l->fds[i].fd >= 0)
-            (void)close(l->fds[i].fd);
+        cleanup_close(&l->fds[i].fd);
     }
 }
 

@@ -15,6 +15,7 @@
  * waited for in any case, and the first failure is the result.
  */
 
+#include "base/cleanup.h"
 #include "base/time.h"
 #include "worker-runtime/crw.h"
 #include "worker-runtime/base/error.h"
@@ -130,7 +131,7 @@ static void cut_buckets(struct crw_reducer *r, size_t bucket)
 int crw_reducer_create(struct crw_group *group, float *gradients, size_t count, size_t bucket_bytes,
                        struct crw_reducer **ret)
 {
-    struct crw_reducer *r;
+    _cleanup_free_ struct crw_reducer *r = NULL;
     size_t bucket = bucket_bytes / sizeof(float);
     int result;
 
@@ -146,12 +147,10 @@ int crw_reducer_create(struct crw_group *group, float *gradients, size_t count, 
         if (bucket_bytes == 0)
             result = choose_bucket(r, &bucket);
     }
-    if (result) {
-        free(r);
+    if (result)
         return result;
-    }
     cut_buckets(r, bucket);
-    *ret = r;
+    *ret = steal_ptr(r);
     return 0;
 }
 

@@ -6,6 +6,7 @@
  * meanwhile, so no circle of ranks waits for each other.
  */
 
+#include "base/cleanup.h"
 #include "worker-runtime/net/inter_host_sock.h"
 
 #include "worker-runtime/base/error.h"
@@ -105,8 +106,7 @@ void inter_host_finish(struct inter_host *s)
         net_link_close(s->out[i]);
     net_forget_group(s->net, s->group);
     net_destroy(s->net);
-    if (s->interrupt_fd >= 0)
-        (void)close(s->interrupt_fd); /* an eventfd: nothing is pending */
+    cleanup_close(&s->interrupt_fd); /* an eventfd: nothing is pending */
     if (s->shm->names)
         s->shm->names = NULL;
     if (s->shm->world_size == 1)

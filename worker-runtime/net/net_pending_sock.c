@@ -41,8 +41,7 @@ bool net_pending_init(struct net *n)
 
 static void pending_drop(struct net_pending *p)
 {
-    if (p->fd >= 0)
-        (void)close(p->fd); /* nothing of ours is on its way */
+    cleanup_close(&p->fd); /* nothing of ours is on its way */
     p->fd = -1;
 }
 

@@ -21,10 +21,8 @@ static void net_free(struct net *n)
     while (n->groups)
         net_remove_group(n, n->groups->id);
     net_pending_finish(n);
-    if (n->listen_fd >= 0)
-        (void)close(n->listen_fd);
-    if (n->wake_fd >= 0)
-        (void)close(n->wake_fd); /* an eventfd: nothing is pending */
+    cleanup_close(&n->listen_fd);
+    cleanup_close(&n->wake_fd); /* an eventfd: nothing is pending */
     free(n->peers);
     free(n->polled);
     free(n->ended);

@@ -89,19 +89,14 @@ int net_listen(const char *address, int *ret_fd, uint16_t *ret_port)
     union address_endpoint bound;
     socklen_t size = sizeof(bound);
     _cleanup_close_ int fd = -1;
-    struct addrinfo *list;
-    int r;
+    _cleanup_(cleanup_addrinfo) struct addrinfo *list = NULL;
 
     if (getaddrinfo(address, "0", &hints, &list) != 0)
         return -EINVAL;
     fd = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    r = fd < 0 || bind(fd, list->ai_addr, list->ai_addrlen) < 0 || listen(fd, BACKLOG) < 0 ||
-                getsockname(fd, &bound.any, &size) < 0
-            ? -errno
-            : 0;
-    freeaddrinfo(list);
-    if (r < 0)
-        return r;
+    if (fd < 0 || bind(fd, list->ai_addr, list->ai_addrlen) < 0 || listen(fd, BACKLOG) < 0 ||
+        getsockname(fd, &bound.any, &size) < 0)
+        return -errno;
     *ret_port = address_port(&bound.any);
     *ret_fd = steal_fd(&fd);
     return 0;
@@ -110,7 +105,7 @@ int net_listen(const char *address, int *ret_fd, uint16_t *ret_port)
 int net_dial(const char *address, uint16_t port, const struct net_wait *wait, int *ret_fd)
 {
     const struct addrinfo hints = {.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
-    struct addrinfo *list;
+    _cleanup_(cleanup_addrinfo) struct addrinfo *list = NULL;
     char service[8];
     int r;
 
@@ -118,7 +113,6 @@ int net_dial(const char *address, uint16_t port, const struct net_wait *wait, in
     if (getaddrinfo(address, service, &hints, &list) != 0)
         return -EINVAL;
     r = sock_connect_address(list, wait->interrupt_fd, sock_deadline_ns(wait->timeout_ms), ret_fd);
-    freeaddrinfo(list);
     if (r == CLIENT_E_INTERRUPTED)
         return NET_E_INTERRUPTED;
     return r == CLIENT_E_TIMEOUT ? -ETIMEDOUT : r;

@@ -210,19 +210,16 @@ static int inflate_all(const struct idx_file *f, gzFile gz, struct idx *idx)
 
 static int open_gz(const struct idx_file *f, struct idx *idx)
 {
-    int gz_fd = fcntl(f->fd, F_DUPFD_CLOEXEC, 0);
-    gzFile gz;
-    int r;
+    _cleanup_close_ int gz_fd = fcntl(f->fd, F_DUPFD_CLOEXEC, 0);
 
     if (gz_fd < 0)
         return idx_fail(f, "cannot open %s: %s", f->path, strerror(errno));
-    gz = gzdopen(gz_fd, "rb");
-    if (!gz) {
-        (void)close(gz_fd);
+    gzFile gz = gzdopen(gz_fd, "rb");
+    if (!gz)
         return idx_fail(f, "cannot inflate %s: %s", f->path, strerror(ENOMEM));
-    }
+    (void)steal_fd(&gz_fd);        /* gzclose_r() closes the descriptor */
     (void)gzbuffer(gz, GZ_BUFFER); /* only faster */
-    r = inflate_all(f, gz, idx);
+    int r = inflate_all(f, gz, idx);
     (void)gzclose_r(gz); /* everything was read and checked */
     return r;
 }

@@ -261,9 +261,8 @@ static void note_end_of_peer(struct failure_detector *detector, int rank, unsign
 
     hold_lock(&detector->lock);
     if (detector->n_renewed != n_renewed)
-        return; /* of a process of the generation before */
-    if (detector->peers[rank].fd >= 0)
-        (void)close(detector->peers[rank].fd); /* a pidfd: nothing is pending */
+        return;                               /* of a process of the generation before */
+    cleanup_close(&detector->peers[rank].fd); /* a pidfd: nothing is pending */
     detector->peers[rank].fd = -1;
     if (end_groups_of(detector, failure) && detector->notify)
         detector->notify(detector->notify_data, rank);
@@ -340,13 +339,10 @@ static bool is_notice_socket(int fd)
 
 static void failure_detector_free(struct failure_detector *detector)
 {
-    if (detector->wake_fd >= 0)
-        (void)close(detector->wake_fd); /* an eventfd: nothing is pending */
-    if (detector->failed_fd >= 0)
-        (void)close(detector->failed_fd);
+    cleanup_close(&detector->wake_fd); /* an eventfd: nothing is pending */
+    cleanup_close(&detector->failed_fd);
     for (int i = 0; detector->peers && i < detector->world_size; i++)
-        if (detector->peers[i].fd >= 0)
-            (void)close(detector->peers[i].fd);
+        cleanup_close(&detector->peers[i].fd);
     free(detector->peers);
     free(detector->polled);
     pthread_cond_destroy(&detector->changed);
@@ -519,8 +515,7 @@ void failure_detector_renew(struct failure_detector *detector, int generation)
     detector->joining = true;
     detector->failed = detector->by_launcher = false;
     for (int i = 0; i < detector->world_size; i++) {
-        if (detector->peers[i].fd >= 0)
-            (void)close(detector->peers[i].fd); /* a pidfd: nothing is pending */
+        cleanup_close(&detector->peers[i].fd); /* a pidfd: nothing is pending */
         detector->peers[i].fd = -1;
     }
     (void)!read(detector->failed_fd, &count, sizeof(count)); /* only to empty it */

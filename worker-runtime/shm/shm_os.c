@@ -211,8 +211,7 @@ void shm_finish(struct shm *shm)
     free(shm->views);
     if (shm->mapped_size)
         (void)munmap(shm->head, shm->mapped_size); /* cannot fail */
-    if (shm->fd >= 0)
-        (void)close(shm->fd); /* memory: nothing is pending */
+    cleanup_close(&shm->fd);                       /* memory: nothing is pending */
     *shm = (struct shm){.fd = -1};
 }
 

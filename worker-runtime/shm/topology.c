@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
+
 static bool topology_allocate(struct topology *h)
 {
     size_t n = (size_t)h->world_size;
@@ -52,16 +54,14 @@ static void place_ranks(struct topology *h)
 
 int topology_init(struct topology *h, const int *keys, int n_keys, int world_size, int rank)
 {
-    int *seen = calloc((size_t)n_keys, sizeof(*seen));
+    _cleanup_free_ int *seen = calloc((size_t)n_keys, sizeof(*seen));
 
     *h = (struct topology){.world_size = world_size};
     if (!seen || !topology_allocate(h)) {
-        free(seen);
         topology_finish(h);
         return -ENOMEM;
     }
     number_hosts(h, keys, seen);
-    free(seen);
     place_ranks(h);
     h->host = h->host_of[rank];
     h->local = h->local_of[rank];
