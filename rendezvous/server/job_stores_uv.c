@@ -437,11 +437,10 @@ static bool job_stores_are_busy(void *self)
 static void job_stores_run_turn(void *self)
 {
     struct job_stores *j = self;
-    struct job_store *st;
+    struct job_store *st = list_first(&j->active, struct job_store, active);
 
-    if (!job_stores_are_busy(j))
+    if (!st)
         return;
-    st = list_entry(j->active.next, struct job_store, active);
     list_unlink(&st->active);
     list_append(&j->active, &st->active);
     (void)store_clean(&st->store, STORE_TURN_UNITS); /* is_work_left() asks again */

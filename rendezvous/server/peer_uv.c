@@ -480,9 +480,8 @@ static struct peer *largest_holder(struct store_shell *s)
     unsigned slot = input_shares_largest(&s->input);
     struct peer *largest = NULL;
 
-    for (struct list *i = s->peers.next; i != &s->peers; i = i->next) {
-        struct peer *p = list_entry(i, struct peer, link);
-
+    list_for_each_entry(struct peer, p, &s->peers, link)
+    {
         if (p->input_slot == slot && (!largest || p->charged_input > largest->charged_input))
             largest = p;
     }
@@ -597,11 +596,10 @@ static bool read_in_turn(struct peer *p)
 
 void peers_run_turn(struct store_shell *s)
 {
-    struct peer *p;
+    struct peer *p = list_first(&s->busy, struct peer, busy_link);
 
-    if (list_is_empty(&s->busy))
+    if (!p)
         return;
-    p = list_entry(s->busy.next, struct peer, busy_link);
     list_unlink(&p->busy_link);
     if (p->held) {
         p->held = false;
@@ -775,17 +773,13 @@ static bool close_for_room(struct peer *p, enum admission_kind kind, uint64_t si
 bool peers_make_room(void *shell, enum admission_place place)
 {
     struct store_shell *s = shell;
-    struct peer *p;
+    struct peer *p = list_first(&s->unused, struct peer, unused_link);
 
-    if (!list_is_empty(&s->unused)) {
-        p = list_entry(s->unused.next, struct peer, unused_link);
-        if (close_for_room(p, ADMISSION_UNUSED, p->greeted_ms, place))
-            return true;
-    }
-    if (list_is_empty(&s->greeting.list))
-        return false;
-    p = list_entry(s->greeting.list.next, struct peer, deadline.link);
-    return close_for_room(p, ADMISSION_SILENT, p->deadline.at_ms - s->server->limits.handshake_ms, place);
+    if (p && close_for_room(p, ADMISSION_UNUSED, p->greeted_ms, place))
+        return true;
+    p = list_first(&s->greeting.list, struct peer, deadline.link);
+    return p &&
+           close_for_room(p, ADMISSION_SILENT, p->deadline.at_ms - s->server->limits.handshake_ms, place);
 }
 
 void peer_drain(struct peer *p)

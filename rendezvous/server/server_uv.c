@@ -173,14 +173,14 @@ static void on_deadline(uv_timer_t *timer);
 
 static void arm_deadlines(struct deadlines *all)
 {
-    uint64_t now_ms = uv_now(all->timer.loop), at_ms;
+    const struct deadline *first = list_first(&all->list, struct deadline, link);
+    uint64_t now_ms = uv_now(all->timer.loop);
 
-    if (list_is_empty(&all->list) || uv_is_active((uv_handle_t *)&all->timer))
+    if (!first || uv_is_active((uv_handle_t *)&all->timer))
         return;
-    at_ms = list_entry(all->list.next, struct deadline, link)->at_ms;
     /* Cannot fail: has a callback, and the lists of a service that was stopped are empty. Not 0: libuv may call a timer
      * without time again in the same turn. */
-    (void)uv_timer_start(&all->timer, on_deadline, at_ms > now_ms ? at_ms - now_ms : 1, 0);
+    (void)uv_timer_start(&all->timer, on_deadline, first->at_ms > now_ms ? first->at_ms - now_ms : 1, 0);
 }
 
 /* Ends a bounded number of connections: thousands must not hold up the others. */
