@@ -73,55 +73,28 @@ static void update_agent_polling(struct agent_conn *a)
 
 /* ---- deadlines: for the hello, and for the end ---- */
 
-static void on_hello_timeout(uv_timer_t *timer);
-
-/* All connections in the list have the same time to live, so the first expires first. */
-static void arm_hello_timer(struct rounds_shell *r)
-{
-    const struct agent_conn *a = list_first(&r->pending_hello, struct agent_conn, pending_hello_link);
-    uint64_t now_ms = uv_now(r->server->loop);
-
-    if (!a || uv_is_active((uv_handle_t *)&r->hello_timer))
-        return;
-    /* Cannot fail: has a callback. */
-    (void)uv_timer_start(&r->hello_timer, on_hello_timeout,
-                         a->deadline_ms > now_ms ? a->deadline_ms - now_ms : 0, 0);
-}
-
 static void start_hello_timeout(struct agent_conn *a)
 {
-    struct rounds_shell *r = a->shell;
-
-    list_unlink(&a->pending_hello_link);
-    list_append(&r->pending_hello, &a->pending_hello_link);
-    a->deadline_ms = uv_now(r->server->loop) + r->server->limits.handshake_ms;
-    arm_hello_timer(r);
+    deadlines_set(&a->shell->pending_hello, &a->deadline, a->server->limits.handshake_ms);
 }
 
-static void on_hello_timeout(uv_timer_t *timer)
+void agent_conn_expire(struct deadline *d)
 {
-    struct rounds_shell *r = timer->data;
-    struct agent_conn *a;
+    struct agent_conn *a = list_entry(d, struct agent_conn, deadline);
+    double allowed_s = a->server->limits.handshake_ms / 1000.0;
 
-    while ((a = list_first(&r->pending_hello, struct agent_conn, pending_hello_link))) {
-        if (a->deadline_ms > uv_now(r->server->loop))
-            break;
-        if (!a->shutting_down && a->session.node)
-            agent_conn_log(a, "left a frame incomplete for %.3g s: closed",
-                           r->server->limits.handshake_ms / 1000.0);
-        else if (!a->shutting_down)
-            agent_conn_log(a, "sent no hello within %.3g s: closed", r->server->limits.handshake_ms / 1000.0);
-        agent_conn_close(a);
-    }
-    if (!uv_is_closing((uv_handle_t *)timer))
-        arm_hello_timer(r);
+    if (!a->shutting_down && a->session.node)
+        agent_conn_log(a, "left a frame incomplete for %.3g s: closed", allowed_s);
+    else if (!a->shutting_down)
+        agent_conn_log(a, "sent no hello within %.3g s: closed", allowed_s);
+    agent_conn_close(a);
 }
 
 bool agents_make_room(void *shell, enum admission_place place)
 {
     struct rounds_shell *r = shell;
-    struct agent_conn *a = list_first(&r->pending_hello, struct agent_conn, pending_hello_link);
-    uint64_t age_ms = a ? uv_now(r->server->loop) + r->server->limits.handshake_ms - a->deadline_ms : 0;
+    struct agent_conn *a = list_first(&r->pending_hello.list, struct agent_conn, deadline.link);
+    uint64_t age_ms = a ? uv_now(r->server->loop) + r->server->limits.handshake_ms - a->deadline.at_ms : 0;
 
     if (!a || a->session.node ||
         !admission_may_close(&r->server->admission, ADMISSION_UNJOINED, age_ms, place))
@@ -298,8 +271,8 @@ static void agent_conn_charge_input(struct agent_conn *a)
     if (!a->session.node || a->shutting_down)
         return; /* a has a deadline already */
     if (!waits)
-        list_unlink(&a->pending_hello_link);
-    else if (list_is_empty(&a->pending_hello_link))
+        list_unlink(&a->deadline.link);
+    else if (list_is_empty(&a->deadline.link))
         start_hello_timeout(a);
 }
 
@@ -323,7 +296,7 @@ void agent_conn_close(struct agent_conn *a)
     a->tls = NULL;
     agent_conn_charge_input(a);
     list_unlink(&a->link);
-    list_unlink(&a->pending_hello_link);
+    list_unlink(&a->deadline.link);
     list_unlink(&a->unsent_link);
     list_unlink(&a->held_link);
     list_unlink(&a->handshake);
@@ -440,7 +413,7 @@ static void receive_hello(struct agent_conn *a, const struct session_hello *hell
                                                        .local = local,
                                                        .owner = a->tls ? 0 : a->owner});
     if (a->session.node && !a->closing)
-        list_unlink(&a->pending_hello_link); /* from here on silence ends a */
+        list_unlink(&a->deadline.link); /* from here on silence ends a */
 }
 
 /* The agent has to read the answer before the next request, so that answers cannot pile up. */
@@ -796,7 +769,7 @@ void agent_conn_adopt(void *shell, int fd, const struct conn_owner *owner, struc
     a->shell = r;
     a->fd = fd;
     a->owner = owner->id;
-    list_init(&a->pending_hello_link);
+    list_init(&a->deadline.link);
     list_init(&a->unsent_link);
     list_init(&a->held_link);
     list_init(&a->handshake);

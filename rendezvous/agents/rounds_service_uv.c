@@ -47,6 +47,7 @@ int rounds_shell_add(struct server *s, const struct server_rounds *config)
     server_add_service(s, &(struct server_service){
                               .self = r,
                               .openings = {s->tls ? TLS_FIRST_BYTE : 0, FRAME_FIRST_BYTE},
+                              .deadlines = {&r->pending_hello},
                               .start = rounds_shell_start,
                               .adopt = agent_conn_adopt,
                               .make_room = agents_make_room,

@@ -350,7 +350,7 @@ int rounds_shell_create(struct rounds_shell **ret, struct server *s, const struc
     r->server = s;
     r->config = *config;
     list_init(&r->agents);
-    list_init(&r->pending_hello);
+    r->pending_hello.expire = agent_conn_expire;
     list_init(&r->unsent);
     list_init(&r->holding);
     handshake_turns_init(&r->handshakes, seed);
@@ -364,7 +364,6 @@ void rounds_shell_start(void *self)
     struct server *s = r->server;
 
     server_open_timer(s, &r->timer, r);
-    server_open_timer(s, &r->hello_timer, r);
     /* Cannot fail: the calls only fill in the handle. */
     (void)uv_check_init(s->loop, &r->check);
     (void)uv_idle_init(s->loop, &r->idle);
@@ -393,7 +392,6 @@ void rounds_shell_stop(void *self)
     r->over = true;
     list_for_each_safe(i, &r->agents) agent_conn_close(list_entry(i, struct agent_conn, link));
     server_close_handle(r->server, &r->timer);
-    server_close_handle(r->server, &r->hello_timer);
     if (r->state)
         r->state->kind->stop(r->state);
     server_close_handle(r->server, &r->check);

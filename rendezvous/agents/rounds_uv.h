@@ -16,6 +16,7 @@
 #include "rendezvous/server/admission.h"
 #include "rendezvous/agents/handshake_turns.h"
 #include "rendezvous/server/log_tokens.h"
+#include "rendezvous/server/server_impl_uv.h"
 #include "rendezvous/rounds/rounds.h"
 #include "rendezvous/agents/server_rounds.h"
 
@@ -51,13 +52,12 @@ struct rounds_shell {
     struct log_tokens log_tokens;
 
     struct list agents;
-    /* Connections without a hello, with an incomplete frame, or being shut down, by deadline. */
-    struct list pending_hello;
+    /* Connections without a hello, with an incomplete frame, or being shut down. */
+    struct deadlines pending_hello;
     size_t status_bytes;               /* of the agents' reports for looks */
     struct list holding;               /* agents with held frames */
     struct list unsent;                /* agents with output for the end of the step */
     struct handshake_turns handshakes; /* agents amid their TLS handshake */
-    uv_timer_t hello_timer;
     uv_timer_t timer;
     uv_check_t check; /* active: the timer is due, once all sockets are read */
     uv_idle_t idle;   /* beside it, so that the loop does not sleep first */
@@ -76,11 +76,10 @@ struct agent_conn {
     uv_poll_t poll;
     struct server *server;
     struct rounds_shell *shell;
-    uint64_t owner;                 /* conn_owner.h */
-    struct list link;               /* in rounds_shell.agents */
-    struct list pending_hello_link; /* in rounds_shell.pending_hello */
-    struct list unsent_link;        /* in rounds_shell.unsent */
-    uint64_t deadline_ms;
+    uint64_t owner;           /* conn_owner.h */
+    struct list link;         /* in rounds_shell.agents */
+    struct deadline deadline; /* in rounds_shell.pending_hello */
+    struct list unsent_link;  /* in rounds_shell.unsent */
     struct rounds_conn session;
     struct frame_reader reader;
     struct buf in;         /* the start of an incomplete frame; with TLS, bytes read before the first turn */
@@ -180,6 +179,9 @@ void agent_conn_shutdown(struct agent_conn *a);
 bool agents_make_room(void *shell, enum admission_place place);
 /* Closes the connection and steps the core with ROUNDS_DISCONNECTED. a is freed when the loop has turned. */
 void agent_conn_close(struct agent_conn *a);
+
+/* The connection of d has had its time. */
+void agent_conn_expire(struct deadline *d);
 
 /* ---- rounds_metrics_uv.c ---- */
 
