@@ -2,13 +2,13 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/lock_os.h"
+#include "base/thread_os.h"
 #include "base/time.h"
 #include "rendezvous/etcd/curl_os.h"
 #include "rendezvous/etcd/etcd_json.h"
@@ -294,17 +294,10 @@ static bool lane_open(struct lane *l)
 
 static int lane_start(struct lane *l)
 {
-    sigset_t all, before;
-    int r;
+    int r = lane_open(l) ? thread_start(&l->thread, run_lane, l) : -ENOMEM;
 
-    if (!lane_open(l))
-        return -ENOMEM;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the loop's */
-    r = pthread_create(&l->thread, NULL, run_lane, l);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     l->started = r == 0;
-    return -r;
+    return r;
 }
 
 int etcd_client_create(struct etcd_client **ret, const struct etcd_client_config *config,

@@ -21,12 +21,12 @@
 #include "base/cleanup.h"
 #include "base/cond_os.h"
 #include "base/lock_os.h"
+#include "base/thread_os.h"
 #include "base/time.h"
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/base/run_identity_os.h"
 #include "worker-runtime/checkpoint/snapshot.h"
 #include "worker-runtime/checkpoint/snapshot_image.h"
-#include "worker-runtime/base/thread_os.h"
 
 #include <errno.h>
 #include <inttypes.h>

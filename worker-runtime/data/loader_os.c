@@ -18,9 +18,9 @@
 #include <stdlib.h>
 
 #include "base/lock_os.h"
+#include "base/thread_os.h"
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/base/memory.h"
-#include "worker-runtime/base/thread_os.h"
 
 struct slot {
     struct crw_batch batch;

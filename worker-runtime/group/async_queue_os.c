@@ -10,8 +10,8 @@
 #include "worker-runtime/group/async_queue_os.h"
 
 #include "base/lock_os.h"
+#include "base/thread_os.h"
 #include "worker-runtime/base/error.h"
-#include "worker-runtime/base/thread_os.h"
 #include "worker-runtime/group/group_os.h"
 
 #include <errno.h>

@@ -3,9 +3,9 @@
 #include "worker-runtime/net/net_impl_sock.h"
 
 #include "base/cond_os.h"
+#include "base/thread_os.h"
 #include "proto/key_memory_os.h"
 #include "worker-runtime/base/error.h"
-#include "worker-runtime/base/thread_os.h"
 
 #include <errno.h>
 #include <stdlib.h>

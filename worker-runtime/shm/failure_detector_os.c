@@ -11,10 +11,10 @@
 
 #include "base/cond_os.h"
 #include "base/lock_os.h"
+#include "base/thread_os.h"
 #include "base/time.h"
 #include "proto/worker_notice.h"
 #include "worker-runtime/base/error.h"
-#include "worker-runtime/base/thread_os.h"
 
 #include <errno.h>
 #include <fcntl.h>
