@@ -158,12 +158,16 @@ enum stall_verdict stall_step(struct stall *s, uint64_t now_ns, const struct han
     note_look(s, now_ns, longest_ns, awaited);
     struct stall_line *line = find_line(s, s->awaited);
     bool is_new = s->n_lines == 0 || now_ns - s->awaited_ns >= WAITS_LEAST_NS;
-    if (line ? now_ns < line->again_ns
-             : !is_new || longest_ns < tolerance_ns(s, awaited, is_any_known(ranks, n_ranks)))
-        return STALL_NOTHING;
-    s->has_asked = !s->has_asked && now_ns - s->first_ns >= STALL_FRESH_NS;
-    if (s->has_asked)
+    uint64_t tolerated_ns = is_new ? tolerance_ns(s, awaited, is_any_known(ranks, n_ranks)) : UINT64_MAX;
+    bool is_due = line ? now_ns >= line->again_ns : longest_ns >= tolerated_ns;
+    bool is_near = is_due || (!line && longest_ns + STALL_FRESH_NS >= tolerated_ns);
+    if (is_near && !s->has_asked && now_ns - s->first_ns >= STALL_FRESH_NS) {
+        s->has_asked = true;
         return STALL_ASK;
+    }
+    if (!is_due)
+        return STALL_NOTHING;
+    s->has_asked = false;
     note_line(s, now_ns, line);
     return STALL_REPORT;
 }

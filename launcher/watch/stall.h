@@ -49,7 +49,7 @@ enum { STALL_LINES = 8 };
 
 enum stall_verdict {
     STALL_NOTHING,
-    STALL_ASK, /* a line is due, and the stacks are old: the next ranks are to have new stacks */
+    STALL_ASK, /* a line is due in STALL_FRESH_NS, and the stacks are old: the next ranks are to have new stacks */
     STALL_REPORT,
     STALL_GOES_ON
 };
