@@ -43,13 +43,6 @@ static int hosts_fail_memory(struct host_reader *r)
     return -ENOMEM;
 }
 
-static int compare_entries(const struct host_entry *a, const struct host_entry *b)
-{
-    int c = strcmp(a->name, b->name);
-
-    return c ? c : strcmp(a->user ? a->user : "", b->user ? b->user : "");
-}
-
 /* ---- mentions ---- */
 
 static int append_mention(struct host_reader *r)
@@ -74,8 +67,9 @@ static int add_mention(struct host_reader *r, const char *user, const char *name
 {
     if (name[0] == '-')
         return hosts_fail(r, "'%.60s' begins with a dash: no host does", name);
-    if (append_mention(r) != 0)
-        return -EINVAL;
+    int result = append_mention(r);
+    if (result)
+        return result;
     struct host_mention *m = &r->mentions[r->n - 1];
     m->is_open = slots == 0;
     m->entry = (struct host_entry){
@@ -86,7 +80,7 @@ static int add_mention(struct host_reader *r, const char *user, const char *name
 static int order_by_name(const void *a, const void *b)
 {
     const struct host_mention *x = a, *y = b;
-    int c = compare_entries(&x->entry, &y->entry);
+    int c = strcmp(x->entry.name, y->entry.name);
 
     return c ? c : (x->place > y->place) - (x->place < y->place);
 }
@@ -104,16 +98,23 @@ static void free_entry(struct host_entry *entry)
     free(entry->user);
 }
 
-static int add_slots(struct host_reader *r, struct host_mention *to, int slots)
+/* Adds a later mention of the host, which loses its strings. */
+static int add_to_mention(struct host_reader *r, struct host_mention *to, struct host_mention *later)
 {
-    to->entry.slots += slots;
+    _cleanup_free_ char *name = later->entry.name, *user = later->entry.user;
+
+    to->entry.slots += later->entry.slots;
     to->is_open = false;
-    return to->entry.slots <= HOSTS_SLOTS_MAX
-               ? 0
-               : hosts_fail(r, "%s has more than %d slots", to->entry.name, HOSTS_SLOTS_MAX);
+    if (to->entry.slots > HOSTS_SLOTS_MAX)
+        return hosts_fail(r, "%s has more than %d slots", name, HOSTS_SLOTS_MAX);
+    if (user && to->entry.user && strcmp(user, to->entry.user) != 0)
+        return hosts_fail(r, "%s is named with two users, %s and %s", name, to->entry.user, user);
+    if (!to->entry.user)
+        to->entry.user = steal_ptr(user);
+    return 0;
 }
 
-/* Adds all mentions of a host up into its first mention. */
+/* Adds all mentions of a host up into its first mention. After a failure each mention left is whole. */
 static int merge_mentions(struct host_reader *r)
 {
     size_t n = 0;
@@ -122,12 +123,10 @@ static int merge_mentions(struct host_reader *r)
     qsort(r->mentions, r->n, sizeof(*r->mentions), order_by_name);
     for (size_t i = 0; i < r->n; i++) {
         struct host_mention *m = &r->mentions[i];
-        if (n == 0 || compare_entries(&r->mentions[n - 1].entry, &m->entry) != 0) {
+        if (!result && n > 0 && strcmp(r->mentions[n - 1].entry.name, m->entry.name) == 0)
+            result = add_to_mention(r, &r->mentions[n - 1], m);
+        else
             r->mentions[n++] = *m;
-            continue;
-        }
-        result = result ? result : add_slots(r, &r->mentions[n - 1], m->entry.slots);
-        free_entry(&m->entry);
     }
     r->n = n;
     qsort(r->mentions, n, sizeof(*r->mentions), order_by_place);
@@ -276,27 +275,40 @@ static int read_list(struct host_reader *r, char *text)
 
 /* ---- files ---- */
 
-/* slots=N is stored in *slots; a maximum is checked alone. */
-static int read_setting(struct host_reader *r, const char *word, int *slots)
+/* slots=N or max-slots=N. */
+static int read_setting(struct host_reader *r, const char *word, int *slots, int *most)
 {
-    int most;
-
     if (strncmp(word, "slots=", 6) == 0)
         return read_slots(r, word + 6, slots);
     if (strncmp(word, "max-slots=", 10) == 0 || strncmp(word, "max_slots=", 10) == 0)
-        return read_slots(r, word + 10, &most);
+        return read_slots(r, word + 10, most);
     return hosts_fail(r, "'%.60s' behind a host: slots=N and max-slots=N may stand there", word);
 }
 
+/* Takes the blanks around each "=" away. */
+static void join_settings(char *line)
+{
+    char *to = line;
+
+    for (char *at = line; *at; at++)
+        if (!strchr(blanks, *at) || (at[strspn(at, blanks)] != '=' && (to == line || to[-1] != '=')))
+            *to++ = *at;
+    *to = '\0';
+}
+
+/* As with Open MPI, a maximum alone is the number of slots. */
 static int read_host_line(struct host_reader *r, char *line)
 {
-    char *rest, *entry = strtok_r(line, blanks, &rest), *word;
-    int slots = 0;
+    int slots = 0, most = 0, result = 0;
+    char *rest, *entry, *word;
 
-    while (entry && (word = strtok_r(NULL, blanks, &rest)))
-        if (read_setting(r, word, &slots) != 0)
-            return -EINVAL;
-    return entry ? add_entry(r, entry, slots) : 0;
+    join_settings(line);
+    entry = strtok_r(line, blanks, &rest);
+    while (!result && entry && (word = strtok_r(NULL, blanks, &rest)))
+        result = read_setting(r, word, &slots, &most);
+    if (!result && most && most < slots)
+        result = hosts_fail(r, "max-slots=%d is less than slots=%d", most, slots);
+    return result || !entry ? result : add_entry(r, entry, slots ? slots : most);
 }
 
 /* Calls take() with each line, or with each word if separators are blanks. */

@@ -10,7 +10,8 @@
  *            PBS                   host, once for each slot
  *
  * Slots are workers of a host. Mentions of a host add up: a mention without slots counts 1 as soon as the host has a second
- * mention. A single mention without slots leaves the number of workers open. Order: first mentions.
+ * mention. A single mention without slots leaves the number of workers open. Order: first mentions. A user in one mention of a
+ * host counts for all.
  *
  * Fails with one sentence. After a failure the list is empty.
  */

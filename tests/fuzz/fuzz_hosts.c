@@ -57,9 +57,7 @@ static void check_hosts(const struct host_list *list)
         require(is_word(h->name) && (!h->user || (is_word(h->user) && !strchr(h->user, ':'))));
         require(h->slots >= 0 && h->slots <= HOSTS_SLOTS_MAX);
         for (size_t k = 0; k < i; k++)
-            require(strcmp(list->hosts[k].name, h->name) != 0 ||
-                    (list->hosts[k].user != NULL) != (h->user != NULL) ||
-                    (h->user && strcmp(list->hosts[k].user, h->user) != 0));
+            require(strcmp(list->hosts[k].name, h->name) != 0);
     }
 }
 

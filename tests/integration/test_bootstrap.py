@@ -105,7 +105,8 @@ def test_login_shells(host, shell):
     host.install("crun", fake_crun("installed"))
     assert start(host, command, shell=shell) == (["GREETING installed"], "")
     assert host.cache() == [HASH]
-    assert (host.home / ".cache/crun/bin").stat().st_mode & 0o777 == 0o700
+    for folder in (".cache", ".cache/crun", ".cache/crun/bin"):
+        assert (host.home / folder).stat().st_mode & 0o777 == 0o700
     assert (host.home / ".cache/crun/bin" / HASH).stat().st_mode & 0o777 == 0o700
 
 
@@ -182,11 +183,12 @@ def test_no_folder(host):
 
 
 def test_copy_that_does_not_run(host):
-    broken = b"#!/bin/sh\necho libx.so: cannot open >&2\necho two lines >&2\nexit 127\n"
+    broken = b"#!/bin/sh\necho libx.so: cannot open >&2\necho 'two * lines' >&2\nexit 127\n"
     digest = hashlib.sha256(broken).hexdigest()
+    (host.home / "a name for the pattern").write_text("")
     printed, _ = start(host, line(MACHINE, digest), broken)
     assert printed[1] == (f"CRUN-FAILED the copy of crun, {host.home}/.cache/crun/bin/{digest}, does not run there: "
-                          "libx.so: cannot open two lines")
+                          "libx.so: cannot open two * lines")
 
 
 def test_no_sha256sum(host):
