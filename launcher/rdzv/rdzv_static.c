@@ -46,7 +46,7 @@ __attribute__((format(printf, 2, 3))) static char *key_of(const struct rdzv_stat
 }
 
 /* Frees the key. */
-static int request_key(struct rdzv_static *n, enum wire_op op, char *key)
+static int request_key(struct rdzv_static *n, enum wire_op op, char *key, int64_t amount)
 {
     struct wire_span span;
 
@@ -55,7 +55,7 @@ static int request_key(struct rdzv_static *n, enum wire_op op, char *key)
     span = span_of(key);
     int r = op == WIRE_OP_WAIT
                 ? client_keys(&n->client, op, &span, 1)
-                : client_request(&n->client, &(struct wire_request){.op = op, .key = span, .amount = 1});
+                : client_request(&n->client, &(struct wire_request){.op = op, .key = span, .amount = amount});
     free(key);
     return r;
 }
@@ -115,29 +115,26 @@ static int request_roles(struct rdzv_static *n, enum wire_op op)
 static int wait_for_others(struct rdzv_static *n)
 {
     n->stage = STATIC_GATHERING;
-    return n->config.rank == 0 ? request_roles(n, WIRE_OP_WAIT)
-                               : request_key(n, WIRE_OP_WAIT, key_of(n, "assigned_ranks/%u", n->config.rank));
+    return n->config.rank == 0
+               ? request_roles(n, WIRE_OP_WAIT)
+               : request_key(n, WIRE_OP_WAIT, key_of(n, "assigned_ranks/%u", n->config.rank), 0);
 }
 
 static int read_awaited_keys(struct rdzv_static *n)
 {
     n->stage = STATIC_READING;
-    return n->config.rank == 0 ? request_roles(n, WIRE_OP_MULTI_GET)
-                               : request_key(n, WIRE_OP_GET, key_of(n, "assigned_ranks/%u", n->config.rank));
+    return n->config.rank == 0
+               ? request_roles(n, WIRE_OP_MULTI_GET)
+               : request_key(n, WIRE_OP_GET, key_of(n, "assigned_ranks/%u", n->config.rank), 0);
 }
 
 static int request_twins(struct rdzv_static *n)
 {
     char *key = key_of(n, "crun_nodes/%u", n->config.rank);
-    int r = -ENOMEM;
+    int64_t amount = n->is_counted ? 0 : 1;
 
-    if (key)
-        r = client_request(
-            &n->client,
-            &(struct wire_request){.op = WIRE_OP_ADD, .key = span_of(key), .amount = n->is_counted ? 0 : 1});
-    free(key);
     n->is_counted = true;
-    return r;
+    return request_key(n, WIRE_OP_ADD, key, amount);
 }
 
 int rdzv_static_count(struct rdzv_static *n)
@@ -155,7 +152,7 @@ int rdzv_static_count(struct rdzv_static *n)
 int rdzv_static_leave(struct rdzv_static *n)
 {
     n->stage = STATIC_LEAVING;
-    return request_key(n, WIRE_OP_ADD, key_of(n, "agent/terminal_state/num_members"));
+    return request_key(n, WIRE_OP_ADD, key_of(n, "agent/terminal_state/num_members"), 1);
 }
 
 /* ---- rank assignment ---- */
@@ -250,11 +247,11 @@ static int publish_role(struct rdzv_static *n)
 
 static int take_members(struct rdzv_static *n, int64_t count)
 {
-    if (count < n->config.n_nodes)
-        return request_key(n, WIRE_OP_WAIT, key_of(n, "agent/terminal_state/last_member"));
-    int r = set_store_key(n, key_of(n, "agent/terminal_state/last_member"), strdup("<val_ignored>"));
-    /* A SET has no answer; the request behind the SET has. */
-    return r ? r : request_key(n, WIRE_OP_WAIT, key_of(n, "agent/terminal_state/last_member"));
+    int r = 0;
+
+    if (count >= n->config.n_nodes) /* a SET has no answer; the request behind the SET has */
+        r = set_store_key(n, key_of(n, "agent/terminal_state/last_member"), strdup("<val_ignored>"));
+    return r ? r : request_key(n, WIRE_OP_WAIT, key_of(n, "agent/terminal_state/last_member"), 0);
 }
 
 static int take_wait(struct rdzv_static *n, int64_t status)
