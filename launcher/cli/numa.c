@@ -48,7 +48,7 @@ int numa_cpus_count(const struct numa_cpus *cpus)
     return n;
 }
 
-static int lowest_cpu(const struct numa_cpus *cpus)
+int numa_cpus_lowest(const struct numa_cpus *cpus)
 {
     for (int cpu = 0; cpu < NUMA_CPUS_MAX; cpu++)
         if (numa_cpus_has(cpus, cpu))
@@ -108,13 +108,13 @@ static struct numa_cpus allowed_of(const struct numa_topology *t, int node)
 
 static int bind_socket(const struct numa_topology *t, const struct numa_cpus *own, struct numa_cpus *out)
 {
-    int package = t->cpus[lowest_cpu(own)].package;
+    int package = t->cpus[numa_cpus_lowest(own)].package;
 
     *out = (struct numa_cpus){0};
     for (int node = 0; node < t->n_nodes; node++) {
         struct numa_cpus cpus = allowed_of(t, node);
-        int first =
-            lowest_cpu(&cpus); /* stands for its node; a node without one belongs to no socket of ours */
+        int first = numa_cpus_lowest(
+            &cpus); /* stands for its node; a node without one belongs to no socket of ours */
         if (first < 0 || t->cpus[first].package != package)
             continue;
         for (size_t i = 0; i < ARRAY_SIZE(cpus.bits); i++)

@@ -57,6 +57,7 @@ bool numa_cpus_parse(const char *list, struct numa_cpus *ret);
 bool numa_cpus_has(const struct numa_cpus *cpus, int cpu);
 void numa_cpus_add(struct numa_cpus *cpus, int cpu);
 int numa_cpus_count(const struct numa_cpus *cpus);
+int numa_cpus_lowest(const struct numa_cpus *cpus); /* -1: none */
 
 /*
  * Without GPUs: gives each of n_workers a place, in equal blocks on the nodes that have CPUs to use: with 2

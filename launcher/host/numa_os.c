@@ -61,13 +61,9 @@ __attribute__((format(printf, 3, 4))) static bool read_sys_text(char *out, size_
 static int lowest_in_list(const char *list, int fallback)
 {
     struct numa_cpus cpus;
+    int lowest = numa_cpus_parse(list, &cpus) ? numa_cpus_lowest(&cpus) : -1;
 
-    if (!numa_cpus_parse(list, &cpus))
-        return fallback;
-    for (int cpu = 0; cpu < NUMA_CPUS_MAX; cpu++)
-        if (numa_cpus_has(&cpus, cpu))
-            return cpu;
-    return fallback;
+    return lowest < 0 ? fallback : lowest;
 }
 
 /* The lowest CPU that shares the last data cache of this one; itself where /sys knows of no caches. */
@@ -308,8 +304,7 @@ static int read_places(const struct numa_machine *m, struct numa_topology *t, ch
     t->has_gpus = t->n_places > 0;
     if (t->has_gpus)
         return 0;
-    free(t->places);
-    t->places = NULL;
+    free(steal_ptr(t->places));
     return numa_spread(t, m->n_workers) < 0 ? numa_refuse(error, "--numa-binding: out of memory") : 0;
 }
 
