@@ -160,7 +160,7 @@ static void query_gpus(void *data)
 }
 
 /* Returns the number of GPUs filled in; 0 also where there is no driver. */
-static size_t read_gpus(struct gpu_status *ret, size_t max)
+static size_t read_gpus(struct gpu_status ret[JOB_STATUS_GPUS_MAX])
 {
     if (side_thread_is_any_hung() || !nvml_has_driver())
         return 0;
@@ -168,7 +168,7 @@ static size_t read_gpus(struct gpu_status *ret, size_t max)
     const struct side_order order = {.kind = SIDE_OTHER, .run = query_gpus, .drop = free, .data = q};
     if (!q || side_work_call(&order, GPU_USAGE_MS) != 0)
         return 0; /* the thread frees the query */
-    size_t n = min_size(q->n_gpus, max);
+    size_t n = q->n_gpus;
     memcpy(ret, q->gpus, n * sizeof(*ret));
     free(q);
     return n;
@@ -196,7 +196,7 @@ static void read_last_line(struct worker_status *w)
 static void read_own_nodes(struct job_survey *look)
 {
     struct gpu_status gpus[JOB_STATUS_GPUS_MAX];
-    size_t n_gpus = look->n_jobs > 0 ? read_gpus(gpus, JOB_STATUS_GPUS_MAX) : 0;
+    size_t n_gpus = look->n_jobs > 0 ? read_gpus(gpus) : 0;
 
     for (size_t i = 0; i < look->n_jobs; i++)
         for (size_t n = 0; n < look->jobs[i].n_nodes_known; n++) {

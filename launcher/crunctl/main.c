@@ -38,7 +38,7 @@ extern char **environ;
 struct crunctl {
     int (*run)(struct crunctl *o); /* the command; NULL: none is given */
     struct survey_options ask;
-    bool is_json, is_once, wants_all;
+    bool is_json, is_once, wants_all, is_top;
 };
 
 static int fail_usage(const char *why);
@@ -86,45 +86,41 @@ static int take_second_look(struct job_survey *look, const struct job_survey *be
     return r ? 1 : 0;
 }
 
-static int print_survey(const struct job_survey *look, struct crunctl *o, bool is_top)
+static int print_survey(const struct job_survey *look, const struct crunctl *o)
 {
     const struct status_view view = view_of_terminal();
     const struct top_view top_view = {.width = view.width, .now_s = view.now_s};
 
     if (o->is_json)
         return print_json(look);
-    _cleanup_free_ char *text =
-        is_top ? top_text(look->jobs, look->n_jobs, &top_view) : status_text(look->jobs, look->n_jobs, &view);
+    _cleanup_free_ char *text = o->is_top ? top_text(look->jobs, look->n_jobs, &top_view)
+                                          : status_text(look->jobs, look->n_jobs, &view);
     return print_text(text);
 }
 
-static int run_survey(struct crunctl *o, bool is_top)
+/* For a script once, and at once; a table has the CPU, too. */
+static int run_survey(struct crunctl *o)
 {
-    bool is_live = is_top && !o->is_once && !o->is_json && isatty(STDOUT_FILENO);
+    bool is_live = o->is_top && !o->is_once && !o->is_json && isatty(STDOUT_FILENO);
     struct job_survey first, second = {0};
     int code = job_survey_take(&first, &o->ask) == 0 ? result_of(&first, o) : 1;
-    bool wants_second = code == 0 && (is_top || (!o->is_json && first.n_jobs > 0));
+    bool wants_second = code == 0 && (o->is_top || (!o->is_json && first.n_jobs > 0));
 
     if (wants_second)
         sleep_ns(SAMPLE_MS * UINT64_C(1000000)); /* a signal only shortens the sleep */
     if (wants_second)
         code = is_live ? top_run(&o->ask, &first) : take_second_look(&second, &first, o);
     if (code == 0 && !is_live)
-        code = print_survey(wants_second ? &second : &first, o, is_top);
+        code = print_survey(wants_second ? &second : &first, o);
     job_survey_finish(&first);
     job_survey_finish(&second);
     return code;
 }
 
-/* For a script once, and at once; a table has the CPU, too. */
-static int run_status(struct crunctl *o)
-{
-    return run_survey(o, false);
-}
-
 static int run_top(struct crunctl *o)
 {
-    return run_survey(o, true);
+    o->is_top = true;
+    return run_survey(o);
 }
 
 /* ---- history ---- */
@@ -259,7 +255,7 @@ static int run_stacks(struct crunctl *o)
 
 #define COMMANDS "status top history stacks secret"
 
-static int (*const commands[])(struct crunctl *o) = {run_status, run_top, run_history, run_stacks,
+static int (*const commands[])(struct crunctl *o) = {run_survey, run_top, run_history, run_stacks,
                                                      run_secret};
 
 /* A command, then a job. */
