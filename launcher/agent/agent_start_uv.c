@@ -128,11 +128,8 @@ static int begin_generation_with(struct agent_start *s, struct attempt_files *fi
 
 static int replace_with(struct agent_start *s, struct attempt_files *files)
 {
-    int r = generation_replace(s->host->generation, s->host->group->generation, s->host->group->restarts,
-                               s->assignment, files, s->store, s->failed, s->cause_rank);
-
-    s->store = NULL; /* the generation owns the store */
-    return r;
+    return generation_replace(s->host->generation, s->host->group->generation, s->host->group->restarts,
+                              s->assignment, files, steal_ptr(s->store), s->failed, s->cause_rank);
 }
 
 static void on_files_ready(void *data, int r, struct attempt_files *files)
@@ -169,12 +166,9 @@ static void drop_pending_start(struct agent_start *s)
 {
     if (!s->files)
         return;
-    attempt_files_cancel(s->files);
-    s->files = NULL;
-    if (s->is_replacing && !s->host->generation->server) {
-        s->host->generation->server = s->store;
-        s->store = NULL;
-    }
+    attempt_files_cancel(steal_ptr(s->files));
+    if (s->is_replacing && !s->host->generation->server)
+        s->host->generation->server = steal_ptr(s->store);
 }
 
 /* The own node serves the store, and the remaining workers need the store. */
@@ -225,23 +219,18 @@ bool agent_start_cancel(struct agent_start *s)
 
 /* ---- the end ---- */
 
-static void end_generation(struct agent_start *s)
-{
-    generation_destroy(s->host->generation);
-    s->host->generation = NULL;
-}
-
 void agent_start_clear(struct agent_start *s)
 {
     drop_pending_start(s);
     take_promised_store(s);
-    end_generation(s); /* the workers have ended, so the store has no clients */
+    /* The workers have ended, so the store has no clients. */
+    generation_destroy(steal_ptr(s->host->generation));
     s->is_replacing = false;
 }
 
 void agent_start_stop(struct agent_start *s)
 {
-    end_generation(s);
+    generation_destroy(steal_ptr(s->host->generation));
     drop_store(s);
 }
 

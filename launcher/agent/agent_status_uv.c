@@ -187,8 +187,7 @@ static void stop_status(void *self)
 {
     struct agent_status *s = self;
 
-    control_destroy(s->control);
-    s->control = NULL;
+    control_destroy(steal_ptr(s->control));
 }
 
 struct agent_status *agent_status_open(struct agent_observer *observer, const struct agent_host *host,

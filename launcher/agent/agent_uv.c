@@ -53,6 +53,7 @@
 #include "launcher/util/signal_name.h"
 #include "launcher/util/trace_os.h"
 #include "launcher/watch/examined_os.h"
+#include "base/cleanup.h"
 #include "base/err.h"
 #include "base/time.h"
 
@@ -526,8 +527,7 @@ static void close_everything(struct agent *a)
     for (size_t i = 0; i < PART_COUNT; i++)
         stop_part(&a->parts[i]);
     agent_start_stop(a->start);
-    rdzv_static_uv_destroy(a->rdzv_static);
-    a->rdzv_static = NULL;
+    rdzv_static_uv_destroy(steal_ptr(a->rdzv_static));
     membership_destroy(a->host.membership);
     if (a->group.interrupt) /* the sender of the signal does not wait for a slow console */
         (void)uv_timer_start(&a->deadline, on_console_patience, CONSOLE_PATIENCE_MS, 0);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "base/random_os.h"
 #include "proto/key_memory_os.h"
 
@@ -42,9 +43,8 @@ static int init_certificates(struct job_keys *k, const struct certificate_files 
     int r = tls_context_server_certified(&k->server, files, why);
 
     /* Sessions with the rendezvous are not those of the secret, nor are the links of nodes' stores, which end there. */
-    tls_context_free(k->client);
-    tls_context_free(k->relay);
-    k->client = k->relay = NULL;
+    tls_context_free(steal_ptr(k->client));
+    tls_context_free(steal_ptr(k->relay));
     if (r == 0)
         r = tls_context_client_certified(&k->client, KEY_AGENT, host, files, why);
     if (r == 0 && !k->has_secret)
@@ -90,11 +90,10 @@ int job_keys_init_munge(struct job_keys *k, const char *socket, const char *job,
 
 static void free_contexts(struct job_keys *k)
 {
-    tls_context_free(k->client);
-    tls_context_free(k->store);
-    tls_context_free(k->relay);
-    tls_context_free(k->server);
-    k->client = k->store = k->relay = k->server = NULL;
+    tls_context_free(steal_ptr(k->client));
+    tls_context_free(steal_ptr(k->store));
+    tls_context_free(steal_ptr(k->relay));
+    tls_context_free(steal_ptr(k->server));
 }
 
 int job_keys_renew(struct job_keys *k, const struct munge_secret *munge, char why[CERTIFICATE_ERROR_SIZE])
