@@ -57,3 +57,14 @@ void strbuf_finish(struct strbuf *t)
     buf_finish(&t->buf);
     *t = (struct strbuf){0};
 }
+
+char *strbuf_format(const char *format, ...)
+{
+    char *text;
+    va_list args;
+
+    va_start(args, format);
+    int n = vasprintf(&text, format, args);
+    va_end(args);
+    return n < 0 ? NULL : text;
+}

@@ -25,3 +25,6 @@ void strbuf_add_clean(struct strbuf *t, const char *text);
 char *strbuf_steal(struct strbuf *t);
 
 void strbuf_finish(struct strbuf *t);
+
+/* Formatted text alone: malloc'ed; NULL without memory. */
+__attribute__((format(printf, 1, 2))) char *strbuf_format(const char *format, ...);

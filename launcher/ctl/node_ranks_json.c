@@ -7,6 +7,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/minmax.h"
+#include "base/strbuf.h"
 #include "base/utf8.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/report/events.h"
@@ -203,18 +204,14 @@ char *node_ranks_to_json(const struct node_ranks *ranks, size_t first, size_t n_
 static int put_piece(struct buf *out, const struct agent_message *to, const struct node_ranks *ranks,
                      const struct look_piece *piece, const char *node)
 {
-    _cleanup_free_ char *json = NULL;
-
     if (!node)
         return -ENOMEM;
     if (!to)
         return look_put_status(out, piece, node);
-    if (asprintf(&json, "{\"piece\":%u,\"pieces\":%u,\"purpose\":%d,\"node\":%s}", (unsigned)piece->piece,
-                 (unsigned)piece->pieces, ranks->purpose, node) < 0) {
-        json = NULL;
-        return -ENOMEM;
-    }
-    return agent_message_put(out, to, "ranks", json);
+    _cleanup_free_ char *json =
+        strbuf_format("{\"piece\":%u,\"pieces\":%u,\"purpose\":%d,\"node\":%s}", (unsigned)piece->piece,
+                      (unsigned)piece->pieces, ranks->purpose, node);
+    return json ? agent_message_put(out, to, "ranks", json) : -ENOMEM;
 }
 
 int node_ranks_put(struct buf *out, const struct agent_message *to, const struct node_ranks *ranks)

@@ -38,6 +38,7 @@
 #include "launcher/cli/plan.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/strbuf.h"
 
 __attribute__((format(printf, 2, 3))) static int program_refuse(char *error, const char *format, ...)
 {
@@ -69,9 +70,9 @@ char *program_on_path(const char *name, char *const *environment, int *ret_error
         return NULL;
     for (const char *dir = path ? path : "/bin:/usr/bin";; dir++) {
         size_t n = strcspn(dir, ":");
-        char *file = NULL;
+        char *file = strbuf_format("%.*s/%s", n ? (int)n : 1, n ? dir : ".", name);
 
-        if (asprintf(&file, "%.*s/%s", n ? (int)n : 1, n ? dir : ".", name) < 0)
+        if (!file)
             return NULL;
         if (access(file, X_OK) == 0 && !is_folder(file))
             return file;
@@ -211,12 +212,10 @@ static enum file_kind file_kind_of(const char *path, struct file_head *head)
 /* Malloc'ed or NULL. */
 static char *python_in_folder_of(const char *file)
 {
-    char *python = NULL;
     int n_folder = (int)(base_name(file) - file);
+    char *python = n_folder > 0 ? strbuf_format("%.*spython3", n_folder, file) : NULL;
 
-    if (n_folder == 0 || asprintf(&python, "%.*spython3", n_folder, file) < 0)
-        return NULL;
-    if (access(python, X_OK) == 0)
+    if (!python || access(python, X_OK) == 0)
         return python;
     free(python);
     return NULL;
@@ -266,10 +265,9 @@ static bool are_in_one_folder(const char *a, const char *b)
 static bool is_python_of(const char *variable, char *const *environment, const char *python)
 {
     const char *prefix = envp_get(environment, variable);
-    _cleanup_free_ char *file = NULL;
+    _cleanup_free_ char *file = prefix && *prefix ? strbuf_format("%s/bin/python", prefix) : NULL;
 
-    return prefix && *prefix && asprintf(&file, "%s/bin/python", prefix) >= 0 &&
-           are_in_one_folder(python, file);
+    return file && are_in_one_folder(python, file);
 }
 
 /* Whether the user named this program by its path, and not by a link or by PATH: argv[0] of a launcher may have been looked up. */

@@ -14,6 +14,7 @@
 #include "launcher/util/folder_list_os.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/strbuf.h"
 
 /* All files of crun and of a worker's error handler in a worker's folder. */
 static const char *const worker_files[] = {"error.json", "stdout.log", "stderr.log"};
@@ -23,14 +24,10 @@ static const char *const attempt_files[] = {"filtered_stdout.log", "filtered_std
 /* Paths are absolute, since workers may change the working directory. Malloc'ed, or NULL with errno set. */
 static char *absolute_path(const char *path)
 {
-    char *absolute = NULL;
-
     if (*path == '/')
         return strdup(path);
     _cleanup_free_ char *here = getcwd(NULL, 0);
-    if (here && asprintf(&absolute, "%s/%s", strcmp(here, "/") == 0 ? "" : here, path) < 0)
-        absolute = NULL;
-    return absolute;
+    return here ? strbuf_format("%s/%s", strcmp(here, "/") == 0 ? "" : here, path) : NULL;
 }
 
 int logs_init(struct logs *logs, const char *log_dir, bool has_output, char *const *environment,
@@ -93,17 +90,13 @@ static int make_folders(const char *path)
 
 int logs_append(const struct logs *logs, const char *name, const char *text, size_t n_bytes)
 {
-    _cleanup_free_ char *path = NULL;
+    _cleanup_free_ char *path = strbuf_format("%s/%s", logs->base, name);
+    int r = path ? make_folders(logs->base) : -ENOMEM;
 
-    int r = make_folders(logs->base);
-    if (!r && asprintf(&path, "%s/%s", logs->base, name) < 0) {
-        path = NULL;
-        r = -ENOMEM;
-    }
-    _cleanup_close_ int fd = r ? -1 : open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-    if (!r && (fd < 0 || write(fd, text, n_bytes) < 0))
-        r = -errno;
-    return r;
+    if (r)
+        return r;
+    _cleanup_close_ int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    return fd < 0 || write(fd, text, n_bytes) < 0 ? -errno : 0;
 }
 
 /* Creates the temporary LOG_DIR in the first writable folder, in Python's order. */
@@ -120,11 +113,11 @@ static int make_temporary(struct logs *logs)
 
     for (size_t i = 0; i < ARRAY_SIZE(folders); i++) {
         _cleanup_free_ char *folder = folders[i] && *folders[i] ? absolute_path(folders[i]) : NULL;
-        char *base = NULL;
 
         if (!folder)
             continue;
-        if (asprintf(&base, "%s/torchelastic_XXXXXX", folder) < 0)
+        char *base = strbuf_format("%s/torchelastic_XXXXXX", folder);
+        if (!base)
             return -ENOMEM;
         if (mkdtemp(base)) {
             logs->base = base;
@@ -143,8 +136,6 @@ int logs_make_base(struct logs *logs)
 
 static int begin_run(struct logs *logs, const char *run_id)
 {
-    char *run = NULL;
-
     int r = logs_make_base(logs);
     if (r)
         return r;
@@ -152,7 +143,8 @@ static int begin_run(struct logs *logs, const char *run_id)
         logs->run = strdup(logs->base);
         return logs->run ? 0 : -ENOMEM;
     }
-    if (asprintf(&run, "%s/%s_XXXXXX", logs->base, run_id) < 0)
+    char *run = strbuf_format("%s/%s_XXXXXX", logs->base, run_id);
+    if (!run)
         return -ENOMEM;
     for (char *p = run + strlen(logs->base) + 1; *p; p++)
         if (*p == '/')
@@ -229,11 +221,9 @@ static int make_attempt(const struct logs *logs, const char *dir)
 char *logs_worker_file(const struct logs *logs, unsigned attempt, int local_rank, const char *name)
 {
     const char *mark = logs->is_flat ? "." : "/";
-    char *path = NULL;
 
-    return logs->run && asprintf(&path, "%s/attempt_%u%s%d%s%s", logs->run, attempt, mark, local_rank, mark,
-                                 name) >= 0
-               ? path
+    return logs->run
+               ? strbuf_format("%s/attempt_%u%s%d%s%s", logs->run, attempt, mark, local_rank, mark, name)
                : NULL;
 }
 
@@ -244,45 +234,35 @@ static int prepare_attempt(struct logs *logs, const char *run_id, int attempt, c
 
     if (!r)
         r = hold_run(logs);
-    return r ? r : asprintf(ret_dir, "%s/attempt_%d", logs->run, attempt) < 0 ? -ENOMEM : 0;
+    *ret_dir = r ? NULL : strbuf_format("%s/attempt_%d", logs->run, attempt);
+    return !r && !*ret_dir ? -ENOMEM : r;
 }
 
 int logs_begin_attempt(struct logs *logs, const char *run_id, int attempt, char **ret_dir)
 {
-    char *dir = NULL;
+    _cleanup_free_ char *dir = NULL;
 
     *ret_dir = NULL;
     if (!logs->base && !logs->is_temporary)
         return 0;
     int r = prepare_attempt(logs, run_id, attempt, &dir);
-    if (r)
-        return r;
-    r = make_attempt(logs, dir);
-    if (r)
-        free(dir);
-    else
-        *ret_dir = dir;
+    if (!r)
+        r = make_attempt(logs, dir);
+    if (!r)
+        *ret_dir = steal_ptr(dir);
     return r;
 }
 
 int logs_begin_worker(struct logs *logs, const char *run_id, int attempt, int local_rank, char **ret_dir)
 {
-    _cleanup_free_ char *path = NULL;
-    char *dir = NULL;
+    _cleanup_free_ char *dir = NULL;
     int r = prepare_attempt(logs, run_id, attempt, &dir);
+    _cleanup_free_ char *path = r ? NULL : strbuf_format("%s/%d", dir, local_rank);
 
-    if (r)
-        return r;
-    if (asprintf(&path, "%s/%d", dir, local_rank) < 0) {
-        path = NULL;
-        r = -ENOMEM;
-    } else {
-        r = make_folders(path);
-    }
-    if (r)
-        free(dir);
-    else
-        *ret_dir = dir;
+    if (!r)
+        r = path ? make_folders(path) : -ENOMEM;
+    if (!r)
+        *ret_dir = steal_ptr(dir);
     return r;
 }
 

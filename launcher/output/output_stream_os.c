@@ -27,6 +27,7 @@
 #include "launcher/util/envp.h"
 #include "launcher/util/log_os.h"
 #include "base/cleanup.h"
+#include "base/strbuf.h"
 
 enum { PIPE_SIZE = 256 << 10 }; /* output of a worker while the console is busy */
 
@@ -100,9 +101,9 @@ static int make_prefixes(struct output_stream *s, const struct output_place *pla
         return -ENOMEM;
     if (!wants_colour(place->environment, s->which))
         s->prefix = strdup(s->prefix_plain);
-    else if (asprintf(&s->prefix, "\033[3%cm%s\033[0m", colours[s->local_rank % (int)strlen(colours)],
-                      s->prefix_plain) < 0)
-        s->prefix = NULL;
+    else
+        s->prefix = strbuf_format("\033[3%cm%s\033[0m", colours[s->local_rank % (int)strlen(colours)],
+                                  s->prefix_plain);
     return s->prefix ? 0 : -ENOMEM;
 }
 
@@ -122,15 +123,13 @@ static int open_log(const struct output_place *place, const char *path, int flag
 
 static int open_filtered(struct output_stream *s, const struct output_place *place)
 {
-    _cleanup_free_ char *path = NULL;
-
     s->filter = &place->job->filters[s->which];
     if (s->filter->n_items == 0)
         return 0;
-    if (asprintf(&path, "%s/filtered_%s.log", place->attempt_dir, stream_names[s->which]) < 0) {
-        path = NULL;
+    _cleanup_free_ char *path =
+        strbuf_format("%s/filtered_%s.log", place->attempt_dir, stream_names[s->which]);
+    if (!path)
         return -ENOMEM;
-    }
     s->filtered = open_log(place, path, O_WRONLY | O_CREAT | O_APPEND);
     return s->filtered < 0 ? s->filtered : 0;
 }
@@ -139,25 +138,19 @@ static int open_filtered(struct output_stream *s, const struct output_place *pla
 static int open_stream_file(struct output_stream *s, const struct output_place *place, int local_rank,
                             int which, int *ret_fd)
 {
-    _cleanup_free_ char *path = NULL;
-    int fd;
+    _cleanup_free_ char *path =
+        strbuf_format("%s/%d/%s.log", place->attempt_dir, local_rank, stream_names[which]);
+    _cleanup_close_ int fd = path ? open_log(place, path, O_WRONLY | O_CREAT | O_APPEND | O_TRUNC) : -ENOMEM;
+    int r = 0;
 
-    if (asprintf(&path, "%s/%d/%s.log", place->attempt_dir, local_rank, stream_names[which]) < 0) {
-        path = NULL;
-        return -ENOMEM;
-    }
-    fd = open_log(place, path, O_WRONLY | O_CREAT | O_APPEND | O_TRUNC);
     if (fd < 0)
         return fd;
-    int r = 0;
     if (s) {
         s->file = open_log(place, path, O_RDONLY);
         r = s->file < 0 ? s->file : open_filtered(s, place);
     }
-    if (r)
-        (void)close(fd); /* nothing has been written */
-    else
-        *ret_fd = fd;
+    if (!r)
+        *ret_fd = steal_fd(&fd);
     return r;
 }
 

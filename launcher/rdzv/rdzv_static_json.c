@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/strbuf.h"
 #include "rendezvous/session/fields_json.h"
 #include "rendezvous/session/session_message.h"
 
@@ -21,12 +22,8 @@ char *rdzv_static_json_role(const char *role, uint32_t rank, uint32_t n_workers)
 
 char *rdzv_static_json_ranks(const struct rank_assignment *p)
 {
-    char *text;
-
-    if (asprintf(&text, "[%u, %u, %u, %u]", p->rank_base, p->world_size, p->role_rank_base,
-                 p->role_world_size) < 0)
-        return NULL;
-    return text;
+    return strbuf_format("[%u, %u, %u, %u]", p->rank_base, p->world_size, p->role_rank_base,
+                         p->role_world_size);
 }
 
 static bool read_count(const cJSON *item, uint32_t max, uint32_t *ret)
