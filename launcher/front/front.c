@@ -113,14 +113,14 @@ static void lose_usable(struct front *f, unsigned host, const char *event, const
         end_job(f, now_ms);
 }
 
-static void on_lost(struct front *f, unsigned host, const char *why, uint64_t now_ms)
+static void on_lost(struct front *f, unsigned host, bool had_agent, const char *why, uint64_t now_ms)
 {
-    bool was_running = f->hosts[host].state == FRONT_RUNNING, was_stopping = stops(f);
+    bool was_stopping = stops(f);
 
     enter(f, host, FRONT_LOST, now_ms);
     if (!was_stopping)
         act(f, FRONT_DO_SAY, host, 0);
-    lose_usable(f, host, was_running ? "was lost" : "could not be started", why, now_ms);
+    lose_usable(f, host, had_agent ? "was lost" : "could not be started", why, now_ms);
 }
 
 static void on_result(struct front *f, unsigned host, int code, uint64_t now_ms)
@@ -183,7 +183,7 @@ static void on_tick(struct front *f, uint64_t now_ms)
         if (is_overdue(&f->hosts[i], now_ms)) {
             bool is_copying = f->hosts[i].state == FRONT_COPYING;
             act(f, FRONT_DO_CLOSE, i, 0);
-            on_lost(f, i, is_copying ? "no start within ten minutes" : "no answer within two minutes",
+            on_lost(f, i, false, is_copying ? "no start within ten minutes" : "no answer within two minutes",
                     now_ms);
             return;
         }
@@ -204,7 +204,10 @@ static void dispatch(struct front *f, const struct front_event *e)
         on_result(f, e->host, e->value, e->now_ms);
         break;
     case FRONT_EVENT_LOST:
-        on_lost(f, e->host, e->text, e->now_ms);
+        on_lost(f, e->host, f->hosts[e->host].state == FRONT_RUNNING, e->text, e->now_ms);
+        break;
+    case FRONT_EVENT_REFUSED:
+        on_lost(f, e->host, false, e->text, e->now_ms);
         break;
     case FRONT_EVENT_SIGNAL:
         on_signal(f, e->value, e->now_ms);
@@ -223,7 +226,7 @@ static void dispatch(struct front *f, const struct front_event *e)
 static bool is_about_host(enum front_event_kind kind)
 {
     return kind == FRONT_EVENT_COPY || kind == FRONT_EVENT_GREETED || kind == FRONT_EVENT_RESULT ||
-           kind == FRONT_EVENT_LOST;
+           kind == FRONT_EVENT_LOST || kind == FRONT_EVENT_REFUSED;
 }
 
 static bool is_any_open(const struct front *f)

@@ -58,6 +58,7 @@ enum front_event_kind {
     FRONT_EVENT_GREETED, /* the channel is open */
     FRONT_EVENT_RESULT,  /* value: the agent's exit code */
     FRONT_EVENT_LOST,    /* text: why */
+    FRONT_EVENT_REFUSED, /* text: why the far end could start no agent */
     FRONT_EVENT_SIGNAL,  /* value: a signal that ends the job */
     FRONT_EVENT_PASS,    /* value: a signal for the workers */
     FRONT_EVENT_TICK,    /* at least every few seconds */

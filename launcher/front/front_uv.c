@@ -215,6 +215,17 @@ static void on_host_greeted(void *data, unsigned host, const struct channel_gree
     front_dispatch(f, (struct front_event){.kind = FRONT_EVENT_LOST, .host = host, .text = strerror(-r)});
 }
 
+static void on_host_lost(void *data, unsigned host, const char *why)
+{
+    struct front_loop *f = data;
+    const char *note = host_channel_note(f->channels[host]);
+
+    close_host(f, host);
+    front_dispatch(f, (struct front_event){.kind = note ? FRONT_EVENT_REFUSED : FRONT_EVENT_LOST,
+                                           .host = host,
+                                           .text = note ? note : why});
+}
+
 static int on_host_frame(void *data, unsigned host, const struct channel_frame *frame)
 {
     struct front_loop *f = data;
@@ -227,6 +238,10 @@ static int on_host_frame(void *data, unsigned host, const struct channel_frame *
     int r = channel_result_take(frame, &result);
     if (r < 0)
         return r;
+    if (host_channel_note(f->channels[host])) {
+        on_host_lost(f, host, "");
+        return 0;
+    }
     int code = result.has_exited ? (int)(result.code & 0xff) : 128 + (int)(result.code & 0x7f);
     close_host(f, host);
     front_dispatch(f, (struct front_event){.kind = FRONT_EVENT_RESULT, .host = host, .value = code});
@@ -239,14 +254,6 @@ static void on_host_line(void *data, unsigned host, const char *line)
 
     if (*line)
         log_line("[%s] %s", f->names[host], line);
-}
-
-static void on_host_lost(void *data, unsigned host, const char *why)
-{
-    struct front_loop *f = data;
-
-    close_host(f, host);
-    front_dispatch(f, (struct front_event){.kind = FRONT_EVENT_LOST, .host = host, .text = why});
 }
 
 static void on_output_granted(void *data, unsigned host, uint32_t stream, size_t n)

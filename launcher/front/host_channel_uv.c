@@ -12,6 +12,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/utf8.h"
 #include "launcher/front/front_remedy.h"
 #include "launcher/front/line_cutter.h"
 #include "launcher/supervise/spawn_worker_os.h"
@@ -33,7 +34,7 @@ struct host_channel {
     int status;
     uv_pipe_t pipe[3]; /* by descriptor of the launch command */
     bool is_over[3];   /* the pipe has ended */
-    bool is_greeted, is_closed, has_reported, has_remedy;
+    bool is_greeted, is_closed, has_reported, has_remedy, has_note;
     unsigned n_silent, n_farewell; /* ticks */
     struct buf in, out, writing;   /* out: behind the bytes of `writing`, which are at the kernel */
     uv_write_t write, copy;        /* copy: of the portable build, from memory that all channels share */
@@ -155,6 +156,7 @@ static void on_error_line(void *data, const char *line)
         c->handler->on_line(c->handler->data, c->host, line);
     if (c->is_greeted || !*line)
         return;
+    line += strncmp(line, "crun: ", 6) == 0 ? 6 : 0;
     _cleanup_free_ char *remedy = front_remedy(line, c->name);
     if (remedy || !c->has_remedy)
         note_why(c, remedy ? remedy : line);
@@ -195,6 +197,14 @@ static const char *why_broken(const struct host_channel *c)
     return "the other end broke the protocol of the channel";
 }
 
+static void take_note(struct host_channel *c, const struct channel_frame *frame)
+{
+    (void)snprintf(c->why, sizeof(c->why), "%.*s", (int)frame->n,
+                   (const char *)frame->bytes); /* cut if long */
+    text_clean(c->why);
+    c->has_note = true;
+}
+
 /* A frame that is being handled may close the channel. */
 static int take_frames(struct host_channel *c)
 {
@@ -205,7 +215,7 @@ static int take_frames(struct host_channel *c)
     while (!c->is_closed &&
            (r = channel_frame_take(buf_bytes(&c->in), buf_size(&c->in), true, &frame, &size)) > 0) {
         if (frame.kind == CHANNEL_NOTE)
-            (void)snprintf(c->why, sizeof(c->why), "%.*s", (int)frame.n, (const char *)frame.bytes);
+            take_note(c, &frame);
         else
             r = c->handler->on_frame(c->handler->data, c->host, &frame);
         if (r < 0)
@@ -320,6 +330,11 @@ int host_channel_start(struct host_channel **ret, uv_loop_t *loop, unsigned host
     close_ends(fds);
     *ret = c; /* also after a failure: handles are open */
     return r;
+}
+
+const char *host_channel_note(const struct host_channel *c)
+{
+    return c->has_note ? c->why : NULL;
 }
 
 void host_channel_tick(struct host_channel *c)

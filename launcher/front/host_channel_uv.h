@@ -51,6 +51,9 @@ void host_channel_flush(struct host_channel *c);
 
 struct channel_streams *host_channel_streams(struct host_channel *c);
 
+/* Why the far end could not do its part, as it has noted; NULL: it has noted nothing. */
+const char *host_channel_note(const struct host_channel *c);
+
 /* Every two seconds: a PING, and the judgement about silence. */
 void host_channel_tick(struct host_channel *c);
 

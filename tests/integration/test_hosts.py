@@ -177,6 +177,27 @@ def test_no_launch_command(start):
     assert code == 1 and "no-such-ssh" in err, err
 
 
+def test_a_directory_that_is_missing(start):
+    code, _, err = start("--hosts=a,b", "--chdir=/no-such-folder", *shell(HELLO)).wait()
+    assert code == 1
+    assert len([line for line in own_lines(err) if "/no-such-folder" in line and "could not be started" in line]) == 1, err
+
+
+@pytest.mark.parametrize("command, words", [
+    ("exec \"$@\" </dev/null", "standard input"),
+    ("mkfifo f g; \"$@\" <f & \"$@\" <g & exec tee f >g", "two processes for one host, or copies its input"),
+    ("echo broken >&2; exit 3", "broken"),
+    ("exit 3", "exit code 3"),
+    ("echo no shell here", "no shell here"),
+    ("printf '\\nCRUN-CHANNEL 1 0.1.0 x86_64 0123456789abcdef\\nno frame here'; exec sleep 600", "broke the protocol")])
+def test_a_launch_command_that_cannot_work(start, tmp_path, command, words):
+    (tmp_path / "launch").write_text(f"#!/bin/sh\nshift\n{command}\n")
+    (tmp_path / "launch").chmod(0o755)
+    code, out, err = start("--hosts=a", f"--launch={tmp_path}/launch {{host}}", *shell("echo x")).wait()
+    assert code == 1 and out == "", err
+    assert any("host a " in line and words in line for line in own_lines(err)), err
+
+
 # ---- losses
 
 @pytest.mark.parametrize("word", ["--front-channel", "--rdzv-endpoint=", "fake_ssh"])

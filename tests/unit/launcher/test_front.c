@@ -12,7 +12,7 @@
 enum { HOSTS = 3, STEPS = 16, LOG_SIZE = 512 };
 
 /*
- * A step as a word: b begin; gN greeted, cN copy, lN lost (host N); rN=CODE result; sMS SIGINT at MS; p SIGUSR1; tMS tick at MS. An
+ * A step as a word: b begin; gN greeted, cN copy, lN lost, xN refused (host N); rN=CODE result; sMS SIGINT at MS; p SIGUSR1; tMS tick at MS. An
  * action as a word: LN launch, SN=SIGNAL, CN close, say, end, fin=CODE.
  */
 struct front_case {
@@ -48,6 +48,7 @@ static const struct front_case cases[] = {
     {"signals of one request", 3, "b g0 g1 g2 s0 s1049 s1050 s2099 r0=1 r1=1 r2=1",
      "L0 L1 L2 S0=2 S1=2 S2=2 S0=2 S1=2 S2=2 fin=1"},
     {"signal for the workers", 3, "b g0 p g1", "L0 L1 L2 S0=10"},
+    {"an agent cannot be started", 3, "b g0 x0", "L0 L1 L2 say C1 C2 end fin=1"},
     {"a launch command hangs", 2, "b g0 g1 t119999 t120000 r0=0 r1=0", "L0 L1 L2 C2 say fin=0"},
     {"a copy takes longer", 2, "b g0 g1 c2 t120000 t599999 t600000", "L0 L1 L2 C2 say"},
     {"nothing after the end", 3, "b g0 g1 g2 r0=0 r1=0 r2=0 s0 l0 t999999", "L0 L1 L2 fin=0"},
@@ -55,7 +56,7 @@ static const struct front_case cases[] = {
 
 static struct front_event read_event(const char *word)
 {
-    static const char kinds[] = "bcgrlspt";
+    static const char kinds[] = "bcgrlxspt";
     struct front_event e = {.kind = (enum front_event_kind)(strchr(kinds, word[0]) - kinds), .text = "why"};
     unsigned number = 0;
 
@@ -129,11 +130,14 @@ static void test_sentences(void **state)
     front_describe_waiting(&f, text);
     assert_string_equal(text, "waiting for 2 of 3 hosts: a, c");
     assert_string_equal(front_why(&f), "host b could not be started: why; the job goes on without it");
+    front_step(&f, read_event("g0"));
     front_step(&f, read_event("g2"));
     front_step(&f, read_event("l2"));
     assert_string_equal(front_why(&f), "host c was lost: why; the job cannot run without it");
     front_describe_waiting(&f, text);
     assert_string_equal(text, "");
+    front_step(&f, read_event("x0"));
+    assert_string_equal(front_why(&f), "host a could not be started: why; the job cannot run without it");
     front_finish(&f);
 }
 
