@@ -568,6 +568,16 @@ static int try_descriptors(void)
 }
 
 /* Without free descriptors libuv aborts the process. */
+static bool can_open_descriptors(void)
+{
+    int r = try_descriptors();
+
+    if (r)
+        log_line("cannot open descriptors: %s; close some, or raise the limit of open files (ulimit -n)",
+                 strerror(-r));
+    return !r;
+}
+
 static bool has_descriptors(void)
 {
     size_t limit;
@@ -576,11 +586,7 @@ static bool has_descriptors(void)
     if (is_too_low)
         log_line("the limit of open files is %zu, crun needs at least %d; raise it (ulimit -n)", limit,
                  OPEN_FILES_MIN);
-    int r = is_too_low ? 0 : try_descriptors();
-    if (r)
-        log_line("cannot open descriptors: %s; close some, or raise the limit of open files (ulimit -n)",
-                 strerror(-r));
-    return !is_too_low && !r;
+    return !is_too_low && can_open_descriptors();
 }
 
 int main(int argc, char **argv)
@@ -600,7 +606,7 @@ int main(int argc, char **argv)
         return 2;
     }
     if (argc == 2 && strcmp(argv[1], "--front-channel") == 0)
-        return is_kernel_new_enough() ? far_run(&before) : 1;
+        return is_kernel_new_enough() && can_open_descriptors() ? far_run(&before) : 1;
     switch (options_parse(argv + (argc > 0), environ, &options, error)) {
     case 0:
         return is_kernel_new_enough() && has_descriptors() ? run_options(&options, &before)

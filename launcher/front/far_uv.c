@@ -90,10 +90,22 @@ static void finish_if_done(struct far *f);
 /* Memory is out, or a descriptor cannot be watched: the agent ends, and the far end behind it. */
 static void require_far(struct far *f, int r)
 {
-    if (r && !f->is_ending) {
-        log_line("the far end of the channel cannot go on: %s", strerror(-r));
-        start_ending(f);
-    }
+    char sentence[128];
+
+    if (!r || f->is_ending)
+        return;
+    (void)snprintf(sentence, sizeof(sentence), "the far end of the channel cannot go on: %s",
+                   strerror(-r)); /* fits */
+    if (channel_frame_append(&f->out, CHANNEL_NOTE, 0, sentence, strlen(sentence)) != 0)
+        log_line("%s", sentence);
+    start_ending(f);
+}
+
+/* Cannot fail. A start that failed leaves handles that libuv does not know. */
+static void stop_poll(uv_poll_t *poll)
+{
+    if (poll->loop)
+        (void)uv_poll_stop(poll);
 }
 
 /* ---- to the front ---- */
@@ -126,8 +138,8 @@ static void drop_end(struct far_end *e);
 static void go_deaf(struct far *f)
 {
     f->is_deaf = true;
-    (void)uv_poll_stop(&f->output); /* none of the two can fail */
-    (void)uv_poll_stop(&f->input);
+    stop_poll(&f->output);
+    stop_poll(&f->input);
     list_for_each_safe(at, &f->ends) drop_end(list_entry(at, struct far_end, entry));
     start_ending(f);
 }
@@ -152,7 +164,7 @@ static void flush_far(struct far *f)
     else if (buf_size(&f->out) > 0)
         require_far(f, uv_poll_start(&f->output, UV_WRITABLE, on_output));
     else
-        (void)uv_poll_stop(&f->output);
+        stop_poll(&f->output);
     if (was_full && !is_out_full(f))
         update_all_ends(f);
     finish_if_done(f);
@@ -378,7 +390,8 @@ static void take_handovers(struct far *f)
             decide_on_stdin(f, h.rank);
     }
     if (r < 0)
-        (void)uv_poll_stop(&f->handover); /* the agent ends or has ended */
+        stop_poll(&f->handover);
+    require_far(f, r == -EPIPE ? 0 : r); /* the agent ends or has ended */
 }
 
 static void on_handover(uv_poll_t *poll, int status, int events)
@@ -397,7 +410,7 @@ static void read_failure(struct far *f)
     } while (n > 0);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
-    (void)uv_poll_stop(&f->failure); /* cannot fail */
+    stop_poll(&f->failure);
     if (f->n_sentence > 0)
         send_note(f, f->sentence);
     f->n_sentence = 0;
@@ -426,7 +439,7 @@ static void on_agent_end(struct far *f, int status)
         .code = (uint32_t)(WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status))};
     take_handovers(f);
     read_failure(f);
-    (void)uv_poll_stop(&f->listener);
+    stop_poll(&f->listener);
     list_for_each_safe(at, &f->ends)
     {
         struct far_end *e = list_entry(at, struct far_end, entry);
@@ -440,18 +453,25 @@ static void on_agent_end(struct far *f, int status)
     }
 }
 
+static void reap_agent(struct far *f)
+{
+    int status;
+
+    if (f->has_started && !f->has_ended && waitpid(f->agent.pid, &status, WNOHANG) == f->agent.pid)
+        on_agent_end(f, status);
+}
+
 static void on_signal_fd(uv_poll_t *poll, int status, int events)
 {
     struct far *f = poll->data;
     struct signalfd_siginfo info;
-    int fd, wait_status;
+    int fd;
 
     (void)uv_fileno((uv_handle_t *)poll, &fd); /* cannot fail */
     while (read(fd, &info, sizeof(info)) == sizeof(info))
         if (info.ssi_signo != SIGCHLD)
             start_ending(f);
-    if (f->has_started && !f->has_ended && waitpid(f->agent.pid, &wait_status, WNOHANG) == f->agent.pid)
-        on_agent_end(f, wait_status);
+    reap_agent(f);
     flush_far(f);
 }
 
@@ -509,6 +529,7 @@ static void on_tick(uv_timer_t *timer)
         log_line("the front has been silent for %d s", SILENCE_MS / 1000);
         go_deaf(f);
     }
+    reap_agent(f); /* where the wait of SIGCHLD has failed */
     if (f->is_ending && now >= f->kill_ms)
         signal_agent(f, SIGKILL);
     if (f->is_ending && f->has_ended && !f->flush_ms)
@@ -624,7 +645,7 @@ static int take_frame(struct far *f, const struct channel_frame *frame)
 /* The front is gone, or not understood. */
 static void close_input(struct far *f)
 {
-    (void)uv_poll_stop(&f->input); /* cannot fail */
+    stop_poll(&f->input);
     f->has_no_input = true;
     start_ending(f);
 }

@@ -47,11 +47,11 @@ class Broken(AssertionError):
 
 
 class Channel:
-    """grants: output is granted as it comes. rendezvous: (host, port) for the agent's connections."""
+    """grants: output is granted as it comes. rendezvous: (host, port) for the agent's connections. prefix: words in front of the command."""
 
-    def __init__(self, grants=True, rendezvous=None, environment=None, stderr=subprocess.PIPE):
+    def __init__(self, grants=True, rendezvous=None, environment=None, stderr=subprocess.PIPE, prefix=()):
         self.tag = launches.new_tag()
-        self.process = subprocess.Popen([jobs.crun(), "--front-channel"], bufsize=0,
+        self.process = subprocess.Popen([*map(str, prefix), jobs.crun(), "--front-channel"], bufsize=0,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr,
                                         env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {}), launches.TAG: self.tag})
         self.grants, self.rendezvous = grants, rendezvous

@@ -61,7 +61,7 @@ static void an_open_and_a_result_come_back(void **state)
 static const struct bad_frame {
     bool from_far;
     uint8_t head[CHANNEL_HEAD];
-    const char *payload;
+    char payload[5];
 } bad_frames[] = {
     {true, {0}, ""},
     {true, {CHANNEL_KIND_COUNT}, ""},
