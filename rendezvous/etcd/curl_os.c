@@ -4,14 +4,12 @@
 #include <stdbool.h>
 
 #include "base/err.h"
+#include "base/symbols_os.h"
 
 static struct curl table;
 static bool opened;
 
-static const struct {
-    const char *name;
-    void *at;
-} functions[] = {
+static const struct library_function functions[] = {
     {"curl_global_init", &table.global_init},       {"curl_easy_init", &table.easy_init},
     {"curl_easy_setopt", &table.easy_setopt},       {"curl_easy_perform", &table.easy_perform},
     {"curl_easy_getinfo", &table.easy_getinfo},     {"curl_easy_cleanup", &table.easy_cleanup},
@@ -31,12 +29,9 @@ const struct curl *curl_open(const char **ret_why)
     for (size_t i = 0; !library && i < ARRAY_SIZE(names); i++)
         library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
     *ret_why = "libcurl is not installed: install libcurl4, or keep the state in a directory";
-    for (size_t i = 0; library && i < ARRAY_SIZE(functions); i++) {
-        *(void **)functions[i].at = dlsym(library, functions[i].name);
-        if (!*(void **)functions[i].at) {
-            *ret_why = "libcurl is too old: 7.32 or newer is needed";
-            return NULL;
-        }
+    if (library && !library_find(library, functions, ARRAY_SIZE(functions))) {
+        *ret_why = "libcurl is too old: 7.32 or newer is needed";
+        return NULL;
     }
     if (library && table.global_init(CURL_GLOBAL_EVERYTHING) != CURL_OK) {
         *ret_why = "libcurl cannot be used";

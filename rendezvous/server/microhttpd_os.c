@@ -3,13 +3,11 @@
 #include <dlfcn.h>
 
 #include "base/err.h"
+#include "base/symbols_os.h"
 
 static struct microhttpd table;
 
-static const struct {
-    const char *name;
-    void *at;
-} functions[] = {
+static const struct library_function functions[] = {
     {"MHD_start_daemon", &table.start_daemon},
     {"MHD_stop_daemon", &table.stop_daemon},
     {"MHD_lookup_connection_value", &table.lookup_connection_value},
@@ -26,12 +24,9 @@ const struct microhttpd *microhttpd_open(const char **ret_why)
     if (!library)
         library = dlopen("libmicrohttpd.so.10", RTLD_NOW | RTLD_LOCAL);
     *ret_why = "libmicrohttpd is not installed: install libmicrohttpd12, or run without --metrics-addr";
-    for (size_t i = 0; library && i < ARRAY_SIZE(functions); i++) {
-        *(void **)functions[i].at = dlsym(library, functions[i].name);
-        if (!*(void **)functions[i].at) {
-            *ret_why = "libmicrohttpd is too old: 0.9.33 or newer is needed";
-            return NULL;
-        }
+    if (library && !library_find(library, functions, ARRAY_SIZE(functions))) {
+        *ret_why = "libmicrohttpd is too old: 0.9.33 or newer is needed";
+        return NULL;
     }
     return library ? &table : NULL;
 }

@@ -7,9 +7,9 @@
 #include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/err.h"
+#include "base/symbols_os.h"
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/crw.h"
 #include "worker-runtime/cuda/library_os.h"
@@ -74,10 +74,7 @@ struct cuda_blas {
 
 static bool find_calls(struct cuda_blas *b)
 {
-    const struct {
-        const char *name;
-        void *function;
-    } calls[] = {
+    const struct library_function calls[] = {
         {"cublasLtGetVersion", &b->version},
         {"cublasLtCreate", &b->create},
         {"cublasLtDestroy", &b->destroy},
@@ -92,13 +89,7 @@ static bool find_calls(struct cuda_blas *b)
         {"cublasLtMatmulAlgoGetHeuristic", &b->choose},
         {"cublasLtMatmul", &b->multiply},
     };
-    for (size_t i = 0; i < ARRAY_SIZE(calls); i++) {
-        void *symbol = dlsym(b->library, calls[i].name);
-        if (!symbol)
-            return false;
-        memcpy(calls[i].function, &symbol, sizeof(symbol));
-    }
-    return true;
+    return library_find(b->library, calls, ARRAY_SIZE(calls));
 }
 
 static const struct library_place cublaslt_place = {

@@ -9,9 +9,10 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
+#include "base/err.h"
+#include "base/symbols_os.h"
 #include "base/time.h"
 #include "worker-runtime/crw.h"
 #include "worker-runtime/base/error.h"
@@ -42,32 +43,22 @@ void nccl_name_own_host(void)
     (void)setenv("NCCL_MNNVL_ENABLE", "0", 0); /* an NVLink domain of several hosts would find the one GPU */
 }
 
-/* A function pointer is a data pointer here, as POSIX promises for dlsym(). */
-static bool find_call(void *library, const char *name, void *function)
-{
-    void *symbol = dlsym(library, name);
-    memcpy(function, &symbol, sizeof(symbol));
-    return symbol;
-}
-
 static bool find_needed(struct nccl_api *api)
 {
-    void *l = api->library;
-    return find_call(l, "ncclGetVersion", &api->get_version) &&
-           find_call(l, "ncclGetUniqueId", &api->get_unique_id) &&
-           find_call(l, "ncclCommInitRankConfig", &api->comm_init) &&
-           find_call(l, "ncclCommGetAsyncError", &api->comm_error) &&
-           find_call(l, "ncclCommAbort", &api->comm_abort) &&
-           find_call(l, "ncclAllReduce", &api->all_reduce) &&
-           find_call(l, "ncclGetErrorString", &api->error_string) &&
-           find_call(l, "ncclGetLastError", &api->last_error);
+    const struct library_function calls[] = {
+        {"ncclGetVersion", &api->get_version},       {"ncclGetUniqueId", &api->get_unique_id},
+        {"ncclCommInitRankConfig", &api->comm_init}, {"ncclCommGetAsyncError", &api->comm_error},
+        {"ncclCommAbort", &api->comm_abort},         {"ncclAllReduce", &api->all_reduce},
+        {"ncclGetErrorString", &api->error_string},  {"ncclGetLastError", &api->last_error},
+    };
+    return library_find(api->library, calls, ARRAY_SIZE(calls));
 }
 
 /* What a version introduced is used from that version on, even if an earlier one has the symbol. */
 static void find_tiers(struct nccl_api *api)
 {
     if (api->version >= NCCL_VERSION_REVOKE)
-        (void)find_call(api->library, "ncclCommRevoke", &api->comm_revoke);
+        (void)library_find(api->library, &(struct library_function){"ncclCommRevoke", &api->comm_revoke}, 1);
 }
 
 static const struct library_place nccl_place = {
