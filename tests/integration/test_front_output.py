@@ -201,6 +201,28 @@ def test_sentences_stand_behind_the_streams_that_were_closed(tmp_path):
     assert all(lines.index(f"[default0]:last {i}") < lines.index(f"crun: {i} has ended") for i in range(40))
 
 
+@pytest.mark.parametrize("options", [[], ["-t3"]], ids=["plain", "files"])
+def test_late_bytes_of_a_lost_host(tmp_path, options):
+    """Another host has taken the rank over before the last bytes of the first one are there. What ended takes no descriptors."""
+    front = Front(*options, f"--log-dir={tmp_path}", "--nproc-per-node=1")
+    old = front.open(0, 0)
+    front.write(old, b"first\nsec")
+    new = front.open(1, 0, attempt=1)
+    front.write(new, b"new\n")
+    jobs.wait_for(lambda: all(window == WINDOW for window in front.windows.values()))
+    before = len(os.listdir(f"/proc/{front.p.pid}/fd"))
+    for attempt in range(2, 30):
+        stream = front.open(1, 0, attempt=attempt)
+        front.write(stream, b"later\n")
+        front.close(stream)
+    front.write(old, b"ond\n")
+    jobs.wait_for(lambda: all(window == WINDOW for window in front.windows.values()))
+    jobs.wait_for(lambda: len(os.listdir(f"/proc/{front.p.pid}/fd")) <= before)
+    out, err = front.end()
+    prefix = "[default0]:" if options else ""
+    assert sorted(out.splitlines()) == sorted(prefix + line for line in ["first", "new", "second"] + ["later"] * 28)
+
+
 def resident_kib(pid):
     return int(re.search(r"VmRSS:\s+(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text())[1])
 
@@ -269,7 +291,8 @@ def test_full_disk(tmp_path, option):
     kept = tmp_path / "kept"
     kept.mkdir()
     mounted = ["unshare", "-m", "sh", "-c", f'mount -t tmpfs -o size=1m none {kept} && "$@"; e=$?; cp -r {kept} {tmp_path}/copy; exit $e', "-", "timeout", "60"]
-    front = Front(option, f"--log-dir={kept}", "--nproc-per-node=2", before=mounted, hosts=("a", "b"))
+    front = Front(option, f"--log-dir={kept}", "--nproc-per-node=2", before=mounted, hosts=("a", "b"), drains=False)
+    threading.Timer(0.5, front.drain).start()  # the files are not on the console yet when the rest comes
     rng = random.Random(SEED)
     streams = [front.open(rank // 2, rank, rank % 2) for rank in range(4)]
     sent = {rank: lines_of(rng, rank, 700000) for rank in range(4)}
