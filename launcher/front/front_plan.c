@@ -191,14 +191,38 @@ static void add_meeting(struct plan_maker *m, struct strlist *out)
         strlist_add(out, "--rdzv-endpoint=%s", endpoint);
 }
 
-/* On the command line --nproc-per-node is for all hosts; else the slots of the host count. */
+/* On the command line --nproc-per-node is for all hosts; else the slots of the host count. 0: no slots count. */
+static int valid_slots(const struct plan_maker *m, size_t i)
+{
+    const struct option_value *n_workers = &m->options->value[OPTION_NPROC_PER_NODE];
+
+    return !n_workers->set || n_workers->pet ? m->plan->list.hosts[i].slots : 0;
+}
+
+static void count_ranks(struct plan_maker *m)
+{
+    const struct option_value *n_workers = &m->options->value[OPTION_NPROC_PER_NODE];
+    struct front_plan *plan = m->plan;
+    long long n_each = 0;
+
+    if (!options_int(n_workers->text, &n_each) || n_each > JOB_WORKERS_MAX)
+        n_each = 0;
+    for (size_t i = 0; i < plan->list.n && (int)i < plan->max_nodes; i++) {
+        int n = valid_slots(m, i) ? valid_slots(m, i) : (int)n_each;
+
+        plan->n_ranks = n > 0 ? plan->n_ranks + n : 0;
+        if (n <= 0)
+            return;
+    }
+}
+
 static void add_agent(struct plan_maker *m, size_t i, struct strlist *out)
 {
     const struct option_value *n_workers = &m->options->value[OPTION_NPROC_PER_NODE];
-    int slots = m->plan->list.hosts[i].slots;
+    int slots = valid_slots(m, i);
 
     add_meeting(m, out);
-    if (slots && (!n_workers->set || n_workers->pet))
+    if (slots)
         strlist_add(out, "--nproc-per-node=%d", slots);
     else if (n_workers->set)
         strlist_add(out, "--nproc-per-node=%s", n_workers->text);
@@ -321,6 +345,7 @@ static int make_hosts(struct plan_maker *m)
     plan->hosts = calloc(plan->list.n, sizeof(*plan->hosts));
     if (!command || !plan->hosts)
         return front_refuse(m, "out of memory");
+    count_ranks(m);
     for (size_t i = 0; !r && i < plan->list.n; i++) {
         add_agent(m, i, &plan->hosts[i].agent);
         r = make_launch(m, command, i);

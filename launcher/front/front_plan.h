@@ -49,6 +49,7 @@ struct front_plan {
     struct host_list list;
     struct front_host *hosts; /* list.n; those from max_nodes on are spares */
     int min_nodes, max_nodes;
+    int n_ranks; /* workers of max_nodes hosts; 0: hosts count CPUs or GPUs */
     enum front_launch launch;
     bool hosts_rendezvous;    /* the front serves the rendezvous; else a crund does (--rdzv-endpoint) */
     bool is_open;             /* --security=open: the front makes no secret */

@@ -355,6 +355,7 @@ static int open_services(struct front_loop *f)
                                                .environment = setup->environment,
                                                .hosts = f->names,
                                                .n_hosts = f->core.config.n_hosts,
+                                               .n_ranks = setup->plan->n_ranks,
                                                .granted = on_output_granted,
                                                .on_end = on_output_end,
                                                .data = f};

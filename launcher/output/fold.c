@@ -231,7 +231,7 @@ void fold_emit(struct fold *f, uint64_t looked_ns, struct buf *console)
 
         if (complete)
             show_heads(f, complete, console);
-        else if (oldest && (oldest->head->due_ns <= looked_ns || f->n_present + f->n_expected == 0 ||
+        else if (oldest && (oldest->head->due_ns <= looked_ns || (f->n_present == 0 && f->n_expected == 0) ||
                             f->n_lines > FOLD_LINES_MAX || f->n_bytes > FOLD_BYTES_MAX))
             show_first(f, oldest, console);
         else

@@ -155,6 +155,35 @@ static void test_agents(void **state)
     }
 }
 
+static void test_ranks(void **state)
+{
+    static const struct {
+        struct line line;
+        int n_ranks;
+    } rows[] = {
+        {{{"--hosts=a,b,c", "x"}}, 3},
+        {{{"--hosts=a,b,c", "--nproc-per-node=4", "x"}}, 12},
+        {{{"--hosts=a,b,c", "--nnodes=1:2", "--nproc-per-node=4", "x"}}, 8},
+        {{{"--hosts=a:8,b", "x"}, {"PET_NPROC_PER_NODE=3"}}, 11},
+        {{{"--hosts=a:8,b", "x"}, {"PET_NPROC_PER_NODE=gpu"}}, 0},
+        {{{"--hosts=a,b:8", "x"}, {"PET_NPROC_PER_NODE=gpu"}}, 0},
+        {{{"--hosts=a,b", "--nproc-per-node=auto", "x"}}, 0},
+        {{{"--hosts=a,b", "--nproc-per-node=99999999999", "x"}}, 0},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        char error[FRONT_ERROR_SIZE] = "";
+        struct options options;
+        struct front_plan plan;
+
+        if (make(&rows[i].line, &options, &plan, error) != 0)
+            fail_msg("row %zu: %s", i, error);
+        if (plan.n_ranks != rows[i].n_ranks)
+            fail_msg("row %zu: %d ranks", i, plan.n_ranks);
+        front_plan_finish(&plan);
+    }
+}
+
 /* Each option with a value survives the way through words. */
 static void test_rendered_options(void **state)
 {
@@ -414,7 +443,8 @@ int main(void)
         cmocka_unit_test(test_agents),   cmocka_unit_test(test_rendered_options),
         cmocka_unit_test(test_launch),   cmocka_unit_test(test_variables),
         cmocka_unit_test(test_rest),     cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_too_long), cmocka_unit_test(test_remedies),
+        cmocka_unit_test(test_ranks),    cmocka_unit_test(test_too_long),
+        cmocka_unit_test(test_remedies),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
