@@ -31,6 +31,7 @@
 #include "launcher/util/envp.h"
 #include "launcher/util/log_os.h"
 #include "proto/secret_os.h"
+#include "rendezvous/server/client_owner_os.h"
 
 extern char **environ;
 
@@ -72,6 +73,7 @@ struct far {
     struct far_agent agent;
     struct far_end *stdin_end; /* NULL: closed */
     unsigned n_connections;
+    int diag; /* of client_owner_find(); negative: the kernel has none */
     char endpoint[32];
     char sentence[CHANNEL_TEXT_MAX + 1]; /* of a start that failed, so far */
     size_t n_sentence;
@@ -329,6 +331,14 @@ static void on_end_event(uv_poll_t *poll, int status, int events)
 
 /* ---- the agent ---- */
 
+/* Another user of the host has no business in the job, and could use up the connections. */
+static bool is_own_client(const struct far *f, int fd)
+{
+    uid_t user;
+
+    return f->diag < 0 || (client_owner_find(f->diag, fd, &user) == 0 && user == geteuid());
+}
+
 static void on_listener(uv_poll_t *poll, int status, int events)
 {
     struct far *f = poll->data;
@@ -341,7 +351,7 @@ static void on_listener(uv_poll_t *poll, int status, int events)
     if (fd < 0)
         return; /* the client is gone, or tries again */
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-    if (f->n_connections >= CONNECTIONS_MAX || add_end(f, fd, &open, &e) != 0) {
+    if (f->n_connections >= CONNECTIONS_MAX || !is_own_client(f, fd) || add_end(f, fd, &open, &e) != 0) {
         (void)close(fd); /* the client finds a closed connection */
         return;
     }
@@ -751,6 +761,7 @@ static int open_far(struct far *f)
 {
     int r = uv_loop_init(&f->loop);
 
+    f->diag = client_owner_open();
     if (!r)
         r = watch(f, &f->input, STDIN_FILENO, on_input);
     if (!r)

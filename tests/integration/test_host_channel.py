@@ -269,16 +269,49 @@ def test_a_front_that_is_no_pipe():
     assert p.returncode == 2 and p.stdout == "" and "crun --hosts" in p.stderr
 
 
+def tunnel_port(pid):
+    """Where the far end takes connections of its agent."""
+    found = [line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    inodes = {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
+    return next(int(f[1].split(":")[1], 16) for f in found if f[3] == "0A" and f"socket:[{f[9]}]" in inodes)
+
+
+DIAL = "import socket, sys; s = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); s.settimeout(20); print(s.recv(9))"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="becomes another user")
+def test_another_user_does_not_reach_the_rendezvous():
+    with socket.create_server(("127.0.0.1", 0)) as listener, Channel(rendezvous=listener.getsockname()) as c:
+        c.start(alone(*SHELL, "echo ready; sleep 60", workers=1))
+        assert c.wait(lambda c: b"ready" in c.output())
+        for user, is_carried in ((65534, False), (0, True)):
+            client = subprocess.Popen(["/usr/bin/python3", "-c", DIAL, str(tunnel_port(c.process.pid))], user=user, stdout=subprocess.PIPE, text=True)
+            if is_carried:
+                assert c.wait(lambda c: any(s.kind == CONNECTION for s in c.streams.values()))
+                listener.accept()[0].sendall(b"hello")
+                c.wait(lambda c: client.poll() is not None)
+            assert client.communicate(timeout=30)[0] == ("b'hello'\n" if is_carried else "b''\n")
+            assert any(s.kind == CONNECTION for s in c.streams.values()) == is_carried
+
+
+@pytest.mark.parametrize("by_ssh", [True, False])
+def test_the_agent_gets_the_address_by_which_ssh_came(by_ssh):
+    own = subprocess.run(["hostname", "-I"], capture_output=True, text=True).stdout.split()
+    own = next((a for a in own if ":" not in a), "127.0.0.1")
+    with Channel(environment={"SSH_CONNECTION": f"192.0.2.7 4711 {own if by_ssh else '127.0.0.1'} 22"}) as c:
+        c.start(alone(*SHELL, "echo ready; sleep 60", workers=1))
+        assert c.wait(lambda c: c.output())
+        lines = [pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0") for pid in launches.living(c.tag)]
+        assert any(f"--local-addr={own}" in line for line in lines), lines
+
+
 def test_a_flood_of_connections_is_bounded():
     """A process of the host that dials the tunnel's port."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=512)
     with Channel(rendezvous=listener.getsockname()) as c:
         c.start(alone(*SHELL, "echo ready; sleep 60", workers=1))
         assert c.wait(lambda c: b"ready" in c.output())
-        found = [line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]
-        inodes = {os.readlink(f"/proc/{c.process.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{c.process.pid}/fd")}
-        port = next(int(f[1].split(":")[1], 16) for f in found if f[3] == "0A" and f"socket:[{f[9]}]" in inodes)
-        clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(300)]
+        clients = [socket.create_connection(("127.0.0.1", tunnel_port(c.process.pid))) for _ in range(300)]
         time.sleep(0.2)
         before = c.seen[host_channel.PONG]
         c.send(frame(PING))
