@@ -14,18 +14,22 @@ static bool is_plain_text(const char *text)
            !text[strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._+/-")];
 }
 
-/*
- * Looks for an installed crun. $v: output of --version. f: fails with a sentence; without quotes in f a sentence of several lines
- * becomes a single line, and set -f keeps patterns in a sentence.
- */
-static void add_installed(struct strbuf *out, const struct bootstrap *b)
+/* Looks for an installed crun. $v: output of --version. f: fails with a sentence; without quotes in f a sentence of several lines
+ * becomes a single line, and set -f keeps patterns in a sentence. i: executes $1 if it has the version. */
+static const char installed[] =
+    "f() { echo CRUN-FAILED $*; exit 1; }; "
+    "i() { [ \"$($1 --version 2>/dev/null </dev/null)\" = \"$v\" ] && exec $1 --front-channel; }; "
+    "i crun; i crun-launch; ";
+
+/* The path of the front's crun: another user of the host may have made such a path, as below /tmp. In a folder of the own user,
+ * entered before the test, no other user can replace the file. */
+static void add_own_path(struct strbuf *out, const char *path)
 {
-    strbuf_add(
-        out,
-        "set -f; v=\"crun %s\"; f() { echo CRUN-FAILED $*; exit 1; }; for c in crun crun-launch%s%s; do "
-        "[ \"$($c --version 2>/dev/null </dev/null)\" = \"$v\" ] && exec $c --front-channel; done; ",
-        b->version, is_plain_text(b->executable) ? " " : "",
-        is_plain_text(b->executable) ? b->executable : "");
+    const char *slash = is_plain_text(path) ? strrchr(path, '/') : NULL;
+
+    if (slash && slash > path)
+        strbuf_add(out, "cd %.*s 2>/dev/null && [ -O . ] && [ -O .%s ] && i .%s; ", (int)(slash - path), path,
+                   slash, slash);
 }
 
 /* $m: type of the machine. $h: hash of the build for it. */
@@ -52,7 +56,7 @@ static const char cached[] =
 
 /* $n: number of bytes. $t: temporary name. */
 static const char copied[] =
-    "echo CRUN-NEEDS $m $h; read -r n || exit 1; "
+    "echo CRUN-NEEDS $m $h; read -r n || f \"the launch command passes no standard input on, by which crun is copied\"; "
     "[ \"$n\" -gt 0 ] || f \"$v is not on PATH there, and its build for a machine $m cannot be read here\"; "
     "t=$d/.$h.$(uname -n).$$; x() { rm -f \"$t\"; }; trap x EXIT; trap \"exit 1\" HUP INT TERM; "
     "e=$(head -c \"$n\" 2>&1 >\"$t\") || f \"cannot write a copy of crun into $d there: $e\"; "
@@ -63,7 +67,8 @@ char *bootstrap_script(const struct bootstrap *b)
 {
     struct strbuf out = {0};
 
-    add_installed(&out, b);
+    strbuf_add(&out, "set -f; v=\"crun %s\"; %s", b->version, installed);
+    add_own_path(&out, b->executable);
     if (!b->may_copy) {
         strbuf_add(&out, "f \"$v is not on PATH there, and --no-copy forbids to copy it\"");
         return strbuf_steal(&out);
@@ -77,5 +82,5 @@ char *bootstrap_command(const char *script)
 {
     char *command = NULL;
 
-    return script && asprintf(&command, "exec /bin/sh -c '%s'", script) >= 0 ? command : NULL;
+    return script && asprintf(&command, "/bin/sh -c '%s'", script) >= 0 ? command : NULL;
 }

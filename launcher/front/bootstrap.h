@@ -3,7 +3,7 @@
 /*
  * The shell text that starts crun on a host where crun may not be installed. Pure.
  *
- * In order: `crun`, `crun-launch` on PATH and the path of the front's own crun, each if it has the front's version; then the copy
+ * In order: `crun`, `crun-launch` on PATH and the path of the front's own crun in a folder of the user, each if it has the front's version; then the copy
  * in ~/.cache/crun/bin/HASH ($XDG_CACHE_HOME), checked by sha256sum before each use; then a copy that the front sends:
  *
  *   host     "CRUN-NEEDS MACHINE HASH\n"
@@ -40,5 +40,5 @@ struct bootstrap {
 /* For /bin/sh -c. Malloc'ed, or NULL without memory. */
 char *bootstrap_script(const struct bootstrap *b);
 
-/* exec /bin/sh -c '...', for a login shell. Malloc'ed, or NULL without memory (or for script NULL). */
+/* /bin/sh -c '...', for a login shell, perhaps behind exec or sudo. Malloc'ed, or NULL without memory (or for script NULL). */
 char *bootstrap_command(const char *script);

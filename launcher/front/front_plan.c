@@ -241,7 +241,7 @@ static void add_agent(struct plan_maker *m, size_t i, struct strlist *out)
 static const struct {
     const char *program, *options, *host;
 } launchers[] = {
-    [FRONT_LAUNCH_SSH] = {"ssh", "-T -o BatchMode=yes -o ConnectTimeout=10", "{host}"},
+    [FRONT_LAUNCH_SSH] = {"ssh", "-T -o BatchMode=yes", "{host}"},
     /* Without --unbuffered srun holds output back until a newline comes. Without --cpu-bind=none a step of one task may get one CPU. */
     [FRONT_LAUNCH_SRUN] =
         {"srun",
@@ -249,21 +249,20 @@ static const struct {
          "--nodelist={host}"},
 };
 
-/* The command with all its words, {host} and {command} among them. */
+/* The command with all its words, {host} and {command} or {script} among them. */
 static char *complete_command(const char *command, enum front_launch launch)
 {
     size_t n = strcspn(command, " \t");
-    bool has_host = strstr(command, "{host}");
-    const char *own = launch == FRONT_LAUNCH_COMMAND ? "" : launchers[launch].options;
+    bool is_known = launch != FRONT_LAUNCH_COMMAND, is_ssh = launch == FRONT_LAUNCH_SSH;
     struct strbuf out = {0};
 
-    if (launch == FRONT_LAUNCH_SSH && strcasestr(command, "ConnectTimeout"))
-        own = "-T -o BatchMode=yes";
-    strbuf_add(&out, "%.*s %s%s", (int)n, command, own, command + n);
-    if (launch != FRONT_LAUNCH_COMMAND && !has_host)
-        strbuf_add(&out, " %s", launchers[launch].host);
-    if (launch == FRONT_LAUNCH_SSH && !strstr(command, "{command}"))
-        strbuf_add(&out, " {command}");
+    strbuf_add(&out, "%.*s %s", (int)n, command, is_known ? launchers[launch].options : "");
+    if (is_ssh && !strcasestr(command, "ConnectTimeout"))
+        strbuf_add(&out, " -o ConnectTimeout=10");
+    strbuf_add(&out, "%s %s", command + n,
+               is_known && !strstr(command, "{host}") ? launchers[launch].host : "");
+    if (!strstr(command, "{command}"))
+        strbuf_add(&out, is_ssh ? " exec {command}" : " /bin/sh -c {script}");
     return strbuf_steal(&out);
 }
 
@@ -279,54 +278,36 @@ static enum front_launch find_launch(const char *command)
                                                                                  : FRONT_LAUNCH_COMMAND;
 }
 
-/* A word with the host in place of each {host}. */
-static void add_launch_word(struct strlist *out, const char *word, const char *host)
+static char *fill_launch_word(const char *word, const char *script, const char *host)
 {
     struct strbuf text = {0};
 
+    if (strcmp(word, "{script}") == 0)
+        return strdup(script);
+    if (strcmp(word, "{command}") == 0)
+        return bootstrap_command(script);
     for (const char *at; (at = strstr(word, "{host}")); word = at + strlen("{host}"))
         strbuf_add(&text, "%.*s%s", (int)(at - word), word, host);
     strbuf_add(&text, "%s", word);
-    strlist_add_owned(out, strbuf_steal(&text));
-}
-
-static void add_launch(const struct front_plan *plan, const char *command, const char *host,
-                       struct strlist *out)
-{
-    _cleanup_free_ char *words = strdup(command), *whole = bootstrap_command(plan->script);
-    bool is_whole = false;
-    char *rest = NULL;
-
-    out->failed = !words || !whole;
-    for (char *word = out->failed ? NULL : strtok_r(words, " \t\n", &rest); word;
-         word = strtok_r(NULL, " \t\n", &rest)) {
-        bool is_command = strcmp(word, "{command}") == 0;
-        if (is_command)
-            strlist_add_copy(out, whole);
-        else
-            add_launch_word(out, word, host);
-        is_whole = is_whole || is_command;
-    }
-    if (is_whole || out->failed)
-        return;
-    strlist_add_copy(out, "/bin/sh");
-    strlist_add_copy(out, "-c");
-    strlist_add_copy(out, plan->script);
+    return strbuf_steal(&text);
 }
 
 static int make_launch(struct plan_maker *m, const char *command, size_t i)
 {
     const struct host_entry *entry = &m->plan->list.hosts[i];
-    _cleanup_free_ char *host = NULL;
+    struct strlist *out = &m->plan->hosts[i].launch;
+    char *rest = NULL;
 
     if (entry->user && m->plan->launch != FRONT_LAUNCH_SSH)
         return front_refuse(m, "--launch=%s: %s@%s: only ssh takes the name of a user",
                             m->options->value[OPTION_LAUNCH].text, entry->user, entry->name);
-    if (asprintf(&host, "%s%s%s", entry->user ? entry->user : "", entry->user ? "@" : "", entry->name) < 0)
-        host = NULL;
-    if (!host)
+    _cleanup_free_ char *words = strdup(command);
+    _cleanup_free_ char *host =
+        strbuf_format("%s%s%s", entry->user ? entry->user : "", entry->user ? "@" : "", entry->name);
+    if (!words || !host)
         return front_refuse(m, "out of memory");
-    add_launch(m->plan, command, host, &m->plan->hosts[i].launch);
+    for (char *word = strtok_r(words, " \t\n", &rest); word; word = strtok_r(NULL, " \t\n", &rest))
+        strlist_add_owned(out, fill_launch_word(word, m->plan->script, host));
     return 0;
 }
 

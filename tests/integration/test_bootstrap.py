@@ -117,18 +117,33 @@ def test_characters():
     assert "bad" not in line("bad'machine", HASH) and "/a b" not in line(executable="/a b'c")
 
 
-def test_which_crun(host, tmp_path):
-    command = line(executable=str(tmp_path / "mine"), copy="no-copy")
+def test_which_crun(host):
+    command = line(executable=str(host.home / "venv"), copy="no-copy")
     no_copy = ["CRUN-FAILED crun 1.2 is not on PATH there, and --no-copy forbids to copy it"]
     host.install("crun", b"#!/bin/sh\necho crun version 1.2; cat\n")
     assert start(host, command) == (no_copy, "")
-    (tmp_path / "mine").write_bytes(fake_crun("path"))
-    (tmp_path / "mine").chmod(0o755)
+    (host.home / "venv").write_bytes(fake_crun("path"))
+    (host.home / "venv").chmod(0o755)
     assert start(host, command) == (["GREETING path"], "")
     host.install("crun-launch", fake_crun("second", "1.3"))
     assert start(host, command) == (["GREETING path"], "")
     host.install("crun-launch", fake_crun("second"))
     assert start(host, command) == (["GREETING second"], "")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="files of another user need root")
+def test_path_of_another_user(host, tmp_path):
+    """Any user may have made it, as below /tmp."""
+    folder = tmp_path / "venv"
+    folder.mkdir()
+    (folder / "crun").write_bytes(fake_crun("evil"))
+    (folder / "crun").chmod(0o755)
+    command = line(executable=str(folder / "crun"), copy="no-copy")
+    assert start(host, command)[0] == ["GREETING evil"]
+    for path in (folder, folder / "crun"):
+        os.chown(path, 1, 1)
+        assert start(host, command)[0][0].startswith("CRUN-FAILED")
+        os.chown(path, 0, 0)
 
 
 def test_no_build(host):
@@ -159,8 +174,8 @@ def test_end_of_input(host):
     for sent in (b"", b"100", b"100\n", b"100\nabc"):
         p = host.login(line(MACHINE, HASH))
         assert p.stdout.readline().decode().strip() == NEEDS
-        p.communicate(sent, timeout=60)
-        assert p.returncode == 1 and host.cache() == []
+        printed, _ = p.communicate(sent, timeout=60)
+        assert printed.startswith(b"CRUN-FAILED ") and p.returncode == 1 and host.cache() == []
 
 
 def test_full_disk(host):

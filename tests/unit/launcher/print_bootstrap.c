@@ -22,7 +22,7 @@ int main(int argc, char **argv)
     for (int i = 4; i + 1 < argc; i += 2)
         builds[b.n_builds++] = (struct bootstrap_build){argv[i], argv[i + 1]};
     char *script = bootstrap_script(&b), *command = bootstrap_command(script);
-    int r = command && printf("%s", command) > 0 && fflush(stdout) == 0 ? 0 : 1;
+    int r = command && printf("exec %s", command) > 0 && fflush(stdout) == 0 ? 0 : 1;
     free(script);
     free(command);
     return r;

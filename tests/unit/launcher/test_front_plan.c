@@ -231,12 +231,12 @@ static const struct launch_row {
     const char *hosts, *launch, *argv;
     enum front_launch kind;
 } launch_rows[] = {
-    {"a", NULL, "ssh|" SSH "a|$", FRONT_LAUNCH_SSH},
-    {"u@a", "--launch=ssh", "ssh|" SSH "u@a|$", FRONT_LAUNCH_SSH},
-    {"u@[fd00::2]:3", "--launch=ssh", "ssh|" SSH "u@fd00::2|$", FRONT_LAUNCH_SSH},
-    {"a", "--launch= /usr/bin/ssh  -p 22", "/usr/bin/ssh|" SSH "-p|22|a|$", FRONT_LAUNCH_SSH},
-    {"u@a", "--launch=ssh -J gate-{host} {host}", "ssh|" SSH "-J|gate-u@a|u@a|$", FRONT_LAUNCH_SSH},
-    {"a", "--launch=ssh -oConnectTimeout=3", "ssh|-T|-o|BatchMode=yes|-oConnectTimeout=3|a|$",
+    {"a", NULL, "ssh|" SSH "a|exec|$", FRONT_LAUNCH_SSH},
+    {"u@a", "--launch=ssh", "ssh|" SSH "u@a|exec|$", FRONT_LAUNCH_SSH},
+    {"u@[fd00::2]:3", "--launch=ssh", "ssh|" SSH "u@fd00::2|exec|$", FRONT_LAUNCH_SSH},
+    {"a", "--launch= /usr/bin/ssh  -p 22", "/usr/bin/ssh|" SSH "-p|22|a|exec|$", FRONT_LAUNCH_SSH},
+    {"u@a", "--launch=ssh -J gate-{host} {host}", "ssh|" SSH "-J|gate-u@a|u@a|exec|$", FRONT_LAUNCH_SSH},
+    {"a", "--launch=ssh -oConnectTimeout=3", "ssh|-T|-o|BatchMode=yes|-oConnectTimeout=3|a|exec|$",
      FRONT_LAUNCH_SSH},
     {"a", "--launch=ssh {host} sudo -n {command}", "ssh|" SSH "a|sudo|-n|$", FRONT_LAUNCH_SSH},
     {"a", "--launch=srun", "srun|" SRUN "--nodelist=a|$$", FRONT_LAUNCH_SRUN},
