@@ -51,6 +51,7 @@ struct visitor {
     struct conn_owner owner;
     int fd;
     bool is_inside, proved, closing;
+    bool is_client; /* the first byte was a client's: only the address is missing */
 };
 
 static void on_visitor_poll(uv_poll_t *poll, int status, int events);
@@ -110,11 +111,12 @@ static void visitor_become_client(struct visitor *v)
         server_log(s, -1, "refused a client: %s", strerror(-r));
 }
 
+/* A visitor that has sent nothing yet may still prove the key: look_at() decides when the first byte is there. */
 static void admit_visitors(struct fence_shell *f)
 {
     list_for_each_entry_safe(struct visitor, v, &f->outside.list, deadline.link)
     {
-        if (!v->tls && is_allowed(f, v->fd))
+        if (v->is_client && is_allowed(f, v->fd))
             visitor_become_client(v);
     }
 }
@@ -192,7 +194,7 @@ static bool look_at(struct visitor *v)
         visitor_become_client(v);
         return true;
     }
-    /* A client: must wait until its address is allowed. */
+    v->is_client = true;
     (void)uv_poll_stop(&v->poll); /* cannot fail */
     return true;
 }

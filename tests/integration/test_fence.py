@@ -101,6 +101,30 @@ def prove(fabric, host, address, port, identity, psk):
     return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
 
 
+PROVE_BEHIND_ANOTHER = """
+import socket, subprocess
+silent = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+subprocess.run(sys.argv[3:], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=30)
+silent.sendall(bytes([0x16, 3, 1]))  # how a proof begins
+silent.settimeout(1)
+try:
+    print("CLOSED", silent.recv(1))
+except TimeoutError:
+    print("WAITS")
+"""
+
+
+def test_second_proof_from_an_address(fabric, job):
+    """An agent has connected, and sends nothing before another of its address has proved the key: the server waits for its proof."""
+    address, port, end, nodes = job
+    command = [*PROVE, "-connect", f"{address}:{port}", "-psk_identity", "crun1:store:fenced", "-psk", key("store", "fenced").hex()]
+    assert on_host(fabric, 2, PROVE_BEHIND_ANOTHER, address, port, *command) == "WAITS"
+    assert "READ" in on_host(fabric, 2, READ_A_KEY, address, port)
+    end.touch()
+    assert nodes.codes() == [0, 0], nodes.texts()
+    assert "is not a TCPStore client" not in "".join(n.text() for n in nodes)
+
+
 def test_proof_of_another_key_opens_nothing(fabric, job):
     address, port, end, nodes = job
     for identity, purpose in (("crun1:store:fenced", "agent"), ("crun1:agent:fenced", "agent"),
