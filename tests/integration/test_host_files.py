@@ -1,6 +1,6 @@
-"""Host files that crun and Open MPI read alike: generated ones, with a fresh seed that is printed.
+"""The hosts of a job: host files that crun and Open MPI read alike, and the hint on the list of a scheduler.
 
-Left out, as crun means to differ: slots of a second mention add up, and Open MPI refuses them; a maximum in a second mention counts
+The files are generated, with a fresh seed that is printed. Left out, as crun means to differ: slots of a second mention add up, and Open MPI refuses them; a maximum in a second mention counts
 for slots, and with Open MPI only in the first. A host without slots is open, which Open MPI counts as one.
 """
 
@@ -80,3 +80,16 @@ def test_as_open_mpi(tmp_path):
         assert found == theirs(path), text
         n_accepted += bool(found)
     assert n_accepted > N_FILES / 4
+
+
+def test_hint(tmp_path):
+    """Where crun runs on one host of an allocation of several, and only there."""
+    (tmp_path / "two").write_text("a\na\nb\n")
+    (tmp_path / "one").write_text("a\na\n")
+    rows = (("two", (), {}, True), ("one", (), {}, False), ("none", (), {}, False), ("two", ("--nnodes=1",), {}, False),
+            ("two", ("--standalone",), {}, False), ("two", (), {"OMPI_COMM_WORLD_SIZE": "2"}, False))
+    for name, options, more, is_expected in rows:
+        p = subprocess.run([jobs.crun(), *options, "--no-python", "true"], capture_output=True, text=True, timeout=60,
+                           env={**os.environ, "PBS_NODEFILE": str(tmp_path / name), **more})
+        hints = [line for line in p.stderr.splitlines() if "PBS gave this job" in line and "--hosts=auto" in line]
+        assert p.returncode == 0 and len(hints) == is_expected, (name, options, more, p.stderr)
