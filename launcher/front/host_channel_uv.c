@@ -158,7 +158,7 @@ static void on_error_line(void *data, const char *line)
         return;
     line += strncmp(line, "crun: ", 6) == 0 ? 6 : 0;
     _cleanup_free_ char *remedy = front_remedy(line, c->name);
-    if (remedy || !c->has_remedy)
+    if (!c->has_remedy) /* the first one is the cause: "host key has changed", then "verification failed" */
         note_why(c, remedy ? remedy : line);
     c->has_remedy = c->has_remedy || remedy;
 }
