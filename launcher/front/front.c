@@ -62,7 +62,7 @@ static void launch_more(struct front *f, uint64_t now_ms)
         }
 }
 
-/* Hosts without an agent have no part in a job that stops. */
+/* Hosts without an agent take no part in the stop of a job. */
 static void give_up_starting(struct front *f, uint64_t now_ms)
 {
     for (unsigned i = 0; i < f->config.n_hosts; i++) {
@@ -106,10 +106,12 @@ static void lose_usable(struct front *f, unsigned host, const char *event, const
                         uint64_t now_ms)
 {
     f->n_usable--;
+    if (stops(f))
+        return; /* f->why keeps the first cause, the reason for late hosts as well */
     bool is_enough = f->n_usable >= f->config.min_nodes;
     (void)snprintf(f->why, sizeof(f->why), "host %.100s %s%s%.300s; the job %s", f->names[host], event,
                    *detail ? ": " : "", detail, is_enough ? "goes on without it" : "cannot run without it");
-    if (!stops(f) && !is_enough)
+    if (!is_enough)
         end_job(f, now_ms);
 }
 
@@ -159,7 +161,7 @@ static void on_signal(struct front *f, int signal, uint64_t now_ms)
         close_all(f, now_ms);
 }
 
-/* The first push is a signal, the second one closes the channels. */
+/* The first push is a signal, the second closes the channels. */
 static void push_ending(struct front *f, uint64_t now_ms)
 {
     if (f->n_pushes++ == 0)

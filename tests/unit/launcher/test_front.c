@@ -136,8 +136,15 @@ static void test_sentences(void **state)
     assert_string_equal(front_why(&f), "host c was lost: why; the job cannot run without it");
     front_describe_waiting(&f, text);
     assert_string_equal(text, "");
+    front_step(&f, read_event("r0=1"));
+    assert_string_equal(front_why(&f),
+                        "host c was lost: why; the job cannot run without it"); /* the first cause */
+    front_finish(&f);
+    assert_int_equal(front_init(&f, &config, names), 0);
+    front_step(&f, read_event("b"));
+    front_step(&f, read_event("g0"));
     front_step(&f, read_event("x0"));
-    assert_string_equal(front_why(&f), "host a could not be started: why; the job cannot run without it");
+    assert_string_equal(front_why(&f), "host a could not be started: why; the job goes on without it");
     front_finish(&f);
 }
 
