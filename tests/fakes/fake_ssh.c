@@ -1,7 +1,7 @@
 /* An ssh without a network, for a front with a thousand hosts: fake_ssh [OPTION...] [USER@]HOST COMMAND...
  *
- * The command runs here, in a child, under /bin/sh -c as a login shell would run it, with FAKE_SSH_HOMES/HOST as its home
- * and only the variables that a login has. The fake waits for the child and ends with its exit code. The child ends with
+ * The command runs here, in a child, under /bin/sh -c like a login shell's, with FAKE_SSH_HOMES/HOST as home and only the
+ * variables of a login. The fake waits for the child and ends with the child's exit code. The child ends with
  * the fake. */
 #include <errno.h>
 #include <signal.h>
@@ -15,7 +15,7 @@
 
 enum { FAILURE = 255, PATH_SIZE = 4096 };
 
-/* Options of ssh that have a value behind them. */
+/* Options of ssh with a value behind them. */
 static const char with_value[] = "BbcDEeFIiJLlmOopQRSWw";
 
 /* Index of the host among the arguments. */
@@ -30,7 +30,7 @@ static int host_index(int argc, char **argv)
     return i;
 }
 
-/* The words with blanks between them, as ssh sends them. */
+/* The words with blanks between them, as ssh sends a command. */
 static char *join_words(int n, char **words)
 {
     size_t size = 1;

@@ -1,8 +1,8 @@
-"""Hosts that a real sshd serves, each a network namespace with a host name, an /etc/hosts and a home of its own.
+"""Hosts with a real sshd, each a network namespace with a host name, an /etc/hosts and a home of its own.
 
 The last namespace of the fabric is the place of the front. Nothing outside the test's folder is read or written: host keys,
 the user's key, known hosts, homes and both configurations lie in there, and `ssh` on the PATH of the front is a wrapper
-that names that configuration. Needs root, iproute2 and openssh-server; everything is gone when the `with` ends.
+with the test's configuration. Needs root, iproute2 and openssh-server; everything is gone when the `with` ends.
 """
 
 import contextlib
@@ -57,7 +57,6 @@ Host *
     UserKnownHostsFile {folder}/known_hosts
     GlobalKnownHostsFile none
     UpdateHostKeys no
-    LogLevel ERROR
 """
 
 
@@ -98,8 +97,8 @@ def is_living(pid):
 
 class SshHosts:
     def __init__(self, folder, n_hosts, shells=(), bare=(), paths=(), variables=(), home=None, network=79, behind_nat=False):
-        """shells, paths: the login shell and the PATH of single hosts, {host: text}. bare: hosts that have no crun, not even
-        where the front has its own. variables: further ones of every login. home: one home that all hosts share.
+        """shells, paths: the login shell and the PATH of single hosts, {host: text}. bare: hosts without crun, also
+        at the path of the front's crun. variables: further ones of every login. home: a home for all hosts.
         behind_nat: no host can open a connection to the front."""
         self.folder, self.n_hosts = pathlib.Path(folder), n_hosts
         self.shells, self.bare, self.paths, self.passwords = dict(shells), set(bare), dict(paths), set()
@@ -158,7 +157,7 @@ class SshHosts:
         return "127.0.0.1 localhost\n::1 localhost\n::ffff:127.0.0.1 localhost\n" + "".join(named)
 
     def configure(self, host):
-        """A host of .passwords wants a password. Holds from the next start of that server on."""
+        """A host of .passwords wants a password. Takes effect at the next start of the server."""
         variables = {"PATH": self.paths.get(host, PLAIN_PATH), **self.variables}
         (self.place(host) / "sshd_config").write_text(SSHD_CONFIG.format(
             folder=self.place(host), password="yes" if host in self.passwords else "no",
@@ -167,7 +166,7 @@ class SshHosts:
             (self.place(host) / "authorized_keys").write_text("")
 
     def change_host_key(self, host):
-        """Holds from the next start of that server on."""
+        """Takes effect at the next start of the server."""
         self.host_key = getattr(self, "host_key", {})
         self.host_key[host] = make_key(self.place(host) / "host_key")
 
@@ -194,7 +193,7 @@ class SshHosts:
             self.make_nat()
 
     def make_nat(self):
-        """The front's place becomes a router that translates addresses, and the front moves behind it."""
+        """The front's place becomes a router with address translation, and the front moves behind it."""
         router, inner = self.front_space, f"{self.fabric.name}-nat"
         rules = ("add table ip nat; add chain ip nat post { type nat hook postrouting priority 100; };"
                  "add rule ip nat post oifname eth0 masquerade;"
@@ -210,7 +209,7 @@ class SshHosts:
         self.front_space = inner
 
     def place_prefix(self, host):
-        """In front of a command, to run it with the name, the files in /etc and the empty /run of that host."""
+        """In front of a command, to run it with the name, the files in /etc and the empty /run of a host."""
         space = self.front_space if host == self.front else self.fabric.space(host)
         return ["ip", "netns", "exec", space, "unshare", "--uts", "--mount", "sh", "-c", IN_PLACE, "sh", self.fabric.hostname(host),
                 str(self.place(host) / "etc"), str(pathlib.Path(jobs.crun()).parent) if host in self.bare else ""]
@@ -247,7 +246,7 @@ class SshHosts:
         self.wait_for_servers([host])
 
     def clear(self):
-        """Kills by pid all that is left in the namespaces."""
+        """Kills by pid the processes left in the namespaces."""
         deadline = time.monotonic() + 10
         while (left := {pid for space in self.spaces() for pid in pids_of(space)}) and time.monotonic() < deadline:
             for pid in left:
@@ -268,11 +267,11 @@ class SshHosts:
                 "OMP_NUM_THREADS": "1", **more}
 
     def prefix(self):
-        """In front of a command that runs at the front."""
+        """In front of a command, to run it at the front."""
         return self.place_prefix(self.front)
 
     def run(self, command, timeout=60, environment=None, **more):
-        """Runs a command at the front to its end. A command that exceeds the time is killed."""
+        """Runs a command at the front to its end. A command above the time limit is killed."""
         more = {"stdin": subprocess.DEVNULL, **more}
         return subprocess.run([*self.prefix(), *map(str, command)], capture_output=True, text=True, errors="replace", timeout=timeout,
                               env=self.environment(**(environment or {})), **more)
@@ -313,16 +312,16 @@ class SshHosts:
         subprocess.run(["nsenter", "--mount", "--target", str(self.servers[host].pid), *map(str, command)], check=True, timeout=30,
                        capture_output=True)
 
-    # ---- what there is
+    # ---- processes and files
 
     def processes(self, *hosts):
-        """{pid: command line} of all that lives at these hosts (none given: everywhere), but for the servers."""
+        """{pid: command line} of the living processes at the given hosts (default: everywhere), but for the servers."""
         servers = {server.pid for server in self.servers.values()}
         spaces = [self.front_space if host == self.front else self.fabric.space(host) for host in hosts or range(self.n_hosts + 1)]
         return {pid: command_line(pid) for space in spaces for pid in pids_of(space) - servers if is_living(pid)}
 
     def wait_until_empty(self, timeout=10):
-        """What is left after the time: {} is the aim."""
+        """Processes left after the time: {} is the aim."""
         jobs.wait_until(lambda: not self.processes(), timeout, 0.02)
         return self.processes()
 
@@ -333,7 +332,7 @@ class SshHosts:
         return sorted(path for path in found if not path.startswith((".cache/crun/bin/", ".local/state/crun/")))
 
     def cached(self, host):
-        """Programs in the cache of that host."""
+        """Programs in the cache of a host."""
         return sorted(path for path in (self.home(host) / ".cache/crun/bin").glob("*") if path.is_file())
 
     def log(self, host):
@@ -352,7 +351,7 @@ def try_logins(hosts):
 
 def main():
     """By hand: ssh_hosts.py N [BARE [COMMAND...]] makes N hosts (host0, host1, ...), BARE of them without crun, and runs a command at
-    their front (a shell on the terminal: sh -i), or shows that each can be logged in to."""
+    their front (a shell on the terminal: sh -i), or logs in to each."""
     n_hosts, n_bare, command = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0, sys.argv[3:]
     if missing():
         sys.exit(missing())
