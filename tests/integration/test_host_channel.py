@@ -216,6 +216,15 @@ def test_nothing_is_left(way):
         assert launches.wait_until_gone(c.tag, 20) == {}
 
 
+def test_the_kill_of_the_agent_is_the_result():
+    with Channel() as c:
+        started(c)
+        agent = int(pathlib.Path(f"/proc/{c.process.pid}/task/{c.process.pid}/children").read_text().split()[0])
+        os.kill(agent, signal.SIGKILL)
+        assert c.rest(30) == 128 + 9 and c.result == (0, 9)
+        assert launches.wait_until_gone(c.tag, 20) == {}
+
+
 def test_workers_that_block_in_write_end_as_well():
     with Channel(grants=False) as c:
         c.start(alone("--shutdown-timeout=1", *SHELL, "trap '' TERM; yes"))
