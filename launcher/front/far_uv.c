@@ -103,6 +103,14 @@ static void require_far(struct far *f, int r)
     start_ending(f);
 }
 
+static int watch(struct far *f, uv_poll_t *poll, int fd, uv_poll_cb on_event)
+{
+    int r = fd < 0 ? fd : uv_poll_init(&f->loop, poll, fd);
+
+    poll->data = f;
+    return r || !on_event ? r : uv_poll_start(poll, UV_READABLE, on_event);
+}
+
 /* Cannot fail. A start that failed leaves handles that libuv does not know. */
 static void stop_poll(uv_poll_t *poll)
 {
@@ -127,11 +135,6 @@ static void update_end(struct far_end *e)
         require_far(e->far, uv_poll_start(&e->poll, events, on_end_event));
     else
         (void)uv_poll_stop(&e->poll); /* cannot fail */
-}
-
-static void update_all_ends(struct far *f)
-{
-    list_for_each_entry(struct far_end, e, &f->ends, entry) update_end(e);
 }
 
 static void drop_end(struct far_end *e);
@@ -168,7 +171,7 @@ static void flush_far(struct far *f)
     else
         stop_poll(&f->output);
     if (was_full && !is_out_full(f))
-        update_all_ends(f);
+        list_for_each_entry(struct far_end, e, &f->ends, entry) update_end(e);
     finish_if_done(f);
 }
 
@@ -348,8 +351,10 @@ static void on_listener(uv_poll_t *poll, int status, int events)
 
     (void)uv_fileno((uv_handle_t *)poll, &fd); /* cannot fail */
     fd = accept4(fd, NULL, NULL, SOCK_CLOEXEC);
+    if (fd < 0 && err_is_shortage(-errno))
+        stop_poll(poll); /* until the next tick: the client would be reported without end */
     if (fd < 0)
-        return; /* the client is gone, or tries again */
+        return;
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     if (f->n_connections >= CONNECTIONS_MAX || !is_own_client(f, fd) || add_end(f, fd, &open, &e) != 0) {
         (void)close(fd); /* the client finds a closed connection */
@@ -404,12 +409,6 @@ static void take_handovers(struct far *f)
     require_far(f, r == -EPIPE ? 0 : r); /* the agent ends or has ended */
 }
 
-static void on_handover(uv_poll_t *poll, int status, int events)
-{
-    take_handovers(poll->data);
-    flush_far(poll->data);
-}
-
 static void read_failure(struct far *f)
 {
     ssize_t n;
@@ -426,8 +425,9 @@ static void read_failure(struct far *f)
     f->n_sentence = 0;
 }
 
-static void on_failure(uv_poll_t *poll, int status, int events)
+static void on_agent_news(uv_poll_t *poll, int status, int events)
 {
+    take_handovers(poll->data);
     read_failure(poll->data);
     flush_far(poll->data);
 }
@@ -539,6 +539,8 @@ static void on_tick(uv_timer_t *timer)
         log_line("the front has been silent for %d s", SILENCE_MS / 1000);
         go_deaf(f);
     }
+    if (!f->has_ended)
+        require_far(f, uv_poll_start(&f->listener, UV_READABLE, on_listener));
     reap_agent(f); /* where the wait of SIGCHLD has failed */
     if (f->is_ending && now >= f->kill_ms)
         signal_agent(f, SIGKILL);
@@ -568,14 +570,10 @@ static uint64_t find_shutdown_ms(const struct far_header *h)
 static int watch_agent(struct far *f)
 {
     static const enum channel_stream_kind kinds[] = {CHANNEL_STDIN, CHANNEL_AGENT_OUT, CHANNEL_AGENT_ERR};
-    int r = uv_poll_init(&f->loop, &f->handover, f->agent.handover);
+    int r = watch(f, &f->handover, f->agent.handover, on_agent_news);
 
     if (!r)
-        r = uv_poll_start(&f->handover, UV_READABLE, on_handover);
-    if (!r)
-        r = uv_poll_init(&f->loop, &f->failure, f->agent.failure);
-    if (!r)
-        r = uv_poll_start(&f->failure, UV_READABLE, on_failure);
+        r = watch(f, &f->failure, f->agent.failure, on_agent_news);
     for (size_t i = 0; !r && i < ARRAY_SIZE(kinds); i++) {
         struct far_end *e;
 
@@ -597,7 +595,6 @@ static void start_agent(struct far *f)
     far_header_finish(&f->header);
     f->has_started = !r;
     if (!r) {
-        f->handover.data = f->failure.data = f;
         require_far(f, watch_agent(f));
         return;
     }
@@ -747,14 +744,6 @@ static int open_signal_fd(void)
         (void)sigaddset(&set, signals[i]);
     int fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     return fd < 0 ? -errno : fd;
-}
-
-static int watch(struct far *f, uv_poll_t *poll, int fd, uv_poll_cb on_event)
-{
-    int r = fd < 0 ? fd : uv_poll_init(&f->loop, poll, fd);
-
-    poll->data = f;
-    return r || !on_event ? r : uv_poll_start(poll, UV_READABLE, on_event);
 }
 
 static int open_far(struct far *f)

@@ -52,6 +52,8 @@ int output_handover_receive(int link, struct output_handover *ret, int *ret_fd)
         return errno == EAGAIN || errno == EINTR ? 0 : -errno;
     if (n == 0)
         return -EPIPE;
+    if (message.msg_flags & MSG_CTRUNC)
+        return -EMFILE; /* no number was free for the descriptor */
     _cleanup_close_ int fd = take_descriptor(&message);
     if (fd < 0 || n != sizeof(*ret) || ret->version != OUTPUT_HANDOVER_VERSION || ret->which > 1)
         return -EBADMSG;
