@@ -188,6 +188,8 @@ def test_a_directory_that_is_missing(start):
     ("mkfifo f g; \"$@\" <f & \"$@\" <g & exec tee f >g", "two processes for one host, or copies its input"),
     ("echo broken >&2; exit 3", "broken"),
     ("exit 3", "exit code 3"),
+    ("echo '@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @' >&2; echo 'Host key verification failed.' >&2; exit 255",
+     "its host key has changed"),
     ("echo no shell here", "no shell here"),
     ("printf '\\nCRUN-CHANNEL 1 0.1.0 x86_64 0123456789abcdef\\nno frame here'; exec sleep 600", "broke the protocol")])
 def test_a_launch_command_that_cannot_work(start, tmp_path, command, words):
