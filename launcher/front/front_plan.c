@@ -41,11 +41,6 @@ static const char *front_text(const struct plan_maker *m, enum option_id id)
     return value->set && value->text && value->text[strspn(value->text, " \t\r\n")] ? value->text : NULL;
 }
 
-static bool front_flag(const struct plan_maker *m, enum option_id id)
-{
-    return m->options->value[id].flag;
-}
-
 bool front_plan_is_wanted(const struct options *options)
 {
     return options->value[OPTION_HOSTS].set || options->value[OPTION_HOSTFILE].set;
@@ -338,7 +333,8 @@ static int make_hosts(struct plan_maker *m)
 
 /* ---- environment ---- */
 
-bool front_plan_travels(const char *variable)
+/* Whether NAME=VALUE goes to the hosts without --export. */
+static bool travels_by_itself(const char *variable)
 {
     static const char *const heads[] = {"PATH=", "VIRTUAL_ENV=", "CONDA_", "PYTHON", "CUDA_",
                                         "NCCL_", "TORCH_",       "OMP_",   "HF_"};
@@ -407,7 +403,7 @@ static int take_variables(struct plan_maker *m)
         size_t n = strcspn(*e, "="), i = 0;
         while (i < n_exported && strncmp(variables->items[i], *e, n + 1) != 0)
             i++;
-        if (i == n_exported && front_plan_travels(*e))
+        if (i == n_exported && travels_by_itself(*e))
             strlist_add_copy(variables, *e);
     }
     if (!r && m->machine->python && !envp_get(m->machine->environment, "PYTHON_EXEC") &&
@@ -438,7 +434,7 @@ static int make_plan(struct plan_maker *m)
                                         .executable = machine->executable,
                                         .builds = machine->builds,
                                         .n_builds = machine->n_builds,
-                                        .may_copy = !front_flag(m, OPTION_NO_COPY)};
+                                        .may_copy = !m->options->value[OPTION_NO_COPY].flag};
     const char *id = front_text(m, OPTION_RDZV_ID), *directory = m->options->value[OPTION_CHDIR].text;
     struct front_plan *plan = m->plan;
 

@@ -68,6 +68,3 @@ bool front_plan_is_wanted(const struct options *options);
 int front_plan_make(struct front_plan *ret, const struct options *options,
                     const struct front_machine *machine, char error[FRONT_ERROR_SIZE]);
 void front_plan_finish(struct front_plan *plan);
-
-/* Whether a NAME=VALUE of the front travels to the hosts without --export. */
-bool front_plan_travels(const char *variable);
