@@ -58,7 +58,7 @@ static const char cached[] =
 static const char copied[] =
     "echo CRUN-NEEDS $m $h; read -r n || f \"the launch command passes no standard input on, by which crun is copied\"; "
     "[ \"$n\" -gt 0 ] || f \"$v is not on PATH there, and its build for a machine $m cannot be read here\"; "
-    "t=$d/.$h.$(uname -n).$$; x() { rm -f \"$t\"; }; trap x EXIT; trap \"exit 1\" HUP INT TERM; "
+    "t=$d/.$h.$(uname -n).$$; x() { rm -f \"$t\"; }; trap x EXIT; trap \"exit 1\" HUP INT PIPE TERM; "
     "e=$(head -c \"$n\" 2>&1 >\"$t\") || f \"cannot write a copy of crun into $d there: $e\"; "
     "k \"$t\" || f \"the copy of crun arrived there with another checksum\"; "
     "e=$( { chmod 700 \"$t\" && mv -f \"$t\" \"$p\"; } 2>&1) || f \"cannot write $p there: $e\"; r";

@@ -243,3 +243,18 @@ def test_hangup_leaves_nothing(host):
     assert p.wait(timeout=60) != 0 and host.cache() == []
     p.stdout.close()
     p.stderr.close()
+
+
+@pytest.mark.parametrize("n_given", [0, 20])
+def test_a_lost_connection_leaves_nothing(host, n_given):
+    """sshd closes all pipes and sends no signal; the sentence about the copy has no reader."""
+    p = host.login(line(MACHINE, HASH))
+    assert p.stdout.readline().decode().strip() == NEEDS
+    p.stdin.write(b"%d\n" % len(COPY) + COPY[:n_given])
+    p.stdin.flush()
+    assert jobs.wait_until(lambda: host.cache() != [], 30)
+    p.stdout.close()
+    p.stderr.close()
+    p.stdin.close()
+    p.wait(30)
+    assert host.cache() == []
