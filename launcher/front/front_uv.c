@@ -20,6 +20,7 @@
 #include "launcher/cli/job.h"
 #include "launcher/util/log_os.h"
 #include "launcher/util/side_thread_os.h"
+#include "launcher/util/signal_name.h"
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "proto/secret_os.h"
@@ -226,6 +227,18 @@ static void on_host_lost(void *data, unsigned host, const char *why)
                                            .text = note ? note : why});
 }
 
+/* An agent that was killed has reported nothing. */
+static void lose_agent(struct front_loop *f, unsigned host, int signal)
+{
+    char name[SIGNAL_NAME_SIZE], why[SIGNAL_NAME_SIZE + 64];
+
+    if (signal_name(signal, name))
+        (void)snprintf(why, sizeof(why), "crun was ended there by %s", name);
+    else
+        (void)snprintf(why, sizeof(why), "crun was ended there by signal %d", signal);
+    on_host_lost(f, host, why);
+}
+
 static int on_host_frame(void *data, unsigned host, const struct channel_frame *frame)
 {
     struct front_loop *f = data;
@@ -242,9 +255,13 @@ static int on_host_frame(void *data, unsigned host, const struct channel_frame *
         on_host_lost(f, host, "");
         return 0;
     }
-    int code = result.has_exited ? (int)(result.code & 0xff) : 128 + (int)(result.code & 0x7f);
+    if (!result.has_exited) {
+        lose_agent(f, host, (int)result.code);
+        return 0;
+    }
     close_host(f, host);
-    front_dispatch(f, (struct front_event){.kind = FRONT_EVENT_RESULT, .host = host, .value = code});
+    front_dispatch(f, (struct front_event){
+                          .kind = FRONT_EVENT_RESULT, .host = host, .value = (int)(result.code & 0xff)});
     return 0;
 }
 
