@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "launcher/util/signal_name.h"
+
 enum { ACTIONS_PER_HOST = 2, ACTIONS_OF_JOB = 4 };
 
 int front_init(struct front *f, const struct front_config *config, const char *const *names)
@@ -147,14 +149,29 @@ static int exit_code(const struct front *f)
     return f->is_ending || f->n_succeeded == 0;
 }
 
+/* Without an agent no report names the signal. */
+static void report_early_stop(struct front *f, int signal)
+{
+    char name[SIGNAL_NAME_SIZE];
+
+    for (unsigned i = 0; i < f->config.n_hosts; i++)
+        if (f->hosts[i].state == FRONT_RUNNING || f->hosts[i].state == FRONT_ENDED)
+            return;
+    (void)snprintf(f->why, sizeof(f->why), "stopped by %s before the start on any host",
+                   signal_name(signal, name));
+    act(f, FRONT_DO_SAY, 0, 0);
+}
+
 static void on_signal(struct front *f, int signal, uint64_t now_ms)
 {
     if (f->interrupt && now_ms < f->signal_ms + FRONT_SAME_REQUEST_MS)
         return;
     f->signal_ms = now_ms;
     f->interrupt = f->interrupt ? f->interrupt : signal;
-    if (++f->n_signals == 1)
+    if (++f->n_signals == 1) {
+        report_early_stop(f, signal);
         give_up_starting(f, now_ms);
+    }
     if (f->n_signals < 3)
         signal_running(f, signal);
     else

@@ -38,7 +38,7 @@ static const struct front_case cases[] = {
     {"interrupt, and the workers succeed", 3, "b g0 g1 g2 s0 r0=0 r1=0 r2=0",
      "L0 L1 L2 S0=2 S1=2 S2=2 fin=0"},
     {"interrupt during the start", 3, "b g0 c1 s0 r0=1", "L0 L1 L2 C1 C2 S0=2 fin=1"},
-    {"interrupt before any agent", 3, "b s0", "L0 L1 L2 C0 C1 C2 fin=130"},
+    {"interrupt before any agent", 3, "b s0", "L0 L1 L2 say C0 C1 C2 fin=130"},
     {"interrupt twice", 3, "b g0 g1 g2 s0 s1050 r0=130 r1=130 r2=130",
      "L0 L1 L2 S0=2 S1=2 S2=2 S0=2 S1=2 S2=2 fin=130"},
     {"interrupt thrice", 3, "b g0 g1 g2 s0 r0=130 s1050 s2100",
