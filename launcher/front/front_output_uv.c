@@ -49,6 +49,7 @@ struct front_stream {
     bool is_added;               /* `shown` is the output thread's */
 
     bool has_pipe;
+    bool is_late; /* bytes have waited for the console since the last look */
     uv_pipe_t pipe;
     uv_write_t write;
 
@@ -72,7 +73,7 @@ struct front_output {
     bool has_logs;
     struct buf sentences; /* wait for closed streams with bytes */
     uv_timer_t patience;  /* of sentences, or of an abandoned end */
-    bool is_ending, is_abandoned;
+    bool is_hurried, is_ending, is_abandoned;
     bool has_output_ended; /* the console has everything */
     bool is_left;          /* the side thread was left behind with streams */
 };
@@ -210,14 +211,11 @@ void front_output_say(struct front_output *o, const char *sentence)
 static void report_lost_output(struct front_stream *s, const char *what, int r, const char *result)
 {
     struct output_host *h = &s->o->hosts[s->host];
-    char text[1024];
 
     if (h->has_lost_output)
         return;
     h->has_lost_output = true;
-    (void)snprintf(text, sizeof(text), "crun: [%s] cannot %s: %s%s; %s\n", host_name(s), what, strerror(-r),
-                   log_remedy(r), result); /* cut if long */
-    front_output_say(s->o, text);
+    log_line("[%s] cannot %s: %s%s; %s", host_name(s), what, strerror(-r), log_remedy(r), result);
 }
 
 /* ---- streams ---- */
@@ -280,11 +278,12 @@ static void on_pipe_written(uv_write_t *write, int status)
     struct front_stream *s = write->data;
     size_t n = s->n_writing;
 
+    if (uv_is_closing((uv_handle_t *)&s->pipe))
+        return;
     s->n_writing = 0;
+    s->is_late = false;
     buf_reset(&s->writing);
-    if (s->o->is_abandoned)
-        return; /* the pipe is closing */
-    grant(s, n);
+    grant(s, s->is_dropped ? 0 : n);
     if (status)
         drop_bytes(s);
     write_pipe(s);
@@ -300,7 +299,7 @@ static void begin_writing(struct front_stream *s)
 /* Gives the pipe the waiting bytes; ends a closed stream without bytes. */
 static void write_pipe(struct front_stream *s)
 {
-    if (s->n_writing > 0)
+    if (s->n_writing > 0 && !s->is_dropped)
         return;
     if (buf_size(&s->waiting) == 0) {
         if (s->is_closed)
@@ -586,6 +585,8 @@ static void close_all_hosts(struct front_output *o)
 void front_output_end(struct front_output *o)
 {
     close_all_hosts(o);
+    if (o->is_hurried && !uv_is_closing((uv_handle_t *)&o->patience))
+        (void)uv_timer_again(&o->patience); /* repeats */
     end_front_output_if_done(o);
 }
 
@@ -602,14 +603,43 @@ static void leave_side_thread(struct front_output *o)
     end_front_output_if_done(o);
 }
 
+static void drop_late_bytes(struct front_output *o, struct list *streams)
+{
+    list_for_each_safe(pos, streams)
+    {
+        struct front_stream *s = list_entry(pos, struct front_stream, entry);
+
+        if (s->is_late) {
+            drop_bytes(s);
+            grant(s, s->n_writing); /* the write goes on */
+        }
+        s->is_late = s->has_pipe && s->n_writing > 0 && !s->is_dropped;
+        if (s->is_dropped && s->is_closed)
+            end_front_stream(s);
+    }
+}
+
 static void on_patience_over(uv_timer_t *timer)
 {
     struct front_output *o = timer->data;
 
-    if (o->is_abandoned)
+    if (o->is_abandoned) {
         leave_side_thread(o);
-    else
+    } else if (o->is_hurried && o->is_ending) {
+        front_output_abandon(o);
+    } else {
         release_sentences(o);
+        for (unsigned i = 0; o->is_hurried && i < o->config.n_hosts; i++)
+            drop_late_bytes(o, &o->hosts[i].streams);
+    }
+}
+
+void front_output_hurry(struct front_output *o)
+{
+    if (o->is_hurried || o->is_abandoned || uv_is_closing((uv_handle_t *)&o->patience))
+        return;
+    o->is_hurried = true;
+    (void)uv_timer_start(&o->patience, on_patience_over, PATIENCE_MS, PATIENCE_MS); /* has a callback */
 }
 
 void front_output_abandon(struct front_output *o)

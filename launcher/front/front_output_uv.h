@@ -59,6 +59,10 @@ void front_output_close_host(struct front_output *o, unsigned host);
 /* Whole lines, on stderr: behind the bytes of all streams that were closed before, unless those take more than a second. */
 void front_output_say(struct front_output *o, const char *sentence);
 
+/* A signal ends the job. From now on the bytes of a pipe that the console has not taken for a second are dropped, and
+ * front_output_end() waits for a second at most. */
+void front_output_hurry(struct front_output *o);
+
 /* Closes all streams, and ends when files and console have everything. Nothing else follows but front_output_say() and
  * front_output_abandon(). */
 void front_output_end(struct front_output *o);

@@ -255,6 +255,21 @@ def test_console_that_takes_nothing_is_abandoned(tmp_path):
     assert logs(tmp_path) == {"a:attempt_0/0/stderr.log": b"all of it\n"}
 
 
+@pytest.mark.parametrize("options", [[], ["-t1"]], ids=["plain", "files"])
+def test_signal_ends_the_wait_for_a_console_that_takes_nothing(tmp_path, options):
+    front = Front(*options, f"--log-dir={tmp_path}", "--nproc-per-node=1", hosts=("a",), drains=False)
+    stream = front.open(0, 0)
+    assert front.write(stream, b"0123456789abcde\n" * (1 << 18), timeout=1) == bool(options)
+    front.p.send_signal(signal.SIGINT)
+    assert front.write(stream, b"0123456789abcde\n" * (1 << 18))
+    front.close(stream)
+    front.say("crun: a sentence\n")
+    front.p.stdin.close()
+    assert front.p.wait(30) == 0
+    front.drain()
+    assert front.wait(0)[1] == "crun: a sentence\n"
+
+
 def test_disk_that_hangs_holds_its_streams(tmp_path):
     hanging = test_crun_output.hanging_disk(tmp_path, tmp_path / "logs")
     front = Front("-r1", f"--log-dir={tmp_path / 'logs'}", "--nproc-per-node=1", env=hanging)

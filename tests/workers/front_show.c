@@ -2,7 +2,7 @@
  * The output of a front without channels: front_show OPTIONS OF CRUN... PROGRAM, with FRONT_HOSTS="a b ..." for the names of the
  * hosts, and FRONT_RANKS for the number of ranks. Standard input is a row of records: u32 number of a host, then a frame as
  * the far end of the host sends one: OPEN, DATA, END_OF_STREAM, NOTE for a sentence, and RESULT for the channel's end. Its end
- * ends the output, a SIGTERM abandons it. The descriptor FRONT_GRANTS gets what was granted: three u32, host, stream and
+ * ends the output, a SIGINT hurries the output, and a SIGTERM abandons the output. The descriptor FRONT_GRANTS gets what was granted: three u32, host, stream and
  * number of bytes.
  */
 
@@ -17,6 +17,7 @@
 #include "launcher/cli/options.h"
 #include "launcher/front/channel_frame.h"
 #include "launcher/front/front_output_uv.h"
+#include "launcher/util/log_os.h"
 #include "launcher/util/side_thread_os.h"
 #include "base/buf.h"
 
@@ -25,7 +26,7 @@ enum { HOSTS_MAX = 1024 };
 struct front_show {
     struct front_output *output;
     uv_pipe_t in;
-    uv_signal_t term;
+    uv_signal_t term, hurry;
     struct buf bytes;
     const char *hosts[HOSTS_MAX];
     unsigned n_hosts;
@@ -45,7 +46,9 @@ static void on_end(void *data)
 {
     struct front_show *f = data;
 
+    log_redirect(NULL, NULL);
     uv_close((uv_handle_t *)&f->term, NULL);
+    uv_close((uv_handle_t *)&f->hurry, NULL);
     if (!uv_is_closing((uv_handle_t *)&f->in))
         uv_close((uv_handle_t *)&f->in, NULL);
 }
@@ -126,6 +129,19 @@ static void on_term(uv_signal_t *term, int number)
     front_output_abandon(f->output);
 }
 
+static void on_hurry(uv_signal_t *hurry, int number)
+{
+    struct front_show *f = hurry->data;
+
+    front_output_hurry(f->output);
+}
+
+static bool say_in_order(void *data, const char *lines)
+{
+    front_output_say(data, lines);
+    return true;
+}
+
 static int count_one(void *data)
 {
     return 1;
@@ -179,10 +195,12 @@ int main(int argc, char **argv)
         return 1;
     (void)uv_pipe_init(&loop, &f.in, 0);
     (void)uv_signal_init(&loop, &f.term);
-    f.in.data = f.term.data = &f;
+    (void)uv_signal_init(&loop, &f.hurry);
+    f.in.data = f.term.data = f.hurry.data = &f;
+    log_redirect(say_in_order, f.output);
     if (uv_pipe_open(&f.in, STDIN_FILENO) != 0 ||
         uv_read_start((uv_stream_t *)&f.in, on_alloc, on_read) != 0 ||
-        uv_signal_start(&f.term, on_term, SIGTERM) != 0)
+        uv_signal_start(&f.term, on_term, SIGTERM) != 0 || uv_signal_start(&f.hurry, on_hurry, SIGINT) != 0)
         return 1;
     (void)uv_run(&loop, UV_RUN_DEFAULT);
     if (side_thread_is_any_hung())
