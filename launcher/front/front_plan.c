@@ -254,6 +254,9 @@ static char *complete_command(const char *command, enum front_launch launch)
     strbuf_add(&out, "%.*s %s", (int)n, command, is_known ? launchers[launch].options : "");
     if (is_ssh && !strcasestr(command, "ConnectTimeout"))
         strbuf_add(&out, " -o ConnectTimeout=10");
+    if (is_ssh &&
+        !strcasestr(command, "ServerAlive")) /* a network that breaks before the first frame of crun */
+        strbuf_add(&out, " -o ServerAliveInterval=7");
     strbuf_add(&out, "%s %s", command + n,
                is_known && !strstr(command, "{host}") ? launchers[launch].host : "");
     if (!strstr(command, "{command}"))

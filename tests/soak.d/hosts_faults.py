@@ -39,6 +39,7 @@ import ssh_hosts
 
 N_HOSTS = 3
 END_S = 60
+LOGIN_END_S = 150  # of a cable that is pulled while ssh proves its key: two minutes for the start
 WORKER = 'echo "rank $RANK up"; sleep 0.7; echo "rank $RANK done"'
 PROGRAMS = {"far": "--front-channel", "agent": "--rdzv-id"}  # words of the command lines
 
@@ -77,7 +78,7 @@ class Try:
             time.sleep(max(0, begin + self.moment - time.monotonic()))
             AT_A_MOMENT[self.fault](self, front, name)
         try:
-            code = front.wait(END_S)
+            code = front.wait(LOGIN_END_S if self.fault == "cable" else END_S)
         except subprocess.TimeoutExpired:
             code = "hangs"
         took = time.monotonic() - begin

@@ -223,7 +223,7 @@ static void test_rendered_options(void **state)
 
 /* ------------------------------------------------------------------ launch commands */
 
-#define SSH "-T|-o|BatchMode=yes|-o|ConnectTimeout=10|"
+#define SSH "-T|-o|BatchMode=yes|-o|ConnectTimeout=10|-o|ServerAliveInterval=7|"
 #define SRUN "--nodes=1|--ntasks=1|--ntasks-per-node=1|--overlap|--unbuffered|--cpu-bind=none|--input=all|"
 
 /* "$" stands for the bootstrap as a line for a shell, "$$" for "/bin/sh|-c|" and the script. */
@@ -236,8 +236,8 @@ static const struct launch_row {
     {"u@[fd00::2]:3", "--launch=ssh", "ssh|" SSH "u@fd00::2|exec|$", FRONT_LAUNCH_SSH},
     {"a", "--launch= /usr/bin/ssh  -p 22", "/usr/bin/ssh|" SSH "-p|22|a|exec|$", FRONT_LAUNCH_SSH},
     {"u@a", "--launch=ssh -J gate-{host} {host}", "ssh|" SSH "-J|gate-u@a|u@a|exec|$", FRONT_LAUNCH_SSH},
-    {"a", "--launch=ssh -oConnectTimeout=3", "ssh|-T|-o|BatchMode=yes|-oConnectTimeout=3|a|exec|$",
-     FRONT_LAUNCH_SSH},
+    {"a", "--launch=ssh -oConnectTimeout=3 -oServerAliveInterval=0",
+     "ssh|-T|-o|BatchMode=yes|-oConnectTimeout=3|-oServerAliveInterval=0|a|exec|$", FRONT_LAUNCH_SSH},
     {"a", "--launch=ssh {host} sudo -n {command}", "ssh|" SSH "a|sudo|-n|$", FRONT_LAUNCH_SSH},
     {"a", "--launch=srun", "srun|" SRUN "--nodelist=a|$$", FRONT_LAUNCH_SRUN},
     {"a", "--launch=srun --mpi=none", "srun|" SRUN "--mpi=none|--nodelist=a|$$", FRONT_LAUNCH_SRUN},
