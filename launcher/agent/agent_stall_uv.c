@@ -111,6 +111,8 @@ static void decide(struct agent_stall *s, const struct hang_rank *ranks, size_t 
     enum stall_verdict verdict = stall_step(&s->stall, now_ns(), ranks, n_ranks, stands_out);
 
     s->wants_stacks = verdict == STALL_ASK;
+    if (verdict == STALL_NOTHING && s->stall.has_asked)
+        watch_ask_ranks(s->watch, false); /* a line is near: look again within a second */
     if (verdict == STALL_REPORT)
         report(s, ranks, n_ranks, stands_out);
     if (verdict == STALL_GOES_ON)

@@ -160,7 +160,7 @@ enum stall_verdict stall_step(struct stall *s, uint64_t now_ns, const struct han
     bool is_new = s->n_lines == 0 || now_ns - s->awaited_ns >= WAITS_LEAST_NS;
     uint64_t tolerated_ns = is_new ? tolerance_ns(s, awaited, is_any_known(ranks, n_ranks)) : UINT64_MAX;
     bool is_due = line ? now_ns >= line->again_ns : longest_ns >= tolerated_ns;
-    bool is_near = is_due || (!line && longest_ns + STALL_FRESH_NS >= tolerated_ns);
+    bool is_near = is_due || (!line && longest_ns + STALL_NEAR_NS >= tolerated_ns);
     if (is_near && !s->has_asked && now_ns - s->first_ns >= STALL_FRESH_NS) {
         s->has_asked = true;
         return STALL_ASK;

@@ -39,6 +39,8 @@ struct hang_rank;
 #define STALL_FAST_BYTES UINT64_C(20000000)
 /* The first ranks of a stall have stacks, which are new for so long. */
 #define STALL_FRESH_NS UINT64_C(3000000000)
+/* Between the request for the stacks of a line and the line: two looks and a slow tool. */
+#define STALL_NEAR_NS UINT64_C(5000000000)
 #define STALL_RANK_NS UINT64_C(250000)
 #define STALL_AGAIN_NS UINT64_C(60000000000) /* first pause between two lines on one awaited rank */
 /* Between two lines node 0 looks for another awaited rank. */
@@ -49,7 +51,7 @@ enum { STALL_LINES = 8 };
 
 enum stall_verdict {
     STALL_NOTHING,
-    STALL_ASK, /* a line is due in STALL_FRESH_NS, and the stacks are old: the next ranks are to have new stacks */
+    STALL_ASK, /* a line is due in STALL_NEAR_NS, and the stacks are old: the next ranks are to have new stacks */
     STALL_REPORT,
     STALL_GOES_ON
 };

@@ -378,6 +378,21 @@ static void stacks_are_taken_once_in_a_pause(void **state)
     assert_false(stall_may_take_stacks(&stacks_ns, 107 * SECOND));
 }
 
+/* A wait that the system call alone suggests: its line is due after 27 s, and new stacks are asked for once, early enough. */
+static void stacks_are_asked_for_before_the_line(void **state)
+{
+    struct stall s = {.longest_ns = 0};
+
+    (void)state;
+    for (uint32_t t = 8; t <= 27; t++) {
+        struct hang_rank ranks[] = {worker(2, ACTIVITY_SLEEPS, 0), waiter(0, t), waiter(1, t)};
+        ranks[1].is_wait_known = ranks[2].is_wait_known = false;
+        enum stall_verdict expected = t == 22 ? STALL_ASK : t == 27 ? STALL_REPORT : STALL_NOTHING;
+        if (stall_step(&s, t * SECOND, ranks, 3, true) != expected)
+            fail_msg("after %u s", t);
+    }
+}
+
 /* Node 0 asks no node between two lines. A wait of 55 s that had its line at 8 s is tolerated the next time. */
 static void the_whole_wait_is_learnt(void **state)
 {
@@ -639,6 +654,7 @@ int main(void)
         cmocka_unit_test(a_stall_is_reported_again_after_twice_the_pause_and_when_it_ends),
         cmocka_unit_test(each_awaited_rank_and_each_stall_has_its_own_pause),
         cmocka_unit_test(stacks_are_taken_once_in_a_pause),
+        cmocka_unit_test(stacks_are_asked_for_before_the_line),
         cmocka_unit_test(many_ranks_are_looked_at_less_often),
         cmocka_unit_test(the_whole_wait_is_learnt),
         cmocka_unit_test(a_guessed_wait_needs_more_time_and_a_rank_without_a_wait),
