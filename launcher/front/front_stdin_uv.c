@@ -14,6 +14,7 @@ struct front_stdin {
     uv_poll_t poll;
     uv_fs_t file_read; /* of a regular file, which cannot be polled */
     bool is_file, is_reading, is_over, is_closing;
+    bool is_put_off; /* crun was in the background of its terminal */
     struct host_channel *channel;
     struct channel_stream *stream; /* NULL: no host wants the bytes */
     char bytes[CHANNEL_PAYLOAD_MAX];
@@ -72,8 +73,9 @@ static void on_stdin_ready(uv_poll_t *poll, int status, int events)
 
     (void)uv_poll_stop(poll); /* this and other calls for the handle cannot fail */
     s->is_reading = false;
-    if (is_background())
-        return; /* front_stdin_tick() tries again: a read would stop crun */
+    s->is_put_off = is_background();
+    if (s->is_put_off)
+        return; /* a read would stop crun */
     ssize_t n = read(STDIN_FILENO, s->bytes, s->stream ? min_size(s->stream->may_send, sizeof(s->bytes)) : 0);
     bool is_early = n < 0 && (errno == EAGAIN || errno == EINTR);
     if (!is_early && s->stream)
@@ -117,8 +119,10 @@ void front_stdin_detach(struct front_stdin *s, const struct host_channel *channe
 
 void front_stdin_tick(struct front_stdin *s)
 {
-    if (!is_background())
-        read_more(s);
+    if (!s->is_put_off || is_background())
+        return;
+    s->is_put_off = false;
+    read_more(s);
 }
 
 static void on_stdin_closed(uv_handle_t *handle)
