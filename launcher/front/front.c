@@ -99,7 +99,11 @@ static void end_job(struct front *f, uint64_t now_ms)
 {
     f->is_ending = true;
     f->push_ms = now_ms + f->config.grace_ms;
-    give_up_starting(f, now_ms);
+    f->give_up_ms = now_ms + FRONT_GATHER_MS;
+    memcpy(f->cause, f->why, sizeof(f->cause));
+    for (unsigned i = 0; i < f->config.n_hosts; i++)
+        if (f->hosts[i].state == FRONT_WAITING)
+            enter(f, i, FRONT_LOST, now_ms);
     act(f, FRONT_DO_END_JOB, 0, 0);
 }
 
@@ -108,21 +112,19 @@ static void lose_usable(struct front *f, unsigned host, const char *event, const
                         uint64_t now_ms)
 {
     f->n_usable--;
-    if (stops(f))
-        return; /* f->why keeps the first cause, the reason for late hosts as well */
     bool is_enough = f->n_usable >= f->config.min_nodes;
     (void)snprintf(f->why, sizeof(f->why), "host %.100s %s%s%.300s; the job %s", f->names[host], event,
                    *detail ? ": " : "", detail, is_enough ? "goes on without it" : "cannot run without it");
-    if (!is_enough)
+    if (!is_enough && !stops(f))
         end_job(f, now_ms);
 }
 
 static void on_lost(struct front *f, unsigned host, bool had_agent, const char *why, uint64_t now_ms)
 {
-    bool was_stopping = stops(f);
+    bool is_news = !f->interrupt && (!f->is_ending || !had_agent);
 
     enter(f, host, FRONT_LOST, now_ms);
-    if (!was_stopping)
+    if (is_news)
         act(f, FRONT_DO_SAY, host, 0);
     lose_usable(f, host, had_agent ? "was lost" : "could not be started", why, now_ms);
 }
@@ -206,6 +208,8 @@ static void on_tick(struct front *f, uint64_t now_ms)
                     now_ms);
             return;
         }
+    if (f->is_ending && now_ms >= f->give_up_ms)
+        give_up_starting(f, now_ms);
     if (f->is_ending && now_ms >= f->push_ms)
         push_ending(f, now_ms);
 }
@@ -217,7 +221,9 @@ static void dispatch(struct front *f, const struct front_event *e)
         enter(f, e->host, FRONT_COPYING, e->now_ms);
         break;
     case FRONT_EVENT_GREETED:
-        enter(f, e->host, FRONT_RUNNING, e->now_ms);
+        enter(f, e->host, stops(f) ? FRONT_LOST : FRONT_RUNNING, e->now_ms);
+        if (stops(f))
+            act(f, FRONT_DO_CLOSE, e->host, 0);
         break;
     case FRONT_EVENT_RESULT:
         on_result(f, e->host, e->value, e->now_ms);

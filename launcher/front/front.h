@@ -10,8 +10,8 @@
  *      +--------------+--------------+---------------+-----> LOST
  *
  * A host is usable until it is LOST or its agent ends with another code than 0. The job needs min_nodes usable hosts. Without
- * them the first cause is reported, the hosts that start are given up, the rendezvous ends the job of the others, and agents that
- * stay for grace_ms get SIGTERM, then their channel is closed.
+ * them the first cause is reported and the rendezvous ends the job. Hosts that still start are given up after FRONT_GATHER_MS:
+ * several wrong hosts are named in one run. Agents that stay for grace_ms get SIGTERM, then their channel is closed.
  *
  * The exit code is 0 if an agent has succeeded and none has failed; else the code of the first agent that failed.
  */
@@ -25,6 +25,7 @@ enum {
     FRONT_START_LIMIT_MS =
         120 * 1000, /* from the start of a launch command to its greeting or wish for a copy */
     FRONT_COPY_LIMIT_MS = 600 * 1000,
+    FRONT_GATHER_MS = 1000, /* after the first failed host, for other failures to be named */
     FRONT_SAME_REQUEST_MS =
         1050, /* a signal so soon after another one is the same request; a bit longer than in agents */
     FRONT_WHY_SIZE = 512,
@@ -77,7 +78,7 @@ enum front_action_kind {
     FRONT_DO_SIGNAL,  /* value: signal for the host's agent */
     FRONT_DO_CLOSE,   /* give the host up: no further event of the host is of interest */
     FRONT_DO_SAY,     /* the sentence front_why() */
-    FRONT_DO_END_JOB, /* the rendezvous ends the job, for front_why() */
+    FRONT_DO_END_JOB, /* the rendezvous ends the job, for f->cause */
     FRONT_DO_FINISH,  /* value: exit code; the last action */
 };
 
@@ -98,9 +99,11 @@ struct front {
     uint64_t signal_ms; /* time of the last of them */
     bool is_ending;     /* too few hosts are usable */
     bool is_finished;
-    unsigned n_pushes; /* steps taken after the grace period: SIGTERM, close */
-    uint64_t push_ms;  /* time of the next one */
-    char why[FRONT_WHY_SIZE];
+    unsigned n_pushes;            /* steps taken after the grace period: SIGTERM, close */
+    uint64_t push_ms;             /* time of the next one */
+    uint64_t give_up_ms;          /* is_ending: hosts that still start then are given up */
+    char why[FRONT_WHY_SIZE];     /* sentence about the host that was lost last */
+    char cause[FRONT_WHY_SIZE];   /* is_ending: reason for the agents */
     struct front_action *actions; /* of the present step */
     size_t n_actions;
 };
@@ -112,7 +115,7 @@ void front_finish(struct front *f);
 /* The actions are in f->actions, in their order, until the next step. */
 void front_step(struct front *f, struct front_event event);
 
-/* The sentence of a FRONT_DO_SAY or FRONT_DO_END_JOB. */
+/* The sentence of a FRONT_DO_SAY; f->cause is the one of a FRONT_DO_END_JOB. */
 static inline const char *front_why(const struct front *f)
 {
     return f->why;

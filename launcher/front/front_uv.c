@@ -121,7 +121,7 @@ static void signal_host(struct front_loop *f, unsigned host, int signal)
 static void end_front_job(struct front_loop *f)
 {
     if (f->streams.server)
-        front_server_end_job(f->streams.server, front_why(&f->core));
+        front_server_end_job(f->streams.server, f->core.cause);
     for (unsigned i = 0; i < f->core.config.n_hosts && !f->streams.server; i++)
         if (f->core.hosts[i].state == FRONT_RUNNING)
             signal_host(f, i, SIGTERM);
@@ -302,10 +302,8 @@ static void take_signal(struct front_loop *f, int signal)
         log_line("a job on several hosts cannot be suspended");
     else if (signal == SIGUSR1 || signal == SIGUSR2)
         front_dispatch(f, (struct front_event){.kind = FRONT_EVENT_PASS, .value = signal});
-    else if (signal != SIGCONT) {
-        front_output_hurry(f->streams.output);
+    else if (signal != SIGCONT)
         front_dispatch(f, (struct front_event){.kind = FRONT_EVENT_SIGNAL, .value = signal});
-    }
 }
 
 static void on_front_signals(uv_poll_t *poll, int status, int events)
@@ -343,7 +341,7 @@ static void on_front_tick(uv_timer_t *timer)
         front_stdin_tick(f->streams.input);
     if (f->core.is_ending &&
         f->streams.server) /* an agent may have come later, and begun a job of the same name */
-        front_server_end_job(f->streams.server, front_why(&f->core));
+        front_server_end_job(f->streams.server, f->core.cause);
     front_dispatch(f, (struct front_event){.kind = FRONT_EVENT_TICK});
 }
 

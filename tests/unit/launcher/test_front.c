@@ -25,9 +25,11 @@ static const struct front_case cases[] = {
     {"success", 3, "b g0 g1 g2 r0=0 r1=0 r2=0", "L0 L1 L2 fin=0"},
     {"a copy is sent", 3, "b c0 g0 g1 g2 r0=0 r1=0 r2=0", "L0 L1 L2 fin=0"},
     {"code of the first that failed", 3, "b g0 g1 g2 r1=7 r0=1 r2=1", "L0 L1 L2 end fin=7"},
-    {"one cannot be reached, and is needed", 3, "b g0 l1 r0=1", "L0 L1 L2 say C2 end fin=1"},
+    {"one cannot be reached, and is needed", 3, "b g0 l1 r0=1 t999 t1000", "L0 L1 L2 say end C2 fin=1"},
+    {"two cannot be reached", 3, "b g0 l1 l2 r0=1", "L0 L1 L2 say end say fin=1"},
+    {"a host greets too late", 3, "b g0 l1 g2 r0=1", "L0 L1 L2 say end C2 fin=1"},
     {"one cannot be reached, and is not needed", 2, "b g0 l1 g2 r0=0 r2=0", "L0 L1 L2 say fin=0"},
-    {"none can be reached", 2, "b l0 l1 l2", "L0 L1 L2 say say C2 end fin=1"},
+    {"none can be reached", 2, "b l0 l1 l2", "L0 L1 L2 say say end say fin=1"},
     {"a running host is lost, and is needed", 3, "b g0 g1 g2 l2 r0=1 r1=1", "L0 L1 L2 say end fin=1"},
     {"a running host is lost, a spare is there", 2, "b g0 g1 g2 l2 r0=0 r1=0", "L0 L1 L2 say fin=0"},
     {"the others end well beside the lost one", 3, "b g0 g1 g2 l2 r0=0 r1=0", "L0 L1 L2 say end fin=1"},
@@ -48,7 +50,7 @@ static const struct front_case cases[] = {
     {"signals of one request", 3, "b g0 g1 g2 s0 s1049 s1050 s2099 r0=1 r1=1 r2=1",
      "L0 L1 L2 S0=2 S1=2 S2=2 S0=2 S1=2 S2=2 fin=1"},
     {"signal for the workers", 3, "b g0 p g1", "L0 L1 L2 S0=10"},
-    {"an agent cannot be started", 3, "b g0 x0", "L0 L1 L2 say C1 C2 end fin=1"},
+    {"an agent cannot be started", 3, "b g0 x0 t1000", "L0 L1 L2 say end C1 C2 fin=1"},
     {"a launch command hangs", 2, "b g0 g1 t119999 t120000 r0=0 r1=0", "L0 L1 L2 C2 say fin=0"},
     {"a copy takes longer", 2, "b g0 g1 c2 t120000 t599999 t600000", "L0 L1 L2 C2 say"},
     {"nothing after the end", 3, "b g0 g1 g2 r0=0 r1=0 r2=0 s0 l0 t999999", "L0 L1 L2 fin=0"},
@@ -137,8 +139,7 @@ static void test_sentences(void **state)
     front_describe_waiting(&f, text);
     assert_string_equal(text, "");
     front_step(&f, read_event("r0=1"));
-    assert_string_equal(front_why(&f),
-                        "host c was lost: why; the job cannot run without it"); /* the first cause */
+    assert_string_equal(f.cause, "host c was lost: why; the job cannot run without it");
     front_finish(&f);
     assert_int_equal(front_init(&f, &config, names), 0);
     front_step(&f, read_event("b"));
