@@ -1,6 +1,7 @@
 """crun --hosts with an ssh that runs each command here, in a home of the host's own: life, signals, losses, output, input."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import time
 import pytest
 
 import jobs
+from crund import Crund
 
 # Hosts by name: "bad*" refuses the connection, "mute*" never answers, "noisy*" prints before the command does.
 SSH = """\
@@ -155,6 +157,12 @@ def test_a_program_that_is_missing(start):
 
 # ---- hosts that cannot be reached
 
+def not_started(err):
+    """The hosts that the front names."""
+    return re.findall("^crun: host (\\S+) could not be started: ", err, re.M)
+
+
+
 def test_a_host_that_is_needed(start):
     begin = time.monotonic()
     code, out, err = start("--hosts=a,bad,c", "--nproc-per-node=1", *shell(HELLO)).wait()
@@ -162,6 +170,12 @@ def test_a_host_that_is_needed(start):
     assert own_lines(err)[0].startswith("crun: host bad could not be started: "), err
     assert "cannot run without it" in own_lines(err)[0]
     assert time.monotonic() - begin < 30
+
+
+def test_all_hosts_that_fail_are_named(start):
+    code, out, err = start("--hosts=a,bad1,bad2,c", "--nproc-per-node=1", *shell(HELLO)).wait()
+    assert code == 1 and out == ""
+    assert sorted(not_started(err)) == ["bad1", "bad2"], err
 
 
 def test_a_host_that_is_not_needed(start):
@@ -180,7 +194,8 @@ def test_no_launch_command(start):
 def test_a_directory_that_is_missing(start):
     code, _, err = start("--hosts=a,b", "--chdir=/no-such-folder", *shell(HELLO)).wait()
     assert code == 1
-    assert len([line for line in own_lines(err) if "/no-such-folder" in line and "could not be started" in line]) == 1, err
+    named = not_started(err)
+    assert named and len(named) == len(set(named)) and "/no-such-folder" in err, err
 
 
 @pytest.mark.parametrize("command, words", [
@@ -279,6 +294,63 @@ def test_a_signal_for_the_workers(start):
     front.process.send_signal(signal.SIGUSR1)
     code, out, err = front.wait()
     assert code == 0 and sorted(out.splitlines()) == ["used 0", "used 1"], err
+
+
+def test_no_suspension(start):
+    front = start("--hosts=a,b", "--nproc-per-node=1", *shell(POLITE))
+    front.await_lines(2)
+    front.process.send_signal(signal.SIGTSTP)
+    assert "cannot be suspended" in front.process.stderr.readline()
+    front.process.send_signal(signal.SIGTERM)
+    assert front.wait()[0] == 1
+
+
+# ---- the rendezvous
+
+# The wire of TCPStore: SET, WAIT and GET of a value that is larger than all windows.
+STORE = """
+import os, socket, struct
+def text(bytes): return struct.pack("<Q", len(bytes)) + bytes
+def take(n):
+    parts = b""
+    while len(parts) < n:
+        parts += s.recv(n - len(parts))
+    return parts
+def wait(key):
+    s.sendall(b"\\6" + struct.pack("<Q", 1) + text(key))
+    take(1)
+s = socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))
+s.sendall(b"\\0" + bytes.fromhex("cef7853c"))
+value = b"v" * 1_000_000
+if os.environ["RANK"] == "1":
+    s.sendall(b"\\1" + text(b"k") + text(value))
+    wait(b"done")
+else:
+    wait(b"k")
+    s.sendall(b"\\3" + text(b"k"))
+    print(struct.unpack("<Q", take(8))[0], take(len(value)) == value)
+    s.sendall(b"\\1" + text(b"done") + text(b""))
+"""
+
+
+def test_keys_at_the_front(start, tmp_path):
+    """With --seal each worker's store forwards to the rendezvous: a megabyte goes up and down the channels."""
+    (tmp_path / "store.py").write_text(STORE)
+    code, out, err = start("--hosts=a,b", "--seal", "--nproc-per-node=1", "store.py").wait()
+    assert code == 0 and out == "1000000 True\n", err
+
+
+
+@pytest.mark.parametrize("security", [(), ("--security=open",)])
+def test_a_crund(start, tmp_path, security):
+    secret = tmp_path / "secret"
+    secret.write_text("x" * 40)
+    secret.chmod(0o600)
+    with Crund(jobs.build_folder(), *([] if security else [f"--secret-file={secret}"])) as crund:
+        options = security or (f"--secret-file={secret}",)
+        code, out, err = start("--hosts=a,b", *options, f"--rdzv-endpoint=127.0.0.1:{crund.port}", "--nproc-per-node=1",
+                               *shell("echo $RANK of $WORLD_SIZE")).wait()
+    assert code == 0 and sorted(out.splitlines()) == ["0 of 2", "1 of 2"], err
 
 
 # ---- standard input
