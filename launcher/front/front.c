@@ -142,9 +142,12 @@ static void on_result(struct front *f, unsigned host, int code, uint64_t now_ms)
     lose_usable(f, host, "has failed", detail, now_ms);
 }
 
+/* Agents of min_nodes hosts have succeeded: the job went on without a failed host. */
 static int exit_code(const struct front *f)
 {
-    if (f->first_code)
+    bool is_success = f->n_succeeded >= f->config.min_nodes && !f->interrupt && !f->is_ending;
+
+    if (f->first_code && !is_success)
         return f->first_code;
     if (f->interrupt && f->n_succeeded == 0 && f->config.exit_code_of_worker)
         return 128 + f->interrupt;

@@ -13,7 +13,8 @@
  * them the first cause is reported and the rendezvous ends the job. Hosts that still start are given up after FRONT_GATHER_MS:
  * several wrong hosts are named in one run. Agents that stay for grace_ms get SIGTERM, then their channel is closed.
  *
- * The exit code is 0 if an agent has succeeded and none has failed; else the code of the first agent that failed.
+ * The exit code is 0 if agents of min_nodes hosts have succeeded; else the code of the first agent that failed. After a signal
+ * a single failure counts.
  */
 
 #include <stdbool.h>

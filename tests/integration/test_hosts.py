@@ -143,6 +143,25 @@ def test_a_failure_is_reported_once(start):
     assert len([line for line in own_lines(err) if "the job has failed on all nodes: rank 3 " in line]) == 1, err
 
 
+def test_a_failure_counts_beside_a_spare(start):
+    """The spare fails with the job, though it had no worker."""
+    assert start("--hosts=a,b,c", "--nnodes=1:2", "--nproc-per-node=1", *shell("sleep 1; exit 7")).wait()[0] == 1
+
+
+def test_a_job_goes_on_without_a_failed_host(start, tmp_path):
+    """The agent of a host ends with an error, and the others complete the job."""
+    script = 'echo "up $RANK"; until [ -e go ]; do sleep 0.1; done'
+    front = start("--hosts=a,b", "--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=1", "--chdir", str(tmp_path),
+                  *shell(script))
+    front.await_lines(2)
+    agent = next(pid for pid in front.processes("--node-rank=1"))
+    os.kill(agent, signal.SIGKILL)
+    front.await_lines(1)
+    (tmp_path / "go").touch()
+    code, _, err = front.wait()
+    assert code == 0, err
+
+
 def test_exit_code_of_the_worker(start):
     code, _, err = start("--hosts=a,b", "--exit-code=worker", "--nproc-per-node=1",
                          *shell('[ $RANK = 1 ] && exit 7; exec sleep 600')).wait()

@@ -25,6 +25,8 @@ static const struct front_case cases[] = {
     {"success", 3, "b g0 g1 g2 r0=0 r1=0 r2=0", "L0 L1 L2 fin=0"},
     {"a copy is sent", 3, "b c0 g0 g1 g2 r0=0 r1=0 r2=0", "L0 L1 L2 fin=0"},
     {"code of the first that failed", 3, "b g0 g1 g2 r1=7 r0=1 r2=1", "L0 L1 L2 end fin=7"},
+    {"an agent fails, and the job goes on", 2, "b g0 g1 g2 r1=137 r0=0 r2=0", "L0 L1 L2 fin=0"},
+    {"an agent fails after a signal", 1, "b g0 g1 g2 s0 r1=7 r0=0 r2=0", "L0 L1 L2 S0=2 S1=2 S2=2 fin=7"},
     {"one cannot be reached, and is needed", 3, "b g0 l1 r0=1 t999 t1000", "L0 L1 L2 say end C2 fin=1"},
     {"two cannot be reached", 3, "b g0 l1 l2 r0=1", "L0 L1 L2 say end say fin=1"},
     {"a host greets too late", 3, "b g0 l1 g2 r0=1", "L0 L1 L2 say end C2 fin=1"},
