@@ -184,6 +184,8 @@ static void add_meeting(struct plan_maker *m, struct strlist *out)
         strlist_add(out, "--rdzv-conf=%s", conf);
     if (endpoint)
         strlist_add(out, "--rdzv-endpoint=%s", endpoint);
+    if (m->plan->hosts_rendezvous && !m->plan->is_open && !m->options->value[OPTION_WORKER_STORE].set)
+        strlist_add(out, "--worker-store=local"); /* other users of the hosts get no keys */
 }
 
 /* On the command line --nproc-per-node is for all hosts; else the slots of the host count. 0: no slots count. */

@@ -353,9 +353,9 @@ else:
 
 
 def test_keys_at_the_front(start, tmp_path):
-    """With --seal each worker's store forwards to the rendezvous: a megabyte goes up and down the channels."""
+    """Each worker's store forwards to the rendezvous: a megabyte goes up and down the channels."""
     (tmp_path / "store.py").write_text(STORE)
-    code, out, err = start("--hosts=a,b", "--seal", "--nproc-per-node=1", "store.py").wait()
+    code, out, err = start("--hosts=a,b", "--nproc-per-node=1", "store.py").wait()
     assert code == 0 and out == "1000000 True\n", err
 
 

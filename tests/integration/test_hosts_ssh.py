@@ -23,7 +23,6 @@ from ssh_hosts import SshHosts
 HELLO = 'echo "rank $RANK of $WORLD_SIZE at $(hostname) in $PWD"'
 HOLD = 'echo "rank $RANK is up"; exec sleep 600'
 REFUSED = 1
-SEALED = ["--seal"]
 TRIES = ("read", "write", "join", "steal a rank", "replay", "downgrade", "wrong secret")
 
 
@@ -291,7 +290,7 @@ def test_the_front_works_behind_a_router_that_translates(tmp_path):
     with SshHosts(tmp_path, 2, behind_nat=True) as hosts:
         dial = subprocess.run(["ip", "netns", "exec", hosts.fabric.space(0), "ping", "-c1", "-W1", "192.168.79.2"], capture_output=True)
         assert dial.returncode != 0  # no way from a host to the front
-        p = hosts.crun("--nproc-per-node=1", *shell(HELLO + '; echo "at $MASTER_ADDR"'), cwd="/")
+        p = hosts.crun("--nproc-per-node=1", *shell(HELLO + '; echo "at $CRUN_MASTER_HOST"'), cwd="/")
         assert p.returncode == 0 and p.stdout.count("of 2 at host") == 2, p.stdout + p.stderr
         assert p.stdout.count("at 10.79.0.1\n") == 2 or p.stdout.count("at host0\n") == 2, p.stdout
 
@@ -328,7 +327,7 @@ def words_in(processes):
 def held(hosts, tmp_path):
     """The hosts, with a job on two of them."""
     with open(tmp_path / "out", "wb") as out:
-        front = hosts.start(hosts.command("--nproc-per-node=1", *SEALED, *shell(HOLD), hosts=["host0", "host1"]), stdout=out, stderr=out)
+        front = hosts.start(hosts.command("--nproc-per-node=1", *shell(HOLD), hosts=["host0", "host1"]), stdout=out, stderr=out)
     text = (tmp_path / "out").read_text
     assert jobs.wait_until(lambda: text().count("is up") == 2, 30), text()
     yield hosts
