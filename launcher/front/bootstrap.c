@@ -28,8 +28,8 @@ static void add_own_path(struct strbuf *out, const char *path)
     const char *slash = is_plain_text(path) ? strrchr(path, '/') : NULL;
 
     if (slash && slash > path)
-        strbuf_add(out, "cd %.*s 2>/dev/null && [ -O . ] && [ -O .%s ] && i .%s; ", (int)(slash - path), path,
-                   slash, slash);
+        strbuf_add(out, "cd %.*s 2>/dev/null && unset OLDPWD && [ -O . ] && [ -O .%s ] && i .%s; ",
+                   (int)(slash - path), path, slash, slash);
 }
 
 /* $m: type of the machine. $h: hash of the build for it. */
@@ -44,14 +44,15 @@ static void add_choice_of_build(struct strbuf *out, const struct bootstrap *b)
                "esac; ");
 }
 
-/* $p: the copy. k: checks the hash of a file. r: executes the copy; a library may be missing, or the file system has noexec. */
+/* $p: the copy. $u: umask of the login. k: checks the hash of a file. r: executes the copy; a library may be missing, or the file system has noexec. */
 static const char cached[] =
-    "umask 077; d=${XDG_CACHE_HOME:-$HOME/.cache}/crun/bin; p=$d/$h; "
+    "u=$(umask); umask 077; d=${XDG_CACHE_HOME:-$HOME/.cache}/crun/bin; p=$d/$h; "
     "k() { [ \"$(sha256sum <\"$1\")\" = \"$h  -\" ]; }; "
     "r() { e=$(\"$p\" --version 2>&1 </dev/null); [ \"$e\" = \"$v\" ] || "
-    "f \"the copy of crun, $p, does not run there: $e\"; exec \"$p\" --front-channel; }; "
+    "f \"the copy of crun, $p, does not run there: $e\"; umask $u; exec \"$p\" --front-channel; }; "
     "command -v sha256sum >/dev/null || f \"sha256sum is missing there, by which a copy of crun is checked\"; "
     "e=$( { mkdir -p \"$d\" && chmod 700 \"$d\"; } 2>&1) || f \"no folder for a copy of crun there: $e\"; "
+    "[ -O \"$d\" ] || f \"the folder for a copy of crun there, $d, has another owner\"; "
     "[ -f \"$p\" ] && k \"$p\" && r; ";
 
 /* $n: number of bytes. $t: temporary name. */

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "base/strbuf.h"
 #include "launcher/front/far_header.h"
 #include "launcher/host/local_address_os.h"
 #include "launcher/util/envp.h"
@@ -44,6 +45,7 @@ static void find_local_address(char ret[ADDRESS_SIZE])
 
 struct child_start {
     const struct far_header *header;
+    const char *directory;
     char *const *argv, *const *environment;
     const sigset_t *mask;
     pid_t parent;
@@ -68,15 +70,14 @@ static int place_descriptors(const struct child_start *s)
 /* Changes the directory and executes; returns the sentence of a failure. */
 static const char *become_agent(const struct child_start *s)
 {
-    const struct far_header *h = s->header;
     char path[PATH_MAX];
     static char sentence[CHANNEL_TEXT_MAX];
 
     int r = place_descriptors(s);
-    if (!r && h->directory && chdir(h->directory) < 0) {
+    if (!r && chdir(s->directory) < 0) {
         (void)snprintf(sentence, sizeof(sentence),
                        "the working directory %.3800s: %s; create it, or choose another one with --chdir",
-                       h->directory, strerror(errno)); /* cut if long */
+                       s->directory, strerror(errno)); /* cut if long */
         return sentence;
     }
     (void)prctl(PR_SET_PDEATHSIG, SIGTERM); /* cannot fail */
@@ -183,7 +184,11 @@ int far_agent_start(struct far_agent *ret, const struct far_header *header, cons
                     const sigset_t *mask)
 {
     char output[] = "CRUN_OUTPUT_FD=4", secret[] = "CRUN_SECRET_FD=3", open[] = "CRUN_SECRET_FD=";
-    char *own[] = {output, header->n_secret > 0 ? secret : open, NULL};
+    const char *directory = header->directory ? header->directory : "", *home = envp_get(environ, "HOME");
+    bool is_relative = *directory != '/'; /* the bootstrap may have left the home directory */
+    _cleanup_free_ char *place =
+        strbuf_format("PWD=%s/%s", is_relative && home ? home : "", directory + !is_relative);
+    char *own[] = {output, header->n_secret > 0 ? secret : open, place, NULL};
     struct strlist arguments = {0}, environment = {0};
     char local_addr[ADDRESS_SIZE];
 
@@ -191,11 +196,12 @@ int far_agent_start(struct far_agent *ret, const struct far_header *header, cons
     far_header_arguments(header, local_addr, endpoint, &arguments);
     far_header_environment(header, own, environ, &environment);
     struct child_start start = {.header = header,
+                                .directory = place ? place + strlen("PWD=") : NULL,
                                 .argv = arguments.items,
                                 .environment = environment.items,
                                 .mask = mask,
                                 .parent = getpid()};
-    int r = arguments.failed || environment.failed ? -ENOMEM : start_with(ret, &start);
+    int r = !place || arguments.failed || environment.failed ? -ENOMEM : start_with(ret, &start);
     strlist_finish(&arguments);
     strlist_finish(&environment);
     return r;

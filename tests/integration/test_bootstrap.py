@@ -188,6 +188,15 @@ def test_full_disk(host):
     assert "File too large" in printed[1] and host.cache() == []
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="gives a folder to another user")
+def test_folder_of_another_user(host):
+    """Its owner could replace the copy between the check and the start."""
+    (host.home / ".cache/crun/bin").mkdir(parents=True)
+    os.chown(host.home / ".cache/crun/bin", 65534, 65534)
+    printed, _ = start(host, line(MACHINE, HASH))
+    assert len(printed) == 1 and printed[0].startswith("CRUN-FAILED the folder for a copy of crun there, ")
+
+
 def test_no_folder(host):
     (host.home / ".cache").write_text("")
     printed, _ = start(host, line(MACHINE, HASH))

@@ -126,11 +126,13 @@ def test_a_copy_travels(start, tmp_path):
     """The front's program has no name any more, so hosts cannot find it: each gets a copy, and keeps it."""
     program = tmp_path / "crun"
     shutil.copy(jobs.crun(), program)
-    hold = start("--hosts=a", "--nproc-per-node=1", *shell("cat /proc/sys/kernel/ostype; cat"), program=str(program),
+    hold = start("--hosts=a", "--nproc-per-node=1", *shell("cat /proc/sys/kernel/ostype; umask; cat"), program=str(program),
                  stdin=subprocess.PIPE)
     program.unlink()
     code, out, err = hold.wait()
-    assert code == 0 and out == "Linux\n", err
+    mask = os.umask(0o22)
+    os.umask(mask)
+    assert code == 0 and out == f"Linux\n{mask:04o}\n", err
 
 
 # ---- failure
@@ -215,6 +217,13 @@ def test_a_directory_that_is_missing(start):
     assert code == 1
     named = not_started(err)
     assert named and len(named) == len(set(named)) and "/no-such-folder" in err, err
+
+
+def test_a_relative_directory_begins_at_home(start, tmp_path):
+    """The bootstrap leaves the home directory for the folder of crun; neither PWD nor OLDPWD shows that."""
+    (tmp_path / "homes/a/w").mkdir(parents=True)
+    code, out, err = start("--hosts=a", "--chdir=w", *shell('env | grep PWD=; pwd -P')).wait()
+    assert code == 0 and out == f"PWD={tmp_path}/homes/a/w\n{tmp_path}/homes/a/w\n", err
 
 
 @pytest.mark.parametrize("command, words", [
