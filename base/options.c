@@ -2,11 +2,11 @@
 
 #include <assert.h>
 #include <limits.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/decimal.h"
+#include "base/format.h"
 
 enum { NAME_SIZE = OPTION_NAME_SIZE, EXPECTED_SIZE = 160 };
 
@@ -239,11 +239,7 @@ struct option_parser {
 
 __attribute__((format(printf, 2, 3))) static int refuse(struct option_parser *p, const char *format, ...)
 {
-    va_list args;
-
-    va_start(args, format);
-    (void)vsnprintf(p->error, p->error_size, format, args); /* a cut sentence is still the best there is */
-    va_end(args);
+    (void)format_arguments(p->error, p->error_size, format); /* a cut sentence is still the best there is */
     return OPTIONS_E_USAGE;
 }
 

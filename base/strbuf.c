@@ -6,23 +6,17 @@
 
 #include "base/utf8.h"
 #include "base/cleanup.h"
+#include "base/format.h"
 
 void strbuf_add(struct strbuf *t, const char *format, ...)
 {
-    va_list args;
-
-    va_start(args, format);
-    int n = vsnprintf(NULL, 0, format, args);
-    va_end(args);
-
+    int n = format_arguments(NULL, 0, format);
     uint8_t *room = n < 0 ? NULL : buf_reserve(&t->buf, (size_t)n + 1);
     if (!room) {
         t->failed = true;
         return;
     }
-    va_start(args, format);
-    (void)vsnprintf((char *)room, (size_t)n + 1, format, args); /* counted above */
-    va_end(args);
+    (void)format_arguments((char *)room, (size_t)n + 1, format); /* counted above */
     buf_commit(&t->buf, (size_t)n);
 }
 

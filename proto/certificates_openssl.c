@@ -1,11 +1,11 @@
 #include "proto/certificates_openssl.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
+#include "base/format.h"
 #include "proto/openssl_os.h"
 #include "proto/secret_os.h"
 
@@ -21,11 +21,7 @@ struct installing {
 
 static int __attribute__((format(printf, 2, 3))) fail_install(struct installing *i, const char *format, ...)
 {
-    va_list arguments;
-
-    va_start(arguments, format);
-    (void)vsnprintf(i->error, CERTIFICATE_ERROR_SIZE, format, arguments); /* truncated if long */
-    va_end(arguments);
+    (void)format_arguments(i->error, CERTIFICATE_ERROR_SIZE, format); /* truncated if long */
     i->o->ERR_clear_error();
     return -EINVAL;
 }

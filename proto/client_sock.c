@@ -17,7 +17,6 @@
 
 #include <arpa/inet.h>
 #include <poll.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +25,7 @@
 
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/format.h"
 #include "proto/connect_sock.h"
 
 enum {
@@ -39,11 +39,7 @@ enum {
 
 __attribute__((format(printf, 3, 4))) static int fail(struct client_sock *s, int r, const char *format, ...)
 {
-    va_list arguments;
-
-    va_start(arguments, format);
-    (void)vsnprintf(s->error, sizeof(s->error), format, arguments); /* a long sentence is cut */
-    va_end(arguments);
+    (void)format_arguments(s->error, sizeof(s->error), format); /* a long sentence is cut */
     return r;
 }
 

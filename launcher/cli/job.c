@@ -2,7 +2,6 @@
 
 #include <limits.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +12,7 @@
 #include "launcher/cli/line_rules.h"
 #include "launcher/util/signal_name.h"
 #include "base/decimal.h"
+#include "base/format.h"
 #include "base/strbuf.h"
 #include "proto/address.h"
 #include "base/cleanup.h"
@@ -22,11 +22,7 @@ enum { DEFAULT_SHUTDOWN_S = 30 };
 
 int job_refuse(struct job_builder *b, const char *format, ...)
 {
-    va_list args;
-
-    va_start(args, format);
-    (void)vsnprintf(b->error, JOB_ERROR_SIZE, format, args); /* a cut sentence is still the best we have */
-    va_end(args);
+    (void)format_arguments(b->error, JOB_ERROR_SIZE, format); /* a cut sentence is still the best we have */
     return 1;
 }
 

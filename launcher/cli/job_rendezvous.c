@@ -4,7 +4,6 @@
  */
 
 #include <math.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +14,7 @@
 #include "launcher/cli/job_impl.h"
 #include "launcher/cli/slurm.h"
 #include "base/err.h"
+#include "base/format.h"
 #include "proto/address.h"
 
 enum { DEFAULT_MASTER_PORT = 29500, DEFAULT_ROUNDS_PORT = 29400, DEFAULT_STATIC_TIMEOUT_S = 900 };
@@ -146,13 +146,10 @@ static void __attribute__((format(printf, 3, 4)))
 note_conf_fault(struct job_builder *b, const struct conf_key *key, const char *format, ...)
 {
     char *fault = b->conf_fault[backend_of(key)];
-    va_list args;
 
     if (fault[0])
         return;
-    va_start(args, format);
-    (void)vsnprintf(fault, sizeof(b->conf_fault[0]), format, args); /* fits */
-    va_end(args);
+    (void)format_arguments(fault, sizeof(b->conf_fault[0]), format); /* fits */
 }
 
 static void set_conf_number(struct job_builder *b, const struct conf_key *key, const char *value)

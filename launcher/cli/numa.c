@@ -2,20 +2,15 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
+#include "base/format.h"
 
 int numa_refuse(char error[NUMA_ERROR_SIZE], const char *format, ...)
 {
-    va_list args;
-
-    va_start(args, format);
-    (void)vsnprintf(error, NUMA_ERROR_SIZE, format, args); /* a cut sentence is still the best we have */
-    va_end(args);
+    (void)format_arguments(error, NUMA_ERROR_SIZE, format); /* a cut sentence is still the best we have */
     return NUMA_E_IMPOSSIBLE;
 }
 

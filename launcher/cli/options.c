@@ -12,7 +12,6 @@
 
 #include "launcher/cli/options.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +20,7 @@
 #include "launcher/util/strlist.h"
 #include "base/err.h"
 #include "base/strbuf.h"
+#include "base/format.h"
 
 enum { NAME_SIZE = OPTION_NAME_SIZE };
 
@@ -35,11 +35,7 @@ struct parser {
 __attribute__((format(printf, 3, 4))) static int options_fail(char *error, int result, const char *format,
                                                               ...)
 {
-    va_list args;
-
-    va_start(args, format);
-    (void)vsnprintf(error, OPTIONS_ERROR_SIZE, format, args); /* a cut sentence is still the best we have */
-    va_end(args);
+    (void)format_arguments(error, OPTIONS_ERROR_SIZE, format); /* a cut sentence is still the best we have */
     return result;
 }
 

@@ -1,9 +1,9 @@
 #include "launcher/crunctl/status_text.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/format.h"
 #include "base/utf8.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/util/signal_name.h"
@@ -61,11 +61,8 @@ struct status_page {
 static void __attribute__((format(printf, 2, 3))) add_line(struct status_page *p, const char *format, ...)
 {
     char line[LINE_SIZE];
-    va_list arguments;
 
-    va_start(arguments, format);
-    (void)vsnprintf(line, sizeof(line), format, arguments); /* a longer one is cut */
-    va_end(arguments);
+    (void)format_arguments(line, sizeof(line), format); /* a longer one is cut */
     text_clean(line);
     strbuf_add(&p->out, "%.*s\n", (int)status_bytes_of_width(line, p->view->width), line);
 }

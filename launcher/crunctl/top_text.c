@@ -5,11 +5,11 @@
 
 #include "launcher/crunctl/top_text.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/format.h"
 #include "base/utf8.h"
 #include "base/err.h"
 #include "launcher/ctl/job_status.h"
@@ -54,15 +54,12 @@ static bool __attribute__((format(printf, 3, 4)))
 add_line(struct top_page *p, const char *style, const char *format, ...)
 {
     char line[LINE_SIZE];
-    va_list arguments;
 
     if (p->n_left == 0)
         return false;
     if (p->n_left != SIZE_MAX)
         p->n_left--;
-    va_start(arguments, format);
-    (void)vsnprintf(line, sizeof(line), format, arguments); /* a longer one is cut */
-    va_end(arguments);
+    (void)format_arguments(line, sizeof(line), format); /* a longer one is cut */
     text_clean(line);
     int n = (int)status_bytes_of_width(line, p->view->width);
     if (!p->view->is_live)

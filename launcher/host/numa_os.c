@@ -15,7 +15,6 @@
 
 #include <dirent.h>
 #include <sched.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +24,7 @@
 #include "launcher/cli/visible_devices.h"
 #include "launcher/util/read_file_os.h"
 #include "base/cleanup.h"
+#include "base/format.h"
 
 enum {
     PATH_SIZE = 512,
@@ -48,11 +48,8 @@ __attribute__((format(printf, 3, 4))) static bool read_sys_text(char *out, size_
                                                                 const char *format, ...)
 {
     char path[PATH_SIZE];
-    va_list args;
 
-    va_start(args, format);
-    (void)vsnprintf(path, sizeof(path), format, args); /* a path that is cut does not exist */
-    va_end(args);
+    (void)format_arguments(path, sizeof(path), format); /* a path that is cut does not exist */
     return read_file_text(path, out, out_size);
 }
 

@@ -23,7 +23,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,15 +37,12 @@
 #include "launcher/cli/plan.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/format.h"
 #include "base/strbuf.h"
 
 __attribute__((format(printf, 2, 3))) static int program_refuse(char *error, const char *format, ...)
 {
-    va_list args;
-
-    va_start(args, format);
-    (void)vsnprintf(error, PROGRAM_ERROR_SIZE, format, args); /* a cut sentence is still the best we have */
-    va_end(args);
+    (void)format_arguments(error, PROGRAM_ERROR_SIZE, format); /* a cut sentence is still the best we have */
     return 1;
 }
 

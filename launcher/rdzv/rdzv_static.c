@@ -1,7 +1,6 @@
 #include "launcher/rdzv/rdzv_static.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +8,7 @@
 #include "launcher/rdzv/rdzv_static_json.h"
 #include "base/err.h"
 #include "base/strbuf.h"
+#include "base/format.h"
 
 static const char count_key[] = "init/"; /* a key of the store: without "/" and prefix */
 
@@ -34,15 +34,10 @@ static struct wire_span span_of(const char *text)
 __attribute__((format(printf, 2, 3))) static char *key_of(const struct rdzv_static *n, const char *format,
                                                           ...)
 {
-    struct strbuf key = {0};
     char name[96];
-    va_list args;
 
-    va_start(args, format);
-    (void)vsnprintf(name, sizeof(name), format, args); /* all names used here fit */
-    va_end(args);
-    strbuf_add(&key, "/%s/torchelastic/%s", n->config.run_id, name);
-    return strbuf_steal(&key);
+    (void)format_arguments(name, sizeof(name), format); /* all names used here fit */
+    return strbuf_format("/%s/torchelastic/%s", n->config.run_id, name);
 }
 
 /* Frees the key. */

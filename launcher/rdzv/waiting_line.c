@@ -1,10 +1,10 @@
 #include "launcher/rdzv/waiting_line.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/err.h"
+#include "base/format.h"
 
 enum { PAUSE_MIN_MS = 2000, PAUSE_MAX_MS = 60000 };
 
@@ -13,11 +13,8 @@ static void __attribute__((format(printf, 2, 3)))
 append_waiting(char line[WAITING_TEXT_SIZE], const char *format, ...)
 {
     size_t n = strlen(line);
-    va_list arguments;
 
-    va_start(arguments, format);
-    (void)vsnprintf(line + n, WAITING_TEXT_SIZE - n, format, arguments);
-    va_end(arguments);
+    (void)format_arguments(line + n, WAITING_TEXT_SIZE - n, format);
 }
 
 static bool has_enough(const struct waiting_facts *f)

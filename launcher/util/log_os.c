@@ -2,11 +2,12 @@
 
 #include "base/utf8.h"
 #include "base/cleanup.h"
+#include "base/format.h"
+#include "base/lock_os.h"
 #include "base/strbuf.h"
 
 #include <errno.h>
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,7 @@
 #include <unistd.h>
 
 static const char prefix[] = "crun: ";
+enum { PREFIX_BYTES = sizeof(prefix) - 1 };
 static const char clear_line[] = "\r\033[K";
 static _Atomic bool has_times; /* a thread may set it at the start */
 static bool (*queue)(void *data, const char *lines);
@@ -68,11 +70,11 @@ static char *put_times(const char *lines)
         return NULL;
     while (*lines) {
         size_t n = strcspn(lines, "\n");
-        bool is_ours = strncmp(lines, prefix, strlen(prefix)) == 0; /* not so in the table of a failure */
+        bool is_ours = strncmp(lines, prefix, PREFIX_BYTES) == 0; /* not so in the table of a failure */
 
         n += lines[n] == '\n';
         if (is_ours)
-            strbuf_add(&out, "%s%s%.*s", prefix, stamp, (int)(n - strlen(prefix)), lines + strlen(prefix));
+            strbuf_add(&out, "%s%s%.*s", prefix, stamp, (int)(n - PREFIX_BYTES), lines + PREFIX_BYTES);
         else
             strbuf_add(&out, "%.*s", (int)n, lines);
         lines += n;
@@ -143,15 +145,11 @@ void log_status(const char *text)
     print_cleared(line);
 }
 
-/* A longer one is cut. */
-__attribute__((format(printf, 2, 0))) static void compose_line(char line[LOG_LINE_SIZE], const char *format,
-                                                               va_list args)
+/* Completes a line whose text behind the prefix is formatted: at most LOG_LINE_SIZE - PREFIX_BYTES - 1 bytes with the final NUL. */
+static void compose_line(char line[LOG_LINE_SIZE])
 {
-    const size_t n_prefix = strlen(prefix);
-
-    memcpy(line, prefix, n_prefix);
-    (void)vsnprintf(line + n_prefix, LOG_LINE_SIZE - n_prefix - 1, format, args);
-    text_clean(line + n_prefix); /* names come from users and from other nodes */
+    memcpy(line, prefix, PREFIX_BYTES);
+    text_clean(line + PREFIX_BYTES); /* names come from users and from other nodes */
     line[strlen(line) + 1] = '\0';
     line[strlen(line)] = '\n';
 }
@@ -159,11 +157,9 @@ __attribute__((format(printf, 2, 0))) static void compose_line(char line[LOG_LIN
 void log_line(const char *format, ...)
 {
     char line[LOG_LINE_SIZE];
-    va_list args;
 
-    va_start(args, format);
-    compose_line(line, format, args);
-    va_end(args);
+    (void)format_arguments(line + PREFIX_BYTES, LOG_LINE_SIZE - PREFIX_BYTES - 1, format); /* may be cut */
+    compose_line(line);
     (void)pthread_mutex_lock(&last_lock); /* neither can fail */
     memcpy(last, line, sizeof(last));
     (void)pthread_mutex_unlock(&last_lock);
@@ -172,10 +168,9 @@ void log_line(const char *format, ...)
 
 void log_copy_last(char line[LOG_LINE_SIZE])
 {
-    (void)pthread_mutex_lock(&last_lock); /* as above */
-    const char *from = last + (*last ? strlen(prefix) : 0);
+    hold_lock(&last_lock);
+    const char *from = last + (*last ? PREFIX_BYTES : 0);
     (void)snprintf(line, LOG_LINE_SIZE, "%.*s", (int)strcspn(from, "\n"), from); /* fits */
-    (void)pthread_mutex_unlock(&last_lock);
 }
 
 const char *log_remedy(int r)
@@ -186,11 +181,9 @@ const char *log_remedy(int r)
 char *log_prepare(const char *format, ...)
 {
     char line[LOG_LINE_SIZE];
-    va_list args;
 
-    va_start(args, format);
-    compose_line(line, format, args);
-    va_end(args);
+    (void)format_arguments(line + PREFIX_BYTES, LOG_LINE_SIZE - PREFIX_BYTES - 1, format); /* may be cut */
+    compose_line(line);
     _cleanup_free_ char *with_times = has_times ? put_times(line) : NULL;
     char *cleared = put_clear(with_times ? with_times : line);
     return cleared ? cleared : strdup(with_times ? with_times : line);

@@ -1,12 +1,12 @@
 #include "launcher/util/trace_os.h"
 
-#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "launcher/util/line_file_os.h"
 #include "launcher/util/log_os.h"
+#include "base/format.h"
 #include "base/time.h"
 
 struct trace {
@@ -37,13 +37,10 @@ void trace_close(void)
 void trace_line(const char *format, ...)
 {
     char line[1024];
-    va_list args;
 
     int n =
         snprintf(line, sizeof(line), "crun: debug: %.3f ", (double)(now_ns() - trace_sink->start_ns) / 1e6);
-    va_start(args, format);
-    (void)vsnprintf(line + n, sizeof(line) - (size_t)n - 1, format, args); /* truncated if long */
-    va_end(args);
+    (void)format_arguments(line + n, sizeof(line) - (size_t)n - 1, format); /* truncated if long */
     size_t size = strlen(line);
     line[size++] = '\n';
     line[size] = '\0';

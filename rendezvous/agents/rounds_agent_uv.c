@@ -17,7 +17,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +24,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/format.h"
 #include "base/utf8.h"
 #include "proto/address.h"
 #include "proto/tls_openssl.h"
@@ -45,11 +45,8 @@ static void __attribute__((format(printf, 2, 3)))
 agent_conn_log(struct agent_conn *a, const char *format, ...)
 {
     char what[SESSION_JSON_ERROR_SIZE], who[INET6_ADDRSTRLEN + 32];
-    va_list arguments;
 
-    va_start(arguments, format);
-    (void)vsnprintf(what, sizeof(what), format, arguments);
-    va_end(arguments);
+    (void)format_arguments(what, sizeof(what), format);
     server_format_peer(a->fd, who, sizeof(who));
     server_log(a->server, -1, "agent, %s %s", who, what);
 }

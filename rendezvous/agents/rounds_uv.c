@@ -15,7 +15,6 @@
 #include "rendezvous/agents/rounds_uv.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +26,7 @@
 #include "rendezvous/server/server_impl_uv.h"
 #include "rendezvous/session/session_json.h"
 #include "base/cleanup.h"
+#include "base/format.h"
 #include "base/random_os.h"
 #include "base/time.h"
 #include "rendezvous/agents/tcp_liveness_os.h"
@@ -54,11 +54,8 @@ static void rounds_log_line(struct rounds_shell *r, const char *line)
 void rounds_log(struct rounds_shell *r, const char *format, ...)
 {
     char line[ROUNDS_LOG_SIZE];
-    va_list arguments;
 
-    va_start(arguments, format);
-    (void)vsnprintf(line, sizeof(line), format, arguments);
-    va_end(arguments);
+    (void)format_arguments(line, sizeof(line), format);
     rounds_log_line(r, line);
 }
 

@@ -6,11 +6,11 @@
 #include "rendezvous/rounds/rounds.h"
 
 #include <assert.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/format.h"
 #include "base/utf8.h"
 #include "base/err.h"
 #include "rendezvous/rounds/rounds_impl.h"
@@ -105,11 +105,8 @@ static void *__attribute__((format(printf, 4, 5)))
 refuse_hello(struct rounds *r, struct rounds_conn *s, const struct rounds_job *job, const char *format, ...)
 {
     char text[sizeof(r->refusal) + 64];
-    va_list arguments;
 
-    va_start(arguments, format);
-    (void)vsnprintf(text, sizeof(text), format, arguments);
-    va_end(arguments);
+    (void)format_arguments(text, sizeof(text), format);
     text_copy(r->refusal, sizeof(r->refusal), text);
     r->refusing = job;
     list_unlink(&s->ending);

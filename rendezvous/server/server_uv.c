@@ -11,7 +11,6 @@
 #include <errno.h>
 #include <malloc.h>
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +20,7 @@
 
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/format.h"
 #include "base/random_os.h"
 #include "proto/address.h"
 #include "rendezvous/server/server_impl_uv.h"
@@ -67,7 +67,6 @@ void server_log(struct server *s, int fd, const char *format, ...)
     char line[LOG_LINE_MAX], who[INET6_ADDRSTRLEN + 32] = "";
     unsigned long long n_left_out;
     int n = 0;
-    va_list args;
 
     if (!s->log || !log_tokens_take(&s->log_tokens, uv_now(s->loop) * UINT64_C(1000000), LOG_LINES_PER_S,
                                     LOG_BURST, &n_left_out))
@@ -80,9 +79,7 @@ void server_log(struct server *s, int fd, const char *format, ...)
         server_format_peer(fd, who, sizeof(who));
         n = snprintf(line, sizeof(line), "%s ", who);
     }
-    va_start(args, format);
-    (void)vsnprintf(line + n, sizeof(line) - (size_t)n, format, args);
-    va_end(args);
+    (void)format_arguments(line + n, sizeof(line) - (size_t)n, format);
     s->log(s->log_data, line);
 }
 

@@ -1,11 +1,11 @@
 #include "rendezvous/session/session.h"
 
 #include <assert.h>
-#include <stdarg.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/format.h"
 #include "base/utf8.h"
 
 #define MS UINT64_C(1000000)
@@ -49,11 +49,8 @@ static void add_action(struct session_actions *out, enum session_action action)
 static void __attribute__((format(printf, 2, 3))) set_text(struct session *s, const char *format, ...)
 {
     char text[sizeof(s->text) + 64];
-    va_list arguments;
 
-    va_start(arguments, format);
-    (void)vsnprintf(text, sizeof(text), format, arguments);
-    va_end(arguments);
+    (void)format_arguments(text, sizeof(text), format);
     text_copy(s->text, sizeof(s->text), text);
 }
 

@@ -1,9 +1,9 @@
 #include "rendezvous/store/metrics_text.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/format.h"
 #include "base/utf8.h"
 
 enum { PIECE_SIZE = 512 };
@@ -11,11 +11,8 @@ enum { PIECE_SIZE = 512 };
 static void __attribute__((format(printf, 2, 3))) add_text(struct metrics_text *m, const char *format, ...)
 {
     char piece[PIECE_SIZE];
-    va_list arguments;
 
-    va_start(arguments, format);
-    int n = vsnprintf(piece, sizeof(piece), format, arguments);
-    va_end(arguments);
+    int n = format_arguments(piece, sizeof(piece), format);
     if (n < 0 || n >= PIECE_SIZE || buf_append(&m->bytes, piece, (size_t)n) != 0)
         m->failed = true; /* names and helps are ours, and shorter */
 }

@@ -10,11 +10,11 @@
 
 #include "base/cleanup.h"
 #include "base/decimal.h"
+#include "base/format.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -33,11 +33,7 @@ static int explain(int result, char why[SNAPSHOT_WHY_MAX], const char *format, .
 
 static int explain(int result, char why[SNAPSHOT_WHY_MAX], const char *format, ...)
 {
-    va_list arguments;
-
-    va_start(arguments, format);
-    (void)vsnprintf(why, SNAPSHOT_WHY_MAX, format, arguments);
-    va_end(arguments);
+    (void)format_arguments(why, SNAPSHOT_WHY_MAX, format);
     return result;
 }
 

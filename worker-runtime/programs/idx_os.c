@@ -13,7 +13,6 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +23,7 @@
 #include <zlib.h>
 
 #include "base/cleanup.h"
+#include "base/format.h"
 
 enum {
     HEADER_MAX = 4 + 3 * 4,
@@ -45,11 +45,7 @@ struct idx_file {
 
 __attribute__((format(printf, 2, 3))) static int idx_fail(const struct idx_file *f, const char *format, ...)
 {
-    va_list args;
-
-    va_start(args, format);
-    (void)vsnprintf(f->error, f->error_size, format, args); /* a long sentence is cut */
-    va_end(args);
+    (void)format_arguments(f->error, f->error_size, format); /* a long sentence is cut */
     return -1;
 }
 

@@ -6,10 +6,10 @@
  */
 
 #include <limits.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/format.h"
 #include "worker-runtime/programs/idx_os.h"
 #include "worker-runtime/programs/programs.h"
 
@@ -45,11 +45,7 @@ struct mnist {
 
 __attribute__((format(printf, 3, 4))) static int mnist_fail(char *error, size_t n, const char *format, ...)
 {
-    va_list args;
-
-    va_start(args, format);
-    vsnprintf(error, n, format, args);
-    va_end(args);
+    (void)format_arguments(error, n, format);
     return -1;
 }
 

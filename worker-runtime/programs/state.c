@@ -3,12 +3,12 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/decimal.h"
+#include "base/format.h"
 
 enum { NAME_SIZE = 96 };
 
@@ -16,13 +16,9 @@ enum { NAME_SIZE = 96 };
 
 void recipe_add(struct train_recipe *recipe, const char *key, const char *format, ...)
 {
-    va_list args;
-
     assert(recipe->n < RECIPE_MAX);
     recipe->entries[recipe->n].key = key;
-    va_start(args, format);
-    vsnprintf(recipe->entries[recipe->n++].value, RECIPE_VALUE_SIZE, format, args);
-    va_end(args);
+    (void)format_arguments(recipe->entries[recipe->n++].value, RECIPE_VALUE_SIZE, format);
 }
 
 /* A tensor like another one under a name of its own. */
@@ -30,11 +26,8 @@ __attribute__((format(printf, 3, 4))) static struct crw_tensor *
 add_tensor(struct train_state *s, struct crw_tensor tensor, const char *format, ...)
 {
     char *name = s->names + s->n_tensors * NAME_SIZE;
-    va_list args;
 
-    va_start(args, format);
-    vsnprintf(name, NAME_SIZE, format, args);
-    va_end(args);
+    (void)format_arguments(name, NAME_SIZE, format);
     tensor.name = name;
     s->tensors[s->n_tensors] = tensor;
     return &s->tensors[s->n_tensors++];

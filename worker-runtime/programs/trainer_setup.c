@@ -2,12 +2,12 @@
  * What comes before the training loop and after it: opening, allocating, saving, closing. Resuming: trainer_resume.c.
  */
 
+#include "base/format.h"
 #include "worker-runtime/programs/trainer.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,11 +19,7 @@ enum { SAVE_PATIENCE_MS = 1000, SAVES_POLL_MS = 100, SAVES_WAIT_S = 1800 };
 
 int trainer_fail(struct trainer *t, const char *format, ...)
 {
-    va_list args;
-
-    va_start(args, format);
-    vsnprintf(t->error, sizeof(t->error), format, args);
-    va_end(args);
+    (void)format_arguments(t->error, sizeof(t->error), format);
     return -1;
 }
 
