@@ -31,10 +31,11 @@
 #include "launcher/output/fold.h"
 #include "launcher/output/line_prefix.h"
 #include "launcher/output/output_stream_os.h"
-#include "launcher/util/thread_os.h"
 #include "base/cleanup.h"
 #include "base/cond_os.h"
 #include "base/list.h"
+#include "base/lock_os.h"
+#include "base/thread_os.h"
 #include "base/time.h"
 
 enum {
@@ -125,9 +126,8 @@ static void refresh_file(struct output_stream *s)
 /* watch -1: all. */
 static void refresh_files(struct output_pump *p, int watch)
 {
-    list_for_each(pos, &p->streams)
+    list_for_each_entry(struct output_stream, s, &p->streams, entry)
     {
-        struct output_stream *s = list_entry(pos, struct output_stream, entry);
         if (watch < 0 || s->watch == watch)
             refresh_file(s);
     }
@@ -263,10 +263,8 @@ static void write_filtered(struct output_pump *p, struct output_stream *s, struc
 /* The process is about to end, and the objects that streams borrow may be freed: the thread was stuck. */
 static bool is_left_behind(struct output_pump *p)
 {
-    (void)pthread_mutex_lock(&p->lock);
-    bool is_left = p->is_left;
-    (void)pthread_mutex_unlock(&p->lock);
-    return is_left;
+    hold_lock(&p->lock);
+    return p->is_left;
 }
 
 /* ---- rules ---- */
@@ -281,13 +279,12 @@ struct line_reader {
 /* Marks leave room for lines that end a worker. */
 static void add_match(struct output_pump *p, const struct line_match *match, bool is_failure)
 {
-    (void)pthread_mutex_lock(&p->lock);
+    hold_lock(&p->lock);
     bool is_room = p->n_matches < LINE_MATCHES_MAX / (is_failure ? 1 : 2);
     if (is_room)
         p->matches[p->n_matches++] = *match;
     if (is_room && !p->is_left)
         p->on_news(p->data);
-    (void)pthread_mutex_unlock(&p->lock);
 }
 
 /* A rule that ends no worker is looked for once a second in a stream, so that a program with endless matching lines does not
@@ -317,14 +314,13 @@ static void look_for_rules(void *data, const char *line, size_t n_bytes)
 
 bool output_pump_next_match(struct output_pump *p, struct line_match *ret)
 {
-    (void)pthread_mutex_lock(&p->lock);
+    hold_lock(&p->lock);
     bool has = p->n_matches > 0;
     if (has) {
         *ret = p->matches[0];
         p->n_matches--;
         memmove(p->matches, p->matches + 1, p->n_matches * sizeof(p->matches[0]));
     }
-    (void)pthread_mutex_unlock(&p->lock);
     return has;
 }
 
@@ -450,10 +446,8 @@ static bool show_each(struct output_pump *p)
     struct walk walks[2] = {{.first_behind = UINT32_MAX}, {.first_behind = UINT32_MAX}};
     bool progress = false;
 
-    list_for_each_safe(pos, &p->streams)
+    list_for_each_entry_safe(struct output_stream, s, &p->streams, entry)
     {
-        struct output_stream *s = list_entry(pos, struct output_stream, entry);
-
         if (show_one(p, s, &walks[p->one_console ? 0 : s->which]))
             progress = true;
         if (s->ended && is_all_shown(p, s))
@@ -480,9 +474,8 @@ static void show_last_sentences(struct output_pump *p)
     struct console *c = &p->consoles[p->one_console ? 0 : 1];
     uint64_t end_ns = now_ns() + LAST_SENTENCES_MS * UINT64_C(1000000);
 
-    list_for_each(pos, &p->streams)
+    list_for_each_entry(struct output_stream, s, &p->streams, entry)
     {
-        struct output_stream *s = list_entry(pos, struct output_stream, entry);
         if (s->is_sentence && !is_all_shown(p, s))
             (void)show_sentence(p, s);
     }
@@ -499,9 +492,8 @@ static void show_last_sentences(struct output_pump *p)
 /* The streams of a replaced worker have ended. */
 static void end_replaced(struct output_pump *p, const struct output_stream *added)
 {
-    list_for_each(pos, &p->streams)
+    list_for_each_entry(struct output_stream, s, &p->streams, entry)
     {
-        struct output_stream *s = list_entry(pos, struct output_stream, entry);
         if (s->is_sentence || s->local_rank != added->local_rank || s->which != added->which)
             continue;
         s->is_replaced = true;
@@ -537,10 +529,8 @@ static void take_stream(struct output_pump *p, struct output_stream *s)
 /* Finds written bytes without waiting for events. */
 static void look_at_sources(struct output_pump *p)
 {
-    list_for_each(pos, &p->streams)
+    list_for_each_entry(struct output_stream, s, &p->streams, entry)
     {
-        struct output_stream *s = list_entry(pos, struct output_stream, entry);
-
         refresh_file(s);
         if (s->pipe >= 0)
             (void)read_pipe(p, s); /* as much as a pipe holds */
@@ -557,11 +547,10 @@ static uint64_t take_requests(struct output_pump *p)
         n_taken = 0; /* EAGAIN: nothing was asked for since the last time */
     list_init(&taken);
     (void)pthread_mutex_lock(&p->lock);
-    while (!list_is_empty(&p->incoming)) {
-        struct list *first = p->incoming.next;
-
-        list_unlink(first);
-        list_append(&taken, first);
+    list_for_each_safe(entry, &p->incoming)
+    {
+        list_unlink(entry);
+        list_append(&taken, entry);
     }
     uint32_t n_over = p->n_flushed;
     uint64_t n_queued = p->n_queued;
@@ -582,21 +571,19 @@ static uint64_t take_requests(struct output_pump *p)
 
 static void note_pumped(struct output_pump *p, uint64_t n_sentences)
 {
-    (void)pthread_mutex_lock(&p->lock);
+    hold_lock(&p->lock);
     p->n_pumped = n_sentences;
     (void)pthread_cond_broadcast(&p->pumped);
-    (void)pthread_mutex_unlock(&p->lock);
 }
 
 /* All bytes from before the request for a look have been shown, unless a console is full. */
 static void note_looked(struct output_pump *p)
 {
-    (void)pthread_mutex_lock(&p->lock);
+    hold_lock(&p->lock);
     bool is_new = p->n_looked != p->n_looks_taken;
     p->n_looked = p->n_looks_taken;
     if (is_new && !p->is_left)
         p->on_news(p->data);
-    (void)pthread_mutex_unlock(&p->lock);
 }
 
 /* Whether something has to be tried again without an event for it. */
@@ -604,9 +591,8 @@ static bool needs_retry(struct output_pump *p)
 {
     if (p->consoles[0].disk_error || p->consoles[1].disk_error)
         return true;
-    list_for_each(pos, &p->streams)
+    list_for_each_entry(const struct output_stream, s, &p->streams, entry)
     {
-        const struct output_stream *s = list_entry(pos, struct output_stream, entry);
         bool is_deaf = (s->file >= 0 && s->watch < 0) || (s->pipe >= 0 && !s->is_watched && !is_paused(s));
 
         if ((is_deaf && !s->ended) || s->is_sentence)
@@ -661,10 +647,8 @@ static void wait_and_read(struct output_pump *p, bool has_more)
         read_inotify(p);
     if (polls[2].revents)
         read_pipes(p);
-    list_for_each(pos, &p->streams)
+    list_for_each_entry(struct output_stream, s, &p->streams, entry)
     {
-        struct output_stream *s = list_entry(pos, struct output_stream, entry);
-
         if (retry && s->watch < 0)
             refresh_file(s);
         if (s->pipe >= 0 && !s->is_watched && !is_paused(s)) {
@@ -724,11 +708,10 @@ static void *pump_main(void *data)
         console_close(&p->consoles[i]);
         fold_free(p->folds[i]);
     }
-    (void)pthread_mutex_lock(&p->lock);
+    hold_lock(&p->lock);
     p->has_ended = true;
     if (!p->is_left)
         p->on_news(p->data);
-    (void)pthread_mutex_unlock(&p->lock);
     return NULL;
 }
 
@@ -782,7 +765,7 @@ int output_pump_create(struct output_pump **ret, void (*on_news)(void *data), vo
     p->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     int r = p->wake < 0 ? -errno : open_pump_consoles(p);
     if (!r)
-        r = masked_thread_start(&p->thread, pump_main, p);
+        r = thread_start(&p->thread, pump_main, p);
     if (r) {
         free_pump(p);
         return r;
@@ -801,27 +784,23 @@ static void wake_thread(struct output_pump *p)
 
 uint64_t output_pump_look(struct output_pump *p)
 {
-    (void)pthread_mutex_lock(&p->lock);
+    hold_lock(&p->lock);
     uint64_t number = ++p->n_looks;
-    (void)pthread_mutex_unlock(&p->lock);
     wake_thread(p);
     return number;
 }
 
 bool output_pump_has_looked(struct output_pump *p, uint64_t number)
 {
-    (void)pthread_mutex_lock(&p->lock);
-    bool has_looked = p->n_looked >= number;
-    (void)pthread_mutex_unlock(&p->lock);
-    return has_looked;
+    hold_lock(&p->lock);
+    return p->n_looked >= number;
 }
 
 void output_pump_add(struct output_pump *p, struct output_stream *s)
 {
-    (void)pthread_mutex_lock(&p->lock);
+    hold_lock(&p->lock);
     s->n_flushed = p->n_flushed;
     list_append(&p->incoming, &s->entry);
-    (void)pthread_mutex_unlock(&p->lock);
     wake_thread(p);
 }
 
@@ -829,7 +808,7 @@ void output_pump_say(struct output_pump *p, struct output_stream *sentence)
 {
     uint64_t until_ns = now_ns() + SAY_MS * UINT64_C(1000000);
 
-    (void)pthread_mutex_lock(&p->lock);
+    hold_lock(&p->lock);
     sentence->n_flushed = p->n_flushed;
     list_append(&p->incoming, &sentence->entry);
     uint64_t number = ++p->n_queued;
@@ -837,7 +816,6 @@ void output_pump_say(struct output_pump *p, struct output_stream *sentence)
     wake_thread(p);
     for (int r = 0; !is_late && p->n_pumped < number && r == 0;)
         r = cond_wait_until(&p->pumped, &p->lock, until_ns);
-    (void)pthread_mutex_unlock(&p->lock);
 }
 
 void output_pump_close(struct output_pump *p, struct output_stream *s)
@@ -848,20 +826,18 @@ void output_pump_close(struct output_pump *p, struct output_stream *s)
 
 void output_pump_flush(struct output_pump *p)
 {
-    (void)pthread_mutex_lock(&p->lock);
+    hold_lock(&p->lock);
     p->n_flushed++;
-    (void)pthread_mutex_unlock(&p->lock);
     wake_thread(p);
 }
 
 /* Nothing is added to any stream: streams of a generation without workers would else be waited for. */
 void output_pump_end(struct output_pump *p, bool abandon)
 {
-    (void)pthread_mutex_lock(&p->lock);
+    hold_lock(&p->lock);
     p->n_flushed++;
     p->ending = true;
     p->abandoned = p->abandoned || abandon;
-    (void)pthread_mutex_unlock(&p->lock);
     wake_thread(p);
 }
 
@@ -891,14 +867,12 @@ static void write_sentence(const struct output_stream *s)
 
 void output_pump_leave(struct output_pump *p)
 {
-    (void)pthread_mutex_lock(&p->lock);
+    hold_lock(&p->lock);
     p->is_left = true;
-    list_for_each(pos, &p->incoming)
+    list_for_each_entry(const struct output_stream, s, &p->incoming, entry)
     {
-        const struct output_stream *s = list_entry(pos, struct output_stream, entry);
         if (s->is_sentence)
             write_sentence(s);
     }
     list_init(&p->incoming);
-    (void)pthread_mutex_unlock(&p->lock);
 }

@@ -147,10 +147,8 @@ static void cancel_exchange(void *data, struct exchange_conn *conn)
 {
     struct key_service *s = data;
 
-    list_for_each(i, &s->asking)
+    list_for_each_entry(struct exchange_call, x, &s->asking, link)
     {
-        struct exchange_call *x = list_entry(i, struct exchange_call, link);
-
         if (x->conn != conn)
             continue;
         x->conn = NULL;
@@ -188,9 +186,6 @@ void key_service_stop(struct key_service *s)
     if (s->call)
         list_unlink(s->asking.next);
     exchange_call_free(side_thread_cancel(s->call));
-    list_for_each_safe(i, &s->asking)
-    {
-        exchange_call_free(list_entry(i, struct exchange_call, link));
-    }
+    list_for_each_entry_safe(struct exchange_call, x, &s->asking, link) exchange_call_free(x);
     free(s);
 }

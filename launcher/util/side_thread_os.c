@@ -5,9 +5,10 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "launcher/util/thread_os.h"
 #include "base/cleanup.h"
 #include "base/cond_os.h"
+#include "base/lock_os.h"
+#include "base/thread_os.h"
 #include "base/time.h"
 
 static const int hung_max[] = {[SIDE_LOGS] = 16, [SIDE_CONSOLE] = 1, [SIDE_OTHER] = 256};
@@ -63,29 +64,23 @@ static struct side_work *idle_work; /* for the waiting thread; NULL: no work */
 /* NULL: another thread waits already. */
 static struct side_work *await_work(void)
 {
-    struct side_work *w = NULL;
-
-    (void)pthread_mutex_lock(&idle_lock);
+    hold_lock(&idle_lock);
     bool waits = !has_idle && !idle_work;
     has_idle = has_idle || waits;
     while (waits && !idle_work)
         (void)pthread_cond_wait(&idle_called, &idle_lock);
-    if (waits)
-        w = steal_ptr(idle_work);
-    (void)pthread_mutex_unlock(&idle_lock);
-    return w;
+    return waits ? steal_ptr(idle_work) : NULL;
 }
 
 static bool give_to_idle(struct side_work *w)
 {
-    (void)pthread_mutex_lock(&idle_lock);
+    hold_lock(&idle_lock);
     bool was_idle = has_idle;
     if (was_idle) {
         idle_work = w;
         has_idle = false;
         (void)pthread_cond_signal(&idle_called);
     }
-    (void)pthread_mutex_unlock(&idle_lock);
     return was_idle;
 }
 
@@ -111,7 +106,7 @@ int side_work_start(struct side_work **ret, const struct side_order *order)
     (void)pthread_mutex_init(&w->lock, NULL); /* does not fail on Linux */
     cond_init(&w->returned);
     bool was_idle = give_to_idle(w);
-    int r = was_idle ? 0 : masked_thread_start(&thread, side_main, w);
+    int r = was_idle ? 0 : thread_start(&thread, side_main, w);
     if (r) {
         w->order.data = NULL; /* the caller keeps data */
         free_side_work(w);
@@ -127,12 +122,10 @@ bool side_work_wait(struct side_work *w, unsigned timeout_ms)
 {
     uint64_t until_ns = now_ns() + timeout_ms * UINT64_C(1000000);
 
-    (void)pthread_mutex_lock(&w->lock);
+    hold_lock(&w->lock);
     for (int r = 0; !w->has_returned && r == 0;)
         r = cond_wait_until(&w->returned, &w->lock, until_ns);
-    bool has_returned = w->has_returned;
-    (void)pthread_mutex_unlock(&w->lock);
-    return has_returned;
+    return w->has_returned;
 }
 
 void *side_work_take(struct side_work *w)
