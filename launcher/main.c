@@ -488,7 +488,7 @@ static int run_options(const struct options *options, const sigset_t *before)
                                   .data = environ,
                                   .slurm_conf = slurm_conf,
                                   .random_id = uuid};
-    char *warnings = NULL;
+    _cleanup_free_ char *warnings = NULL;
     struct job job;
 
     if (front_plan_is_wanted(options))
@@ -502,7 +502,6 @@ static int run_options(const struct options *options, const sigset_t *before)
     }
     if (warnings)
         log_lines(warnings);
-    free(warnings);
     hint_at_hosts(options, &job);
     int code = 1;
     if (keep_output_fd(&job) == 0 && open_trace(&job) == 0)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/buf.h"
+#include "base/cleanup.h"
 #include "proto/openssl_os.h"
 
 /* The salt of HKDF's first step: one for all of crun, so that the keys differ from those that other programs derive
@@ -71,7 +72,7 @@ int key_derive(struct secret_key *ret, const void *secret, size_t secret_size, e
                const char *job, const char **ret_why)
 {
     uint8_t extracted[KEY_SIZE];
-    struct buf info = {0};
+    _cleanup_(buf_finish) struct buf info = {0};
     int r = put_info(&info, purpose, job);
 
     *ret_why = "out of memory";
@@ -80,6 +81,5 @@ int key_derive(struct secret_key *ret, const void *secret, size_t secret_size, e
     if (r == 0)
         r = hmac_sha256(extracted, KEY_SIZE, buf_bytes(&info), buf_size(&info), ret->bytes, ret_why);
     key_erase(extracted, sizeof(extracted));
-    buf_finish(&info);
     return r;
 }

@@ -324,7 +324,7 @@ static int spawn_check(struct health_check *c, int output)
 {
     const struct agent_health *h = c->owner;
     bool builtin = is_builtin(h);
-    struct strlist arguments = {0}, environment = {0};
+    _cleanup_(strlist_finish) struct strlist arguments = {0}, environment = {0};
     _cleanup_close_ int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
     struct worker_start start = {.file = builtin ? "/proc/self/exe" : "/bin/sh",
                                  .fds = {null, output, output, -1, -1, -1, -1}};
@@ -336,10 +336,7 @@ static int spawn_check(struct health_check *c, int output)
     describe_environment(h, &environment);
     start.argv = arguments.items;
     start.environment = environment.items;
-    int r = arguments.failed || environment.failed ? -ENOMEM : spawn_worker(&start, NULL, &c->pid);
-    strlist_finish(&arguments);
-    strlist_finish(&environment);
-    return r;
+    return arguments.failed || environment.failed ? -ENOMEM : spawn_worker(&start, NULL, &c->pid);
 }
 
 static int open_check(struct health_check *c, int *ret_output)

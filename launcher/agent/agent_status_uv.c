@@ -127,13 +127,9 @@ int agent_status_describe(const struct agent_status *s, struct job_status *ret)
 static char *status_json(void *data)
 {
     const struct agent_status *status = data;
-    struct job_status s;
-    char *json = NULL;
+    _cleanup_(job_status_finish) struct job_status s;
 
-    if (status->host->describe(status->host->data, &s) == 0)
-        json = job_status_to_json(&s);
-    job_status_finish(&s);
-    return json;
+    return status->host->describe(status->host->data, &s) == 0 ? job_status_to_json(&s) : NULL;
 }
 
 /* Only the hosted rendezvous answers: other nodes are asked there, by crunctl itself. */

@@ -411,7 +411,7 @@ static int spawn_warm_guardian(struct generation *g, const struct worker_start *
 {
     _cleanup_close_ int source = zygote_open_source(),
                         import = memory_file_make("crun-zygote-import", NULL, 0); /* name of the module */
-    struct strlist environment = {0};
+    _cleanup_(strlist_finish) struct strlist environment = {0};
 
     if (source < 0 || import < 0)
         return source < 0 ? source : import;
@@ -426,11 +426,9 @@ static int spawn_warm_guardian(struct generation *g, const struct worker_start *
                                   .attributes = g->n_workers == 1 ? first->attributes : NULL};
     zygote.fds[SPAWN_STATE_FD] = source;
     zygote.fds[SPAWN_IMPORT_FD] = import;
-    int r = environment.failed
-                ? -ENOMEM
-                : spawn_guardian((size_t)g->n_workers, &zygote, &g->host->guardians, &g->guardian, &g->link);
-    strlist_finish(&environment);
-    return r;
+    return environment.failed
+               ? -ENOMEM
+               : spawn_guardian((size_t)g->n_workers, &zygote, &g->host->guardians, &g->guardian, &g->link);
 }
 
 /* False: there is no guardian, or the guardian has ended meanwhile. */

@@ -165,7 +165,7 @@ void hang_report_send(const struct agent_host *host, const struct hang_rank *ran
                       int32_t to, enum hang_purpose purpose)
 {
     const struct agent_message head = {.to = to, .generation = host->group->generation};
-    struct buf frames = {0};
+    _cleanup_(buf_finish) struct buf frames = {0};
     struct job_status job;
 
     if (host->membership && host->describe(host->data, &job) == 0) {
@@ -176,17 +176,14 @@ void hang_report_send(const struct agent_host *host, const struct hang_rank *ran
             (void)membership_send(host->membership, &frames); /* lost: the report lacks these ranks */
         job_status_finish(&job);
     }
-    buf_finish(&frames);
 }
 
 bool hang_report_notify(const struct agent_host *host, int32_t to, const struct hang_notice *notice)
 {
     const struct agent_message head = {.to = to, .generation = host->group->generation};
-    struct buf frame = {0};
-    bool is_sent = hang_notice_put(&frame, &head, notice) == 0 && membership_send(host->membership, &frame);
+    _cleanup_(buf_finish) struct buf frame = {0};
 
-    buf_finish(&frame);
-    return is_sent;
+    return hang_notice_put(&frame, &head, notice) == 0 && membership_send(host->membership, &frame);
 }
 
 struct event_hang hang_report_own(const struct agent_host *host, const struct watch_stacks *s)

@@ -18,9 +18,10 @@
 
 #include "launcher/util/envp.h"
 #include "launcher/util/strlist.h"
+#include "base/cleanup.h"
 #include "base/err.h"
-#include "base/strbuf.h"
 #include "base/format.h"
+#include "base/strbuf.h"
 
 enum { NAME_SIZE = OPTION_NAME_SIZE };
 
@@ -292,7 +293,7 @@ static int unknown_option(struct parser *p, const char *word)
 
 static int fail_unknown(struct parser *p)
 {
-    char *words = strbuf_steal(&p->unknown);
+    _cleanup_free_ char *words = strbuf_steal(&p->unknown);
     bool is_use_env = words && (strcmp(words, "--use_env") == 0 || strcmp(words, "--use-env") == 0);
     char hint[NAME_SIZE + 32] = "";
 
@@ -302,9 +303,7 @@ static int fail_unknown(struct parser *p)
         (void)snprintf(hint, sizeof(hint), "; LOCAL_RANK is always in the environment");
     else if (p->options->program)
         (void)snprintf(hint, sizeof(hint), "; options of the program stand behind its name");
-    int r = options_fail(p->error, OPTIONS_E_USAGE, "unrecognized arguments: %s%s", words ? words : "", hint);
-    free(words);
-    return r;
+    return options_fail(p->error, OPTIONS_E_USAGE, "unrecognized arguments: %s%s", words ? words : "", hint);
 }
 
 /* ---- the words ---- */
@@ -356,26 +355,21 @@ static int take_letters(struct parser *p, const char *word)
 
 static int take_long(struct parser *p, const char *word)
 {
-    struct strbuf candidates = {0};
+    _cleanup_(strbuf_finish) struct strbuf candidates = {0};
     struct match match;
-    int r;
 
     switch (match_long(word, &match, &candidates)) {
     case MATCH_ONE:
-        r = take_option(p, match.id, match.value);
-        break;
+        return take_option(p, match.id, match.value);
     case MATCH_AMBIGUOUS: {
-        char *list = strbuf_steal(&candidates);
-        r = options_fail(p->error, OPTIONS_E_USAGE, "ambiguous option: %s could match %s%s", word,
-                         list ? list : "several", match.is_one ? "; they are one option: write it out" : "");
-        free(list);
-        break;
+        _cleanup_free_ char *list = strbuf_steal(&candidates);
+        return options_fail(p->error, OPTIONS_E_USAGE, "ambiguous option: %s could match %s%s", word,
+                            list ? list : "several",
+                            match.is_one ? "; they are one option: write it out" : "");
     }
     default:
-        r = unknown_option(p, word);
+        return unknown_option(p, word);
     }
-    strbuf_finish(&candidates);
-    return r;
 }
 
 /* The sentence of torchrun, and a possible reason: a misspelled option. */

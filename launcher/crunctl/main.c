@@ -102,7 +102,7 @@ static int print_survey(const struct job_survey *look, const struct crunctl *o)
 static int run_survey(struct crunctl *o)
 {
     bool is_live = o->is_top && !o->is_once && !o->is_json && isatty(STDOUT_FILENO);
-    struct job_survey first, second = {0};
+    _cleanup_(job_survey_finish) struct job_survey first, second = {0};
     int code = job_survey_take(&first, &o->ask) == 0 ? result_of(&first, o) : 1;
     bool wants_second = code == 0 && (o->is_top || (!o->is_json && first.n_jobs > 0));
 
@@ -112,8 +112,6 @@ static int run_survey(struct crunctl *o)
         code = is_live ? top_run(&o->ask, &first) : take_second_look(&second, &first, o);
     if (code == 0 && !is_live)
         code = print_survey(wants_second ? &second : &first, o);
-    job_survey_finish(&first);
-    job_survey_finish(&second);
     return code;
 }
 
@@ -206,7 +204,7 @@ static int print_runs(const struct history *h, struct crunctl *o)
 static int run_history(struct crunctl *o)
 {
     char path[CONTROL_PATH_SIZE], old[CONTROL_PATH_SIZE + 2];
-    struct history h = {0};
+    _cleanup_(history_finish) struct history h = {0};
 
     if (o->ask.endpoint)
         return fail_usage(
@@ -219,9 +217,7 @@ static int run_history(struct crunctl *o)
     read_history(old, &h);
     read_history(path, &h);
     history_select(&h, o->ask.job);
-    int code = h.n_runs > 0 ? print_runs(&h, o) : fail_without_run(o, path);
-    history_finish(&h);
-    return code;
+    return h.n_runs > 0 ? print_runs(&h, o) : fail_without_run(o, path);
 }
 
 /* ---- secret ---- */

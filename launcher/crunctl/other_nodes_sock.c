@@ -48,14 +48,13 @@ static const struct secret *find_secret(struct survey_options *request)
 static struct tls_context *context_of_certificates(const struct certificate_paths *paths,
                                                    char error[CERTIFICATE_ERROR_SIZE])
 {
-    struct certificate_files files;
+    _cleanup_(certificate_files_finish) struct certificate_files files;
     struct tls_context *tls;
 
-    if (certificate_files_read(&files, paths, error) < 0)
+    if (certificate_files_read(&files, paths, error) < 0 ||
+        tls_context_client_certified(&tls, KEY_AGENT, NULL, &files, error) < 0)
         return NULL;
-    int r = tls_context_client_certified(&tls, KEY_AGENT, NULL, &files, error);
-    certificate_files_finish(&files);
-    return r < 0 ? NULL : tls;
+    return tls;
 }
 
 /* NULL without a usable secret: then error has a sentence. */

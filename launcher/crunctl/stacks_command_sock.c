@@ -38,7 +38,7 @@ static int ask_for_stacks(struct control_socket *s, bool is_json)
 static int stacks_of_sockets(struct survey_options *request, bool is_json)
 {
     const char *job = request->job;
-    struct job_survey look;
+    _cleanup_(job_survey_finish) struct job_survey look;
     int code = job_survey_take(&look, request) == 0 ? 0 : 1;
 
     if (look.n_jobs == 0 && code == 0) {
@@ -51,7 +51,6 @@ static int stacks_of_sockets(struct survey_options *request, bool is_json)
 
         code |= ask_for_stacks(&s, is_json);
     }
-    job_survey_finish(&look);
     return code;
 }
 
@@ -73,12 +72,9 @@ static int print_looked_stacks(const struct query_answer *l, const char *job, bo
 
 int stacks_command(struct survey_options *request, bool is_json)
 {
-    struct query_answer looked;
+    _cleanup_(query_answer_finish) struct query_answer looked = {0};
 
     if (!request->endpoint)
         return stacks_of_sockets(request, is_json);
-    int code =
-        other_nodes_ask(request, &looked) == 0 ? print_looked_stacks(&looked, request->job, is_json) : 1;
-    query_answer_finish(&looked);
-    return code;
+    return other_nodes_ask(request, &looked) == 0 ? print_looked_stacks(&looked, request->job, is_json) : 1;
 }

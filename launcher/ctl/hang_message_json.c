@@ -55,12 +55,10 @@ static void clean_lines(char *text)
 
 static bool read_ranks(const cJSON *ranks, struct hang_message *ret)
 {
-    struct job_status s = {0};
-    bool is_read =
-        job_status_add_node(&s, "", -1, 0) == 0 && node_ranks_take(ranks, &s, &ret->piece, ret->ranks) == 0;
+    _cleanup_(job_status_finish) struct job_status s = {0};
 
-    job_status_finish(&s);
-    return is_read;
+    return job_status_add_node(&s, "", -1, 0) == 0 &&
+           node_ranks_take(ranks, &s, &ret->piece, ret->ranks) == 0;
 }
 
 bool hang_message_get(const uint8_t *body, size_t n, struct hang_message *ret)

@@ -209,12 +209,9 @@ static enum file_kind file_kind_of(const char *path, struct file_head *head)
 static char *python_in_folder_of(const char *file)
 {
     int n_folder = (int)(base_name(file) - file);
-    char *python = n_folder > 0 ? strbuf_format("%.*spython3", n_folder, file) : NULL;
+    _cleanup_free_ char *python = n_folder > 0 ? strbuf_format("%.*spython3", n_folder, file) : NULL;
 
-    if (!python || access(python, X_OK) == 0)
-        return python;
-    free(python);
-    return NULL;
+    return python && access(python, X_OK) == 0 ? steal_ptr(python) : NULL;
 }
 
 /* The interpreter in the folder of the link ".../torchrun" that we were called by; malloc'ed or NULL. */

@@ -91,7 +91,7 @@ static int write_buf(struct console *c, struct buf *b, bool is_whole)
 /* What was lost since the first failure, in a line of its own. Without memory it is not reported. */
 static int report_loss(struct console *c)
 {
-    struct buf note = {0};
+    _cleanup_(buf_finish) struct buf note = {0};
     char text[128];
 
     (void)snprintf(text, sizeof(text), "crun: %llu bytes of output were lost: %s\n",
@@ -100,9 +100,7 @@ static int report_loss(struct console *c)
         (void)buf_append(&note, "\n", 1);
     if (c->n_lost)
         (void)buf_append(&note, text, strlen(text));
-    int error = write_buf(c, &note, true);
-    buf_finish(&note);
-    return error;
+    return write_buf(c, &note, true);
 }
 
 static void write_file(struct console *c)

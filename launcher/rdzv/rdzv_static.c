@@ -6,9 +6,10 @@
 #include <string.h>
 
 #include "launcher/rdzv/rdzv_static_json.h"
+#include "base/cleanup.h"
 #include "base/err.h"
-#include "base/strbuf.h"
 #include "base/format.h"
+#include "base/strbuf.h"
 
 static const char count_key[] = "init/"; /* a key of the store: without "/" and prefix */
 
@@ -87,8 +88,8 @@ int rdzv_static_join(struct rdzv_static *n)
 static int request_roles(struct rdzv_static *n, enum wire_op op)
 {
     uint32_t n_nodes = n->config.n_nodes;
-    struct wire_span *keys = calloc(n_nodes, sizeof(*keys));
-    char **names = calloc(n_nodes, sizeof(*names));
+    _cleanup_free_ struct wire_span *keys = calloc(n_nodes, sizeof(*keys));
+    _cleanup_free_ char **names = calloc(n_nodes, sizeof(*names));
     int r = keys && names ? 0 : -ENOMEM;
 
     for (uint32_t i = 0; !r && i < n_nodes; i++) {
@@ -102,8 +103,6 @@ static int request_roles(struct rdzv_static *n, enum wire_op op)
         r = client_keys(&n->client, op, keys, n_nodes);
     for (uint32_t i = 0; names && i < n_nodes; i++)
         free(names[i]);
-    free(names);
-    free(keys);
     return r;
 }
 
@@ -199,7 +198,7 @@ static int assign_ranks(struct rdzv_static *n, const struct rdzv_static_role *ro
 
 static int take_roles(struct rdzv_static *n, const struct wire_reply *reply)
 {
-    struct rdzv_static_role *roles = calloc(n->config.n_nodes, sizeof(*roles));
+    _cleanup_free_ struct rdzv_static_role *roles = calloc(n->config.n_nodes, sizeof(*roles));
     struct wire_span list = reply->items, value;
     uint32_t n_read = 0;
 
@@ -212,7 +211,6 @@ static int take_roles(struct rdzv_static *n, const struct wire_reply *reply)
     int r = n_read == n->config.n_nodes ? assign_ranks(n, roles) : STATIC_E_BAD;
     for (uint32_t i = 0; i < n_read; i++)
         free(roles[i].role);
-    free(roles);
     return r;
 }
 

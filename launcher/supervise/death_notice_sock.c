@@ -31,7 +31,7 @@ bool death_notice_prepare(struct death_notice *w, const struct session_hello *he
                           const struct sockaddr *to, socklen_t to_size)
 {
     struct session_hello last = *hello;
-    struct buf bytes = {0};
+    _cleanup_(buf_finish) struct buf bytes = {0};
 
     *w = (struct death_notice){.to_size = to_size};
     if (to_size > sizeof(w->to))
@@ -54,7 +54,6 @@ bool death_notice_prepare(struct death_notice *w, const struct session_hello *he
     w->size = is_complete ? buf_size(&bytes) : 0;
     if (is_complete)
         memcpy(w->bytes, buf_bytes(&bytes), w->size);
-    buf_finish(&bytes);
     return is_complete;
 }
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "base/strbuf.h"
 
 enum {
@@ -264,7 +265,7 @@ static size_t count_together(struct sort_key *keys, size_t n)
 /* Without memory the order stays. */
 bool hang_sort(struct hang_rank *ranks, size_t n_ranks)
 {
-    struct sort_key *keys = n_ranks ? calloc(n_ranks, sizeof(*keys)) : NULL;
+    _cleanup_free_ struct sort_key *keys = n_ranks ? calloc(n_ranks, sizeof(*keys)) : NULL;
     struct hang_majority m = survey(ranks, n_ranks);
 
     if (!keys)
@@ -280,10 +281,8 @@ bool hang_sort(struct hang_rank *ranks, size_t n_ranks)
     const struct sort_key *last = &keys[n_ranks - 1];
     while (last > keys && last->suspicion < 0)
         last--;
-    bool stands_out = keys[0].n_together < n_ranks &&
-                      (keys[0].suspicion > last->suspicion || keys[0].n_together < last->n_together);
-    free(keys);
-    return stands_out;
+    return keys[0].n_together < n_ranks &&
+           (keys[0].suspicion > last->suspicion || keys[0].n_together < last->n_together);
 }
 
 /* ---- text ---- */

@@ -29,6 +29,7 @@
 #include "launcher/watch/examined_os.h"
 #include "launcher/watch/proc_sample_os.h"
 #include "base/cleanup.h"
+#include "base/strbuf.h"
 #include "base/time.h"
 
 enum {
@@ -47,14 +48,9 @@ enum {
 
 static char *find_in(const char *folder, size_t n, const char *name)
 {
-    char *path = NULL;
+    _cleanup_free_ char *path = n ? strbuf_format("%.*s/%s", (int)n, folder, name) : NULL;
 
-    if (n == 0 || asprintf(&path, "%.*s/%s", (int)n, folder, name) < 0)
-        return NULL;
-    if (access(path, X_OK) == 0)
-        return path;
-    free(path);
-    return NULL;
+    return path && access(path, X_OK) == 0 ? steal_ptr(path) : NULL;
 }
 
 static char *find_on_path(const char *folders, const char *name)

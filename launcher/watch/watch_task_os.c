@@ -16,6 +16,7 @@
 #include "launcher/watch/proc_activity_os.h"
 #include "launcher/watch/stack_text.h"
 #include "base/cleanup.h"
+#include "base/strbuf.h"
 #include "base/time.h"
 
 enum {
@@ -323,8 +324,7 @@ static void report(struct watch_task *t, const struct stack_set *set)
     free(t->text);
     t->stands_out = ranks && hang_sort(ranks, n);
     _cleanup_free_ char *groups = ranks ? hang_text(ranks, n, t->stands_out) : NULL;
-    if (asprintf(&t->text, "%s%s", groups ? groups : "", t->nccl) < 0)
-        t->text = NULL;
+    t->text = strbuf_format("%s%s", groups ? groups : "", t->nccl);
     t->first_worker = n ? ranks[0].rank - t->rank_base : -1;
 }
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "proto/tls_openssl.h"
 #include "rendezvous/daemon/daemon_options.h"
 #include "rendezvous/daemon/daemon_secrets_os.h"
@@ -29,14 +30,10 @@ bool credentials_are_wanted(const struct daemon_options *options)
 static int read_certificates(struct tls_context **ret, const struct certificate_paths *paths,
                              char error[CERTIFICATE_ERROR_SIZE])
 {
-    struct certificate_files files;
+    _cleanup_(certificate_files_finish) struct certificate_files files;
     int r = certificate_files_read(&files, paths, error);
 
-    if (r < 0)
-        return r;
-    r = tls_context_server_certified(ret, &files, error);
-    certificate_files_finish(&files);
-    return r;
+    return r < 0 ? r : tls_context_server_certified(ret, &files, error);
 }
 
 static void read_credentials(struct reading *reading)
