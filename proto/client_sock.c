@@ -15,16 +15,14 @@
 
 #include "proto/client_sock.h"
 
-#include <arpa/inet.h>
+#include <errno.h>
 #include <poll.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 
 #include "base/cleanup.h"
-#include "base/err.h"
 #include "base/format.h"
 #include "proto/connect_sock.h"
 

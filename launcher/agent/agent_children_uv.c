@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "base/utf8.h"
 #include "launcher/agent/agent_health_uv.h"
 #include "launcher/agent/agent_host_uv.h"
@@ -216,7 +217,7 @@ static bool is_stuck(const struct stuck_look *l, pid_t pid)
 static void look_for_stuck(void *data)
 {
     struct stuck_look *l = data;
-    struct folder_list processes;
+    _cleanup_(folder_list_close) struct folder_list processes;
     const char *name;
 
     if (folder_list_open(&processes, "/proc") != 0)
@@ -227,7 +228,6 @@ static void look_for_stuck(void *data)
         if (is_stuck(l, pid))
             proc_info_stuck(pid, local_rank_of(l, pid), l->lines[l->n_lines++], sizeof(l->lines[0]));
     }
-    folder_list_close(&processes);
 }
 
 static struct stuck_look *create_look(const struct agent_children *c)

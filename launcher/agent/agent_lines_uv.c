@@ -28,6 +28,7 @@
 #include "launcher/supervise/guardian_os.h"
 #include "launcher/util/log_os.h"
 #include "base/buf.h"
+#include "base/cleanup.h"
 #include "base/time.h"
 
 enum {
@@ -164,7 +165,7 @@ static bool hold_report(struct agent_lines *l, const struct guardian_report *rep
 
 static void release_held(struct agent_lines *l, bool may_wait_again)
 {
-    struct buf held = l->held;
+    _cleanup_(buf_finish) struct buf held = l->held;
     struct guardian_report report;
 
     l->held = (struct buf){0};
@@ -176,7 +177,6 @@ static void release_held(struct agent_lines *l, bool may_wait_again)
         if (is_first || !may_wait_again || !hold_report(l, &report))
             l->take(l->host->data, &report);
     }
-    buf_finish(&held);
 }
 
 static void on_held_too_long(uv_timer_t *timer)

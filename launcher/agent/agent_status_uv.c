@@ -151,14 +151,13 @@ static void read_own_usage(struct node_status *n)
 /* Without memory a look misses this node. */
 void agent_status_report(const struct agent_host *host, const char *stacks, struct buf *out)
 {
-    struct job_status s;
+    _cleanup_(job_status_finish) struct job_status s;
 
     if (host->describe(host->data, &s) == 0) {
         read_own_usage(&s.nodes[0]);
         s.nodes[0].taken_ms = (int64_t)(now_ns() / 1000000);
         (void)node_ranks_put(out, NULL, &(struct node_ranks){.node = &s.nodes[0], .stacks = stacks});
     }
-    job_status_finish(&s);
 }
 
 static bool ask_for_stacks(void *data)

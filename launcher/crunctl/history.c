@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/utf8.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/crunctl/status_text.h"
@@ -25,12 +26,9 @@ static struct history_run *open_run(struct history *h, const struct history_line
 
 static struct history_run *begin_run(struct history *h, const struct history_line *line)
 {
-    struct history_run *runs = reallocarray(h->runs, h->n_runs + 1, sizeof(*runs));
-
-    if (!runs)
+    if (!array_resize(h->runs, h->n_runs + 1))
         return NULL;
-    h->runs = runs;
-    struct history_run *run = &runs[h->n_runs++];
+    struct history_run *run = &h->runs[h->n_runs++];
     *run = (struct history_run){.start = *line};
     return run;
 }
@@ -57,16 +55,13 @@ static int take_start(struct history *h, const struct history_line *line)
         return 0;
     if (run->n_generations > 0 && run->generations[run->n_generations - 1].ended_s == 0)
         run->generations[run->n_generations - 1].ended_s = line->time_s;
-    struct history_generation *generations =
-        reallocarray(run->generations, run->n_generations + 1, sizeof(*generations));
-    if (!generations)
+    if (!array_resize(run->generations, run->n_generations + 1))
         return -ENOMEM;
-    run->generations = generations;
-    generations[run->n_generations++] = (struct history_generation){.number = line->generation,
-                                                                    .started_s = line->time_s,
-                                                                    .restarts = line->restarts,
-                                                                    .n_nodes = line->group_world_size,
-                                                                    .n_workers = line->world_size};
+    run->generations[run->n_generations++] = (struct history_generation){.number = line->generation,
+                                                                         .started_s = line->time_s,
+                                                                         .restarts = line->restarts,
+                                                                         .n_nodes = line->group_world_size,
+                                                                         .n_workers = line->world_size};
     return 0;
 }
 

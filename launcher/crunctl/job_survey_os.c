@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "base/minmax.h"
 #include "base/time.h"
@@ -32,14 +33,12 @@ void job_survey_finish(struct job_survey *look)
 
 static int take_reply(struct job_survey *look, struct survey_options *o, const char *bytes, size_t n)
 {
-    struct job_status *jobs = reallocarray(look->jobs, look->n_jobs + 1, sizeof(*jobs));
-
-    if (!jobs)
+    if (!array_resize(look->jobs, look->n_jobs + 1))
         return -ENOMEM;
-    look->jobs = jobs;
-    int r = job_status_from_json(bytes, n, &jobs[look->n_jobs]);
-    if (!r && job_status_match(jobs[look->n_jobs].job, o->job) == JOB_MATCH_NONE)
-        job_status_finish(&jobs[look->n_jobs]);
+    struct job_status *job = &look->jobs[look->n_jobs];
+    int r = job_status_from_json(bytes, n, job);
+    if (!r && job_status_match(job->job, o->job) == JOB_MATCH_NONE)
+        job_status_finish(job);
     else if (!r)
         look->n_jobs++;
     return r;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/utf8.h"
 #include "base/err.h"
 #include "launcher/ctl/job_status.h"
@@ -33,11 +34,9 @@ static int take_job(struct query_answer *l, const struct look_job *job)
 {
     if (l->n_jobs > 0 && strcmp(l->jobs[l->n_jobs - 1].job, job->job) == 0)
         return 0;
-    struct job_status *jobs = reallocarray(l->jobs, l->n_jobs + 1, sizeof(*jobs));
-    if (!jobs)
+    if (!array_resize(l->jobs, l->n_jobs + 1))
         return -ENOMEM;
-    l->jobs = jobs;
-    struct job_status *s = &jobs[l->n_jobs++];
+    struct job_status *s = &l->jobs[l->n_jobs++];
     *s = (struct job_status){.generation = job->generation,
                              .restarts = (int32_t)job->restarts,
                              .max_restarts = (int32_t)job->max_restarts,

@@ -2,7 +2,6 @@
 
 #include <cjson/cJSON.h>
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/utf8.h"

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "launcher/watch/slow.h"
 
@@ -30,12 +31,9 @@ static struct worker_status empty_worker(int32_t local_rank)
 
 int job_status_add_node(struct job_status *s, const char *host, int32_t group_rank, size_t n_workers)
 {
-    struct node_status *nodes = reallocarray(s->nodes, s->n_nodes_known + 1, sizeof(*nodes));
-
-    if (!nodes)
+    if (!array_resize(s->nodes, s->n_nodes_known + 1))
         return -ENOMEM;
-    s->nodes = nodes;
-    struct node_status *node = &nodes[s->n_nodes_known++];
+    struct node_status *node = &s->nodes[s->n_nodes_known++];
     *node = (struct node_status){.group_rank = group_rank, .generation = -1};
     (void)snprintf(node->host, sizeof(node->host), "%s", host); /* host names are shorter */
     return job_status_add_workers(s, n_workers);
@@ -44,13 +42,11 @@ int job_status_add_node(struct job_status *s, const char *host, int32_t group_ra
 int job_status_add_workers(struct job_status *s, size_t n)
 {
     struct node_status *node = &s->nodes[s->n_nodes_known - 1];
-    struct worker_status *workers = reallocarray(node->workers, node->n_workers + n + 1, sizeof(*workers));
 
-    if (!workers)
+    if (!array_resize(node->workers, node->n_workers + n + 1))
         return -ENOMEM;
-    node->workers = workers;
     for (size_t i = 0; i < n; i++, node->n_workers++)
-        workers[node->n_workers] = empty_worker((int32_t)node->n_workers);
+        node->workers[node->n_workers] = empty_worker((int32_t)node->n_workers);
     return 0;
 }
 
@@ -64,15 +60,11 @@ static const struct node_status *find_node(const struct job_status *s, const str
 
 int job_status_take_nodes(struct job_status *s, struct job_status *from)
 {
-    struct node_status *nodes =
-        reallocarray(s->nodes, s->n_nodes_known + from->n_nodes_known + 1, sizeof(*nodes));
-
-    if (!nodes)
+    if (!array_resize(s->nodes, s->n_nodes_known + from->n_nodes_known + 1))
         return -ENOMEM;
-    s->nodes = nodes;
     for (size_t i = 0; i < from->n_nodes_known; i++)
         if (!find_node(s, &from->nodes[i])) {
-            nodes[s->n_nodes_known++] = from->nodes[i];
+            s->nodes[s->n_nodes_known++] = from->nodes[i];
             from->nodes[i].workers = NULL;
         }
     return 0;

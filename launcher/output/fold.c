@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/buf.h"
 
 struct folded_line {
@@ -32,15 +33,9 @@ struct fold {
 
 static int grow_fold(struct fold *f, int n_members)
 {
-    struct fold_member *members = realloc(f->members, (size_t)n_members * sizeof(*members));
-    if (!members)
+    if (!array_resize(f->members, (size_t)n_members) || !array_resize(f->is_in, (size_t)n_members))
         return -ENOMEM;
-    f->members = members;
-    bool *is_in = realloc(f->is_in, (size_t)n_members * sizeof(*is_in));
-    if (!is_in)
-        return -ENOMEM;
-    f->is_in = is_in;
-    memset(members + f->n_members, 0, (size_t)(n_members - f->n_members) * sizeof(*members));
+    memset(f->members + f->n_members, 0, (size_t)(n_members - f->n_members) * sizeof(*f->members));
     f->n_members = n_members;
     return 0;
 }

@@ -324,7 +324,7 @@ static void remove_attempt(const struct logs *logs, const char *attempt, bool fi
 /* Goes by the entries of the folder: the numbers of generations have gaps, and may be large. */
 static void remove_attempts(const struct logs *logs, bool files)
 {
-    struct folder_list list;
+    _cleanup_(folder_list_close) struct folder_list list;
     const char *name;
 
     if (folder_list_open(&list, logs->run) != 0)
@@ -336,7 +336,6 @@ static void remove_attempts(const struct logs *logs, bool files)
             remove_flat(logs, name, files);
         else
             remove_attempt(logs, name, files);
-    folder_list_close(&list);
 }
 
 void logs_remove(const struct logs *logs, bool files)

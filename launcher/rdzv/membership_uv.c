@@ -465,9 +465,8 @@ void membership_print_end(struct membership *n)
     if (localtime_r(&n->ended_s, &local))
         (void)strftime(time_text, sizeof(time_text), "%Y-%m-%d_%H:%M:%S", &local); /* fits */
     const struct job_result result = job_result_of(n, s, time_text);
-    char *text = job_result_compose(&result);
+    _cleanup_free_ char *text = job_result_compose(&result);
     log_lines(text ? text : "crun: the job has ended, and there is no memory to report how\n");
-    free(text);
 }
 
 static void stop_here(struct membership *n, void (*stop)(void *data, const struct session_cause *cause))

@@ -312,12 +312,11 @@ static void report_failed_generation(const struct failures_source *source, struc
 void failures_tell(const struct failures_source *source, struct failures_outcome *outcome)
 {
     size_t n = (size_t)source->report.group->config.n_workers;
-    struct report_failure *failures = calloc(n, sizeof(*failures));
+    _cleanup_free_ struct report_failure *failures = calloc(n, sizeof(*failures));
     if (failures)
         report_failed_generation(source, failures, outcome);
     for (size_t i = 0; failures && i < n; i++)
         free(failures[i].text);
-    free(failures);
 }
 
 void failures_read_message(const struct failures_source *source, int local_rank, char *ret, size_t size)

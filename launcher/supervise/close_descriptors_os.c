@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "launcher/util/folder_list_os.h"
 
 /* One pass over an open /proc/self/fd. Closing changes the list that is read, so the caller repeats until a pass
@@ -30,7 +31,7 @@ static int close_listed(struct folder_list *list, int first, int last)
 
 static int close_by_list(int first, int last)
 {
-    struct folder_list list;
+    _cleanup_(folder_list_close) struct folder_list list;
     int n = folder_list_open(&list, "/proc/self/fd");
 
     if (n)
@@ -38,7 +39,6 @@ static int close_by_list(int first, int last)
     do
         n = close_listed(&list, first, last);
     while (n > 0);
-    folder_list_close(&list);
     return n;
 }
 

@@ -6,15 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
+
 static bool strlist_make_room(struct strlist *list)
 {
     if (list->n_items + 1 < list->capacity)
         return true;
     size_t capacity = list->capacity ? 2 * list->capacity : 32;
-    char **items = reallocarray(list->items, capacity, sizeof(*items));
-    if (!items)
+    if (!array_resize(list->items, capacity))
         return false;
-    list->items = items;
     list->capacity = capacity;
     return true;
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "launcher/util/folder_list_os.h"
 #include "launcher/util/proc_stat_os.h"
 
@@ -40,7 +41,7 @@ static void look_at_thread(pid_t pid, const char *thread, bool *is_traced, bool 
 static bool is_left_stopped(pid_t pid)
 {
     bool is_traced = false, has_stop = false;
-    struct folder_list list;
+    _cleanup_(folder_list_close) struct folder_list list;
     const char *name;
     char path[64];
 
@@ -50,7 +51,6 @@ static bool is_left_stopped(pid_t pid)
     while ((name = folder_list_next(&list)))
         if (name[0] != '.')
             look_at_thread(pid, name, &is_traced, &has_stop);
-    folder_list_close(&list);
     return has_stop && !is_traced;
 }
 

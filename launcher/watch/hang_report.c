@@ -367,7 +367,7 @@ static int compare_numbers(const void *a, const void *b)
 static void add_wait_line(struct strbuf *t, const struct hang_wait *wait, const struct hang_rank *ranks,
                           size_t n_ranks)
 {
-    struct hang_rank *missing = calloc(wait->n_missing, sizeof(*missing));
+    _cleanup_free_ struct hang_rank *missing = calloc(wait->n_missing, sizeof(*missing));
     char names[RANKS_TEXT_SIZE];
     size_t n = 0;
 
@@ -381,7 +381,6 @@ static void add_wait_line(struct strbuf *t, const struct hang_wait *wait, const 
                    (unsigned long long)wait->of.number, wait->of.is_world ? "all " : "a group of ",
                    wait->of.n_ranks, names, n == 1 ? "is" : "are");
     }
-    free(missing);
 }
 
 static void add_wait_lines(struct strbuf *t, const struct hang_rank *ranks, size_t n_ranks)

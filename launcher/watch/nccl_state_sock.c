@@ -100,7 +100,7 @@ void nccl_state_write(char *const *environment, const char *folder, const struct
                       size_t n_jobs, char line[HANG_NCCL_SIZE])
 {
     int64_t deadline_ns = sock_deadline_ns(RAS_MS);
-    struct buf answer = {0}, json = {0};
+    _cleanup_(buf_finish) struct buf answer = {0}, json = {0};
 
     ask(environment, "set format json\nverbose status\n", RAS_JSON_MAX, deadline_ns, &answer);
     (void)nccl_ras_read((const char *)buf_bytes(&answer), buf_size(&answer), jobs, n_jobs, &json, line);
@@ -108,6 +108,4 @@ void nccl_state_write(char *const *environment, const char *folder, const struct
     buf_reset(&answer);
     ask(environment, "verbose status\n", RAS_TEXT_MAX, deadline_ns, &answer);
     write_file(folder, "nccl_ras.txt", &answer);
-    buf_finish(&answer);
-    buf_finish(&json);
 }

@@ -5,10 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "base/err.h"
+#include "base/time.h"
 #include "launcher/util/folder_list_os.h"
 #include "launcher/util/proc_stat_os.h"
 #include "launcher/watch/digest.h"
@@ -194,7 +195,7 @@ static bool is_candidate(int number, const char *info, bool writes)
 /* Files by their position; the rest is at 0 for good. */
 static void read_positions(pid_t pid, bool writes, struct open_files *ret)
 {
-    struct folder_list list;
+    _cleanup_(folder_list_close) struct folder_list list;
     char name[64], text[PROC_FILE_SIZE];
     const char *number;
 
@@ -211,7 +212,6 @@ static void read_positions(pid_t pid, bool writes, struct open_files *ret)
         ret->numbers[ret->n] = atoi(number);
         ret->positions[ret->n++] = proc_file_number(text, "pos:", 10);
     }
-    folder_list_close(&list);
 }
 
 /* The descriptor with another position in `is` than in `was`; -1: none. */
@@ -232,10 +232,8 @@ static int find_moving_descriptor(pid_t pid, bool writes, int *pauses)
 
     read_positions(pid, writes, &first);
     for (int i = 0; i < most && found < 0; i++) {
-        const struct timespec pause = {.tv_nsec = BETWEEN_LOOKS_MS * 1000000L};
-
         --*pauses;
-        (void)nanosleep(&pause, NULL); /* signals go to other threads */
+        sleep_ns(BETWEEN_LOOKS_MS * UINT64_C(1000000)); /* signals go to other threads */
         read_positions(pid, writes, &next);
         found = find_moving(&first, &next);
     }

@@ -1,6 +1,5 @@
 #include "launcher/watch/proc_sample_os.h"
 
-#include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/cleanup.h"
 #include "base/err.h"
 #include "base/utf8.h"
 #include "launcher/host/worker_beat_os.h"
@@ -62,7 +62,7 @@ static struct process_entry *find_entry(const struct process_table *t, pid_t pid
 
 static int list_processes(struct process_table *t)
 {
-    struct folder_list list;
+    _cleanup_(folder_list_close) struct folder_list list;
     struct proc_stat stat;
     const char *name;
     int r = folder_list_open(&list, "/proc");
@@ -78,7 +78,6 @@ static int list_processes(struct process_table *t)
         e.sleeps = stat.state == 'S';
         r = buf_append(&t->buf, &e, sizeof(e));
     }
-    folder_list_close(&list);
     t->items = (struct process_entry *)(void *)buf_bytes(&t->buf);
     t->n = buf_size(&t->buf) / sizeof(*t->items);
     if (t->n)
@@ -335,7 +334,7 @@ static size_t describe_thread(pid_t pid, const char *thread, char *out, size_t s
 size_t proc_sample_describe(pid_t pid, char *out, size_t size)
 {
     char path[64];
-    struct folder_list list;
+    _cleanup_(folder_list_close) struct folder_list list;
     const char *name;
     size_t n = 0;
 
@@ -346,6 +345,5 @@ size_t proc_sample_describe(pid_t pid, char *out, size_t size)
     for (int i = 0; i < THREADS_MAX && (name = folder_list_next(&list)); i++)
         if (atol(name) > 0)
             n += describe_thread(pid, name, out + n, size - n);
-    folder_list_close(&list);
     return n;
 }

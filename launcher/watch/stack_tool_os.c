@@ -21,7 +21,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "launcher/util/envp.h"
@@ -200,9 +199,7 @@ static void start_job(const struct stack_tools *t, struct stack_job *job, uint64
 
 static void pause_to_settle(void)
 {
-    const struct timespec pause = {.tv_nsec = SETTLE_MS * 1000000L};
-
-    (void)nanosleep(&pause, NULL); /* no signal is delivered to this thread */
+    sleep_ns(SETTLE_MS * UINT64_C(1000000)); /* no signal is delivered to this thread */
 }
 
 struct left_tool {

@@ -10,14 +10,12 @@
 
 #include "launcher/host/proc_info_os.h"
 #include "launcher/host/worker_beat_os.h"
-#include "launcher/util/envp.h"
 #include "launcher/watch/digest.h"
 #include "launcher/watch/nccl_state_sock.h"
 #include "launcher/watch/proc_activity_os.h"
 #include "launcher/watch/stack_text.h"
 #include "base/cleanup.h"
 #include "base/strbuf.h"
-#include "base/time.h"
 
 enum {
     LOOKS_PER_LISTING = 8,   /* descendants are looked for in every so many looks */

@@ -19,7 +19,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rendezvous/etcd/etcd_leader.h"
 #include "rendezvous/agents/rounds_debug_uv.h"
 #include "rendezvous/rounds/rounds_log.h"
 #include "rendezvous/agents/rounds_state_uv.h"

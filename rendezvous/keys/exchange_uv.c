@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/cleanup.h"
 #include "rendezvous/server/server_impl_uv.h"
 
 enum {
@@ -60,12 +61,11 @@ static void on_exchange_late(struct deadline *d)
 void exchange_conn_reply(struct exchange_conn *c, enum key_exchange_code code, const char *credential,
                          size_t n)
 {
-    struct buf out = {0};
+    _cleanup_(buf_finish) struct buf out = {0};
 
     c->is_asking = false;
     if (key_exchange_put(&out, code, credential, n) == 0)
         (void)!write(c->fd, buf_bytes(&out), buf_size(&out)); /* without answer the agent dials again */
-    buf_finish(&out);
     exchange_conn_close(c);
 }
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "rendezvous/store/blob.h"
 
 void outbox_finish(struct outbox *o)
@@ -20,22 +21,19 @@ static int reserve_ref(struct outbox *o)
 {
     size_t n = o->refs_end - o->refs_begin;
     size_t capacity;
-    struct outbox_ref *refs;
 
     if (o->refs_end < o->refs_capacity)
         return 0;
     /* Moving when at least half is free keeps it linear. */
     if (o->refs_begin >= o->refs_capacity / 2 && o->refs_begin > 0) {
-        memmove(o->refs, o->refs + o->refs_begin, n * sizeof(*refs));
+        memmove(o->refs, o->refs + o->refs_begin, n * sizeof(*o->refs));
         o->refs_begin = 0;
         o->refs_end = n;
         return 0;
     }
     capacity = o->refs_capacity ? o->refs_capacity * 2 : 4;
-    refs = reallocarray(o->refs, capacity, sizeof(*refs));
-    if (!refs)
+    if (!array_resize(o->refs, capacity))
         return -ENOMEM;
-    o->refs = refs;
     o->refs_capacity = capacity;
     return 0;
 }

@@ -10,6 +10,7 @@
 
 #include "worker-runtime/checkpoint/snapshot_file_os.h"
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "base/random_os.h"
 #include "worker-runtime/base/error.h"
@@ -201,11 +202,9 @@ static int list_snapshot(const char *name, void *data)
         return 0;
     if (l->n == l->capacity) {
         size_t capacity = l->capacity ? l->capacity * 2 : 16;
-        struct snapshot_entry *larger = reallocarray(l->entries, capacity, sizeof(*larger));
 
-        if (!larger)
+        if (!array_resize(l->entries, capacity))
             return crw_fail_errno(-ENOMEM, "cannot list the snapshots");
-        l->entries = larger;
         l->capacity = capacity;
     }
     l->entries[l->n++] = (struct snapshot_entry){.step = step, .state = SNAPSHOT_UNKNOWN};

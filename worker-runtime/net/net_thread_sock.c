@@ -4,12 +4,12 @@
  * bytes, and a control connection without room for a record is dead.
  */
 
+#include "base/array.h"
 #include "worker-runtime/net/net_impl_sock.h"
 
 #include "proto/wait_sock.h"
 
 #include <poll.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 /* The poll list is matched with the connections by walking them in the same order: only the thread removes connections,
@@ -23,14 +23,11 @@ struct poll_turn {
 static bool grow_polled(struct net *n)
 {
     size_t wanted = 2 + (size_t)n->n_pending + n->n_conns;
-    struct pollfd *larger;
 
     if (wanted <= n->n_polled_max)
         return true;
-    larger = reallocarray(n->polled, 2 * wanted, sizeof(*larger));
-    if (!larger)
+    if (!array_resize(n->polled, 2 * wanted))
         return false;
-    n->polled = larger;
     n->n_polled_max = 2 * wanted;
     return true;
 }

@@ -16,6 +16,7 @@
 
 #include "worker-runtime/shm/shm_os.h"
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "proto/wait_sock.h"
 #include "worker-runtime/shm/cores_os.h"
@@ -29,7 +30,6 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <linux/futex.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -474,11 +474,8 @@ void *shm_bounce(const struct shm *shm, int rank, int parity)
 
 static int map_arena(struct shm *shm, struct shm_arena *arena)
 {
-    struct shm_arena *larger = reallocarray(shm->arenas, shm->n_arenas + 1, sizeof(*larger));
-
-    if (!larger)
+    if (!array_resize(shm->arenas, shm->n_arenas + 1))
         return -ENOMEM;
-    shm->arenas = larger;
     arena->data = map_range(shm->fd, arena->at, arena->part * (size_t)shm->world_size);
     if (!arena->data)
         return -errno;
