@@ -1,5 +1,6 @@
 #pragma once
 
+#include <netinet/in.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -7,9 +8,11 @@
 
 /* Addresses in numbers. IPv4 that is written as IPv6 (::ffff:10.0.0.1) is IPv4 everywhere here. */
 
-/* Room for what the kernel gives as the end of a connection. */
+/* Room for every end of a connection. */
 union address_endpoint {
     struct sockaddr any;
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
     struct sockaddr_storage storage;
 };
 

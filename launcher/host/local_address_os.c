@@ -29,24 +29,19 @@ bool local_address_is_own(const struct sockaddr *address)
     return found;
 }
 
-union address {
-    struct sockaddr any;
-    struct sockaddr_in v4;
-    struct sockaddr_in6 v6;
-};
-
-static bool parse_numeric(const char *host, union address *ret)
+static bool parse_numeric(const char *host, union address_endpoint *ret)
 {
-    *ret = (union address){.v6 = {.sin6_family = AF_INET6, .sin6_port = htons(9)}}; /* any port will do */
+    *ret = (union address_endpoint){
+        .v6 = {.sin6_family = AF_INET6, .sin6_port = htons(9)}}; /* any port will do */
     if (inet_pton(AF_INET6, host, &ret->v6.sin6_addr) == 1)
         return true;
-    *ret = (union address){.v4 = {.sin_family = AF_INET, .sin_port = htons(9)}};
+    *ret = (union address_endpoint){.v4 = {.sin_family = AF_INET, .sin_port = htons(9)}};
     return inet_pton(AF_INET, host, &ret->v4.sin_addr) == 1;
 }
 
 int local_address_towards(const char *host, char *ret, size_t size)
 {
-    union address address;
+    union address_endpoint address;
     socklen_t length = sizeof(address);
 
     if (!parse_numeric(host, &address))

@@ -152,7 +152,7 @@ const char *resolver_why(const struct resolver *l)
 
 bool resolver_numeric(const char *host, uint16_t port, struct resolver_addresses *ret)
 {
-    union resolver_address a = {0};
+    union address_endpoint a = {0};
 
     if (uv_ip4_addr(host, port, &a.v4) != 0 && uv_ip6_addr(host, port, &a.v6) != 0)
         return false;
@@ -161,7 +161,7 @@ bool resolver_numeric(const char *host, uint16_t port, struct resolver_addresses
     return true;
 }
 
-bool resolver_is_same(const union resolver_address *a, const union resolver_address *b)
+bool resolver_is_same(const union address_endpoint *a, const union address_endpoint *b)
 {
     if (a->any.sa_family != b->any.sa_family)
         return false;

@@ -7,25 +7,22 @@
  * for at the end.
  */
 
-#include <netinet/in.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <uv.h>
 
+#include "proto/address.h"
+
 enum { RESOLVER_ADDRESSES_MAX = 8 };
 
 struct resolver_addresses {
     size_t n;
-    union resolver_address {
-        struct sockaddr any;
-        struct sockaddr_in v4;
-        struct sockaddr_in6 v6;
-    } items[RESOLVER_ADDRESSES_MAX];
+    union address_endpoint items[RESOLVER_ADDRESSES_MAX];
 };
 
 /* The same address and port. */
-bool resolver_is_same(const union resolver_address *a, const union resolver_address *b);
+bool resolver_is_same(const union address_endpoint *a, const union address_endpoint *b);
 
 struct resolver;
 

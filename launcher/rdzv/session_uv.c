@@ -255,7 +255,7 @@ static void gather_addresses(const struct session_uv *s, struct dial_targets *re
     }
 }
 
-static bool is_among(const union resolver_address *address, const struct resolver_addresses *a)
+static bool is_among(const union address_endpoint *address, const struct resolver_addresses *a)
 {
     for (size_t i = 0; i < a->n; i++)
         if (resolver_is_same(address, &a->items[i]))
@@ -264,7 +264,7 @@ static bool is_among(const union resolver_address *address, const struct resolve
 }
 
 /* Of the rendezvous at the address of a redirect: the name of the endpoint with the same address, and else the address. Bytes of another rendezvous must not choose a name. */
-static const char *name_of_redirect(const struct session_uv *s, const union resolver_address *address)
+static const char *name_of_redirect(const struct session_uv *s, const union address_endpoint *address)
 {
     for (size_t i = 0; i < s->host.n_endpoints; i++)
         if (is_among(address, &s->resolved[i].addresses))
@@ -506,7 +506,7 @@ void session_uv_send(struct session_uv *s, const struct buf *frames)
 
 bool session_uv_peer(const struct session_uv *s, struct resolver_addresses *ret)
 {
-    const union resolver_address *to = s->client ? tcp_client_peer(s->client) : NULL;
+    const union address_endpoint *to = s->client ? tcp_client_peer(s->client) : NULL;
 
     if (!to)
         return false;
@@ -521,7 +521,7 @@ const struct session *session_uv_machine(const struct session_uv *s)
 
 bool session_uv_death_notice(const struct session_uv *s, struct death_notice *ret)
 {
-    const union resolver_address *to = s->client ? tcp_client_peer(s->client) : NULL;
+    const union address_endpoint *to = s->client ? tcp_client_peer(s->client) : NULL;
     struct session_hello hello;
 
     if (!to)

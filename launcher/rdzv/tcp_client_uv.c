@@ -35,7 +35,7 @@ struct tcp_client {
     struct resolver_addresses addresses;
     const char *names[RESOLVER_ADDRESSES_MAX]; /* see tcp_client_config */
     size_t tried;
-    const union resolver_address *dialled; /* the one of addresses that was tried last */
+    const union address_endpoint *dialled; /* the one of addresses that was tried last */
     struct tls_link *tls;                  /* NULL: in the clear */
     struct buf plain, records;             /* empty between two calls: their memory is kept */
     char why[TLS_ERROR_SIZE + INET6_ADDRSTRLEN + 16];
@@ -287,14 +287,14 @@ void tcp_client_send(struct tcp_client *l, const void *bytes, size_t n)
 }
 
 /* The kernel forgets the address when the peer resets the connection, so it is not asked. */
-const union resolver_address *tcp_client_peer(const struct tcp_client *l)
+const union address_endpoint *tcp_client_peer(const struct tcp_client *l)
 {
     return l->connected ? l->dialled : NULL;
 }
 
 void tcp_client_own_address(const struct tcp_client *l, char *ret, size_t size)
 {
-    union resolver_address own = {0};
+    union address_endpoint own = {0};
     int n = sizeof(own);
 
     ret[0] = '\0';

@@ -49,7 +49,7 @@ void tcp_client_send(struct tcp_client *l, const void *bytes, size_t n);
 
 /* The address that the connection was made to; NULL before it is established. It is known even when the peer has reset the
  * connection and the loop has not read that yet. */
-const union resolver_address *tcp_client_peer(const struct tcp_client *l);
+const union address_endpoint *tcp_client_peer(const struct tcp_client *l);
 
 /* See tcp_liveness_slack_ns(). UINT64_MAX also if the peer's kernel acknowledged bytes less than within_ms ago: its
  * process may be waiting for a lost packet. */

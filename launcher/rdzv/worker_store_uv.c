@@ -103,23 +103,20 @@ int worker_store_open(struct server **ret, uv_loop_t *loop, const struct worker_
 
 int worker_store_hold(int *ret_fd, uint16_t *ret_port)
 {
-    struct sockaddr_in6 any = {.sin6_family = AF_INET6, .sin6_addr = in6addr_any};
-    struct sockaddr_in any4 = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY)};
-    struct sockaddr *address = (struct sockaddr *)&any;
-    socklen_t size = sizeof(any);
+    union address_endpoint at = {.v6 = {.sin6_family = AF_INET6, .sin6_addr = in6addr_any}};
+    socklen_t size = sizeof(at.v6);
     int on = 1;
 
     _cleanup_close_ int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0 && errno == EAFNOSUPPORT) {
-        address = (struct sockaddr *)&any4;
-        size = sizeof(any4);
+        at = (union address_endpoint){.v4 = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY)}};
+        size = sizeof(at.v4);
         fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     }
     if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0 ||
-        bind(fd, address, size) < 0 || getsockname(fd, address, &size) < 0)
+        bind(fd, &at.any, size) < 0 || getsockname(fd, &at.any, &size) < 0)
         return -errno;
-    /* The port is at the same offset in both structures. */
-    *ret_port = ntohs(address == (struct sockaddr *)&any ? any.sin6_port : any4.sin_port);
+    *ret_port = address_port(&at.any);
     *ret_fd = steal_fd(&fd);
     return 0;
 }

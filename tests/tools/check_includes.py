@@ -59,7 +59,7 @@ EXCEPTIONS = {
     "launcher/supervise/worker_group.c": {"signal.h": "numbers of signals", "sys/wait.h": "the fields of a wait status"},
     "launcher/rdzv/rdzv_static.c": {"launcher/rdzv/rdzv_static_json.h": "values of the static rendezvous are JSON"},
     "proto/address.c": {"arpa/inet.h": "inet_pton() checks an address", "netinet/in.h": "the layout of socket addresses"},
-    "proto/address.h": {"sys/socket.h": "the layout of socket addresses"},
+    "proto/address.h": {"netinet/in.h": "the layout of socket addresses", "sys/socket.h": "the same"},
     "rendezvous/keys/fence.c": {"netinet/in.h": "the layout of socket addresses"},
     "rendezvous/store/store_table.c": {"sys/mman.h": "gives the pages of a large array back in parts"},
     "rendezvous/store/outbox.h": {"sys/uio.h": "struct iovec"},

@@ -26,15 +26,15 @@ struct dial {
 };
 
 /* connect() to it fails within the call: a TCP connection to all hosts of a network cannot be. */
-static union resolver_address address_that_fails_at_once(void)
+static union address_endpoint address_that_fails_at_once(void)
 {
-    return (union resolver_address){
+    return (union address_endpoint){
         .v4 = {.sin_family = AF_INET, .sin_port = htons(1), .sin_addr.s_addr = INADDR_BROADCAST}};
 }
 
-static union resolver_address open_listener(struct dial *d)
+static union address_endpoint open_listener(struct dial *d)
 {
-    union resolver_address a = {.v4 = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)}};
+    union address_endpoint a = {.v4 = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)}};
     socklen_t size = sizeof(a.v4);
 
     d->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -84,7 +84,7 @@ static void on_test_connected(void *data)
     d->n_connected++;
     if (d->reset)
         reset_connection(d);
-    const union resolver_address *peer = tcp_client_peer(d->client);
+    const union address_endpoint *peer = tcp_client_peer(d->client);
     assert_non_null(peer);
     assert_int_equal(peer->any.sa_family, AF_INET);
     assert_non_null(inet_ntop(AF_INET, &peer->v4.sin_addr, d->peer, sizeof(d->peer)));
@@ -123,7 +123,7 @@ static void dial_until_it_ends(struct dial *d)
 static void an_address_that_fails_at_once_is_followed_by_the_next(void **state)
 {
     struct dial *d = *state;
-    union resolver_address open = open_listener(d);
+    union address_endpoint open = open_listener(d);
 
     d->addresses = (struct resolver_addresses){
         .n = 3, .items = {address_that_fails_at_once(), address_that_fails_at_once(), open}};
@@ -148,7 +148,7 @@ static void the_last_address_that_fails_at_once_ends_the_dial(void **state)
 static void the_peer_of_a_connection_that_was_reset_is_known(void **state)
 {
     struct dial *d = *state;
-    union resolver_address open = open_listener(d);
+    union address_endpoint open = open_listener(d);
 
     d->addresses = (struct resolver_addresses){.n = 1, .items = {open}};
     d->reset = true;
