@@ -6,23 +6,21 @@
 #include "worker-runtime/base/error.h"
 
 #include <assert.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "base/format.h"
 
 enum { SENTENCE_MAX = 1024 };
 
 static _Thread_local char sentence[SENTENCE_MAX];
 
 /*
- * Arguments may point into the sentence itself ("cannot resume: %s", crw_error_message()), so it is
- * written beside and copied.
+ * fresh: n bytes, of which SENTENCE_MAX - 1 count. Arguments may point into the sentence itself ("cannot resume: %s",
+ * crw_error_message()), so each sentence is written beside and copied.
  */
-__attribute__((format(printf, 1, 0))) static size_t sentence_set(const char *format, va_list arguments)
+static size_t sentence_set(const char fresh[SENTENCE_MAX], int n)
 {
-    char fresh[SENTENCE_MAX];
-    int n = vsnprintf(fresh, sizeof(fresh), format, arguments);
-
     if (n < 0)
         n = 0;
     if (n > SENTENCE_MAX - 1)
@@ -34,25 +32,19 @@ __attribute__((format(printf, 1, 0))) static size_t sentence_set(const char *for
 
 int crw_fail(int result, const char *format, ...)
 {
-    va_list arguments;
+    char fresh[SENTENCE_MAX];
 
     assert(result != 0);
-    va_start(arguments, format);
-    (void)sentence_set(format, arguments);
-    va_end(arguments);
+    (void)sentence_set(fresh, format_arguments(fresh, sizeof(fresh), format));
     return result;
 }
 
 int crw_fail_errno(int negative_errno, const char *format, ...)
 {
-    va_list arguments;
-    char words[128];
-    size_t n;
+    char fresh[SENTENCE_MAX], words[128];
 
     assert(negative_errno < 0);
-    va_start(arguments, format);
-    n = sentence_set(format, arguments);
-    va_end(arguments);
+    size_t n = sentence_set(fresh, format_arguments(fresh, sizeof(fresh), format));
     (void)snprintf(sentence + n, sizeof(sentence) - n, ": %s",
                    strerror_r(-negative_errno, words, sizeof(words)));
     return negative_errno;
