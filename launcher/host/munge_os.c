@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
+#include "base/symbols_os.h"
 
 /* From munge.h, whose package a build does not need. */
 enum {
@@ -37,13 +39,16 @@ static struct {
 
 static bool opened;
 
-static bool find(void *library, const char *name, void *ret)
-{
-    void *found = dlsym(library, name);
-
-    *(void **)ret = found;
-    return found;
-}
+static const struct library_function functions[] = {
+    {"munge_ctx_create", &table.munge_ctx_create},
+    {"munge_ctx_destroy", &table.munge_ctx_destroy},
+    {"munge_ctx_get", &table.munge_ctx_get},
+    {"munge_ctx_set", &table.munge_ctx_set},
+    {"munge_ctx_strerror", &table.munge_ctx_strerror},
+    {"munge_strerror", &table.munge_strerror},
+    {"munge_encode", &table.munge_encode},
+    {"munge_decode", &table.munge_decode},
+};
 
 int munge_find(char why[MUNGE_ERROR_SIZE])
 {
@@ -51,14 +56,7 @@ int munge_find(char why[MUNGE_ERROR_SIZE])
 
     if (opened)
         return 0;
-    opened = library && find(library, "munge_ctx_create", &table.munge_ctx_create) &&
-             find(library, "munge_ctx_destroy", &table.munge_ctx_destroy) &&
-             find(library, "munge_ctx_get", &table.munge_ctx_get) &&
-             find(library, "munge_ctx_set", &table.munge_ctx_set) &&
-             find(library, "munge_ctx_strerror", &table.munge_ctx_strerror) &&
-             find(library, "munge_strerror", &table.munge_strerror) &&
-             find(library, "munge_encode", &table.munge_encode) &&
-             find(library, "munge_decode", &table.munge_decode);
+    opened = library && library_find(library, functions, ARRAY_SIZE(functions));
     if (opened)
         return 0;
     (void)snprintf(why, MUNGE_ERROR_SIZE, "%s",
