@@ -29,6 +29,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/cond_os.h"
+#include "base/lock_os.h"
 #include "base/time.h"
 
 enum { PENDING_MAX = 1 << 20, OPEN_LIMIT_MS = 250, CLOSE_LIMIT_MS = 2000, HISTORY_FOLDERS = 3 };
@@ -126,7 +127,7 @@ static void write_lines(void *data)
     bool torn = false;
     int r = f->title ? open_lines(f) : open_history(f);
 
-    (void)pthread_mutex_lock(&f->lock); /* no pthread call here can fail on a sound mutex */
+    hold_lock(&f->lock);
     f->is_opened = r == 0;
     f->error = -r;
     (void)pthread_cond_broadcast(&f->changed);
@@ -137,7 +138,7 @@ static void write_lines(void *data)
             break;
         struct buf taken = f->pending;
         f->pending = (struct buf){0};
-        (void)pthread_mutex_unlock(&f->lock);
+        (void)pthread_mutex_unlock(&f->lock); /* no pthread call here can fail on a sound mutex */
         if (!f->title)
             follow_history(f);
         int error = write_all(f->fd, (const char *)buf_bytes(&taken), buf_size(&taken), &torn);
@@ -148,7 +149,6 @@ static void write_lines(void *data)
     }
     f->ended = true;
     (void)pthread_cond_broadcast(&f->changed);
-    (void)pthread_mutex_unlock(&f->lock);
 }
 
 static void drop_line_file(void *data)

@@ -221,7 +221,7 @@ static void *run_lane(void *data)
     struct lane *l = data;
     struct etcd_client *c = l->client;
 
-    (void)pthread_mutex_lock(&c->lock);
+    hold_lock(&c->lock);
     while (!atomic_load(&c->is_closing)) {
         if (!l->busy) {
             (void)pthread_cond_wait(&c->wanted, &c->lock);
@@ -235,7 +235,6 @@ static void *run_lane(void *data)
         l->has_reply = true;
         c->config.answered(c->config.data);
     }
-    (void)pthread_mutex_unlock(&c->lock);
     return NULL;
 }
 

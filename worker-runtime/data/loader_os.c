@@ -75,7 +75,7 @@ static void *gather_ahead(void *data)
 {
     struct crw_loader *l = data;
 
-    pthread_mutex_lock(&l->lock);
+    hold_lock(&l->lock);
     while (!l->closing) {
         struct slot *slot = &l->slots[l->made % l->n_slots];
 
@@ -93,7 +93,6 @@ static void *gather_ahead(void *data)
             l->open = false;
         pthread_cond_broadcast(&l->changed);
     }
-    pthread_mutex_unlock(&l->lock);
     return NULL;
 }
 

@@ -43,7 +43,7 @@ static void *async_queue_run(void *data)
 {
     struct async_queue *queue = data;
 
-    pthread_mutex_lock(&queue->lock);
+    hold_lock(&queue->lock);
     while (queue->first || !queue->closing) {
         struct crw_work *work = queue->first;
 
@@ -58,7 +58,6 @@ static void *async_queue_run(void *data)
         pthread_mutex_lock(&queue->lock);
         queue_take_off(queue, work);
     }
-    pthread_mutex_unlock(&queue->lock);
     return NULL;
 }
 

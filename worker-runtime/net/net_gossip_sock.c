@@ -2,6 +2,7 @@
  * all ranks that it is connected to, so that each rank learns of it over the shortest way and passes
  * it on once. */
 
+#include "base/lock_os.h"
 #include "worker-runtime/net/net_impl_sock.h"
 
 #include "proto/wait_sock.h"
@@ -9,7 +10,6 @@
 #include "worker-runtime/base/network_cut_os.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 void net_notify_all(struct net *n, const struct net_record *record)
@@ -130,10 +130,9 @@ int net_await_controls(struct net *n, const struct net_wait *wait, int n_control
     int64_t deadline_ns = sock_deadline_ns(wait->timeout_ms);
     int r = 0;
 
-    pthread_mutex_lock(&n->lock);
+    hold_lock(&n->lock);
     while (r == 0 && n->n_came < n_controls)
         r = net_await_change(n, wait, deadline_ns);
-    pthread_mutex_unlock(&n->lock);
     if (r == NET_E_INTERRUPTED)
         return crw_fail(CRW_E_PEER, "a peer failed while this rank waited for ranks of other hosts");
     return r ? crw_fail(CRW_E_TIMEOUT, "ranks of other hosts did not connect within %d ms", wait->timeout_ms)

@@ -290,16 +290,12 @@ enum { SLOT_WAKE, SLOT_NOTICE, SLOT_PEERS };
 /* Fills in what to poll: wake, notice, then the peers by rank. False when the thread shall end. */
 static bool collect_polled(struct failure_detector *detector, struct pollfd *fds, unsigned *ret_n_renewed)
 {
-    bool closing;
-
     fds[SLOT_WAKE] = (struct pollfd){.fd = detector->wake_fd, .events = POLLIN};
     fds[SLOT_NOTICE] = (struct pollfd){.fd = detector->notice_fd, .events = POLLIN};
-    pthread_mutex_lock(&detector->lock);
-    closing = detector->closing;
+    hold_lock(&detector->lock);
     *ret_n_renewed = detector->n_renewed;
     memcpy(fds + SLOT_PEERS, detector->peers, (size_t)detector->world_size * sizeof(*fds));
-    pthread_mutex_unlock(&detector->lock);
-    return !closing;
+    return !detector->closing;
 }
 
 static void *failure_detector_run(void *data)
