@@ -13,6 +13,7 @@
 #include "launcher/agent/agent_host_uv.h"
 #include "launcher/host/proc_info_os.h"
 #include "launcher/supervise/suspend.h"
+#include "base/cleanup.h"
 #include "base/time.h"
 
 struct agent_signals {
@@ -115,17 +116,15 @@ void agent_signals_close(struct agent_signals *s)
 int agent_signals_create(struct agent_signals **ret, const struct agent_host *host,
                          struct agent_children *children, struct agent_hang *hang)
 {
-    struct agent_signals *s = calloc(1, sizeof(*s));
+    _cleanup_free_ struct agent_signals *s = calloc(1, sizeof(*s));
     int r = s ? uv_poll_init(host->loop, &s->poll, host->config->signal_fd) : -ENOMEM;
 
-    if (r) {
-        free(s);
+    if (r)
         return r;
-    }
     s->host = host;
     s->children = children;
     s->hang = hang;
     s->poll.data = s;
-    *ret = s;
-    return uv_poll_start(&s->poll, UV_READABLE, on_signals);
+    *ret = steal_ptr(s);
+    return uv_poll_start(&(*ret)->poll, UV_READABLE, on_signals);
 }

@@ -243,19 +243,17 @@ static void stop_listening(struct generation_worker *w)
 
 static int listen_to_worker(struct generation *g, int worker)
 {
-    struct notice_listener *listener = calloc(1, sizeof(*listener));
+    _cleanup_free_ struct notice_listener *listener = calloc(1, sizeof(*listener));
 
     if (!listener)
         return -ENOMEM;
     *listener = (struct notice_listener){.generation = g, .worker = worker};
     int r = uv_poll_init(g->host->loop, &listener->poll, g->workers[worker].notice_fd);
-    if (r) {
-        free(listener);
+    if (r)
         return r;
-    }
-    listener->poll.data = listener;
-    g->workers[worker].listener = listener;
-    return uv_poll_start(&listener->poll, UV_READABLE | UV_DISCONNECT, on_notice);
+    uv_poll_t *poll = &listener->poll;
+    poll->data = g->workers[worker].listener = steal_ptr(listener);
+    return uv_poll_start(poll, UV_READABLE | UV_DISCONNECT, on_notice);
 }
 
 /* Only workers that may be replaced send notices. */

@@ -5,12 +5,12 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "launcher/util/envp.h"
 #include "launcher/util/read_disk_os.h"
 #include "base/err.h"
+#include "base/time.h"
 
 enum { SLURM_CONF_MAX = 1 << 20 };
 
@@ -49,9 +49,7 @@ void machine_uuid(char out[37])
 
     /* Without getrandom() (early boot, a seccomp filter) it is unique, but not secret. */
     if (getrandom(b, sizeof(b), 0) != sizeof(b)) {
-        struct timespec t;
-        (void)clock_gettime(CLOCK_REALTIME, &t);
-        uint64_t words[2] = {(uint64_t)t.tv_sec << 32 | (uint64_t)t.tv_nsec, (uint64_t)getpid()};
+        uint64_t words[2] = {clock_read_ns(CLOCK_REALTIME), (uint64_t)getpid()};
         memcpy(b, words, sizeof(b));
     }
     b[6] = (uint8_t)((b[6] & 0x0F) | 0x40); /* version 4, random */

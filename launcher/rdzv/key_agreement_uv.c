@@ -116,17 +116,16 @@ static void on_attempt_timeout(uv_timer_t *timer)
 /* NULL: out of memory. credential: n bytes, or NULL. */
 static struct munge_call *munge_call_create(struct key_agreement *a, const char *credential, size_t n)
 {
-    struct munge_call *m = calloc(1, sizeof(*m));
+    _cleanup_free_ struct munge_call *m = calloc(1, sizeof(*m));
 
     if (!m)
         return NULL;
     m->munge = a->config.keys->kept->munge;
     (void)strcpy(m->job, a->config.keys->job); /* job_keys_init() has checked its length */
     memcpy(m->nonce, a->nonce, sizeof(m->nonce));
-    if (!credential || (m->credential = strndup(credential, n)))
-        return m;
-    free(m);
-    return NULL;
+    if (credential && !(m->credential = strndup(credential, n)))
+        return NULL;
+    return steal_ptr(m);
 }
 
 static void begin_munge_call(struct key_agreement *a, struct munge_call *m, void (*run)(void *data),

@@ -55,12 +55,9 @@ static bool write_field(cJSON *object, const struct field *f, const void *from)
 
 cJSON *fields_append_object(cJSON *list)
 {
-    cJSON *object = cJSON_CreateObject();
+    _cleanup_json_ cJSON *object = cJSON_CreateObject();
 
-    if (object && cJSON_AddItemToArray(list, object))
-        return object;
-    cJSON_Delete(object);
-    return NULL;
+    return object && cJSON_AddItemToArray(list, object) ? steal_ptr(object) : NULL;
 }
 
 int fields_write(struct cJSON *object, const struct field *fields, size_t n_fields, const void *from)

@@ -13,6 +13,7 @@
 #include "base/array.h"
 #include "base/cleanup.h"
 #include "base/random_os.h"
+#include "base/time.h"
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/base/file_limit_os.h"
 #include "worker-runtime/checkpoint/snapshot_fence.h"
@@ -27,7 +28,6 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 /* How long another run may hold the lock: longer than crun's default node timeout. */
@@ -412,8 +412,6 @@ static int is_of_lost_process(int folder_fd, const char *folder, const struct ru
 
 int snapshot_folder_lock(int folder_fd, const char *folder, const struct run_identity *writer)
 {
-    const struct timespec pause = {.tv_nsec = LOCK_PAUSE_MS * 1000000L};
-
     for (int waited_ms = 0;; waited_ms += LOCK_PAUSE_MS) {
         int r;
 
@@ -429,7 +427,7 @@ int snapshot_folder_lock(int folder_fd, const char *folder, const struct run_ide
                             "another run is saving to the snapshot folder %s: wait for its end, or "
                             "give this one a folder of its own",
                             folder);
-        (void)nanosleep(&pause, NULL);
+        sleep_ns(LOCK_PAUSE_MS * UINT64_C(1000000));
     }
 }
 

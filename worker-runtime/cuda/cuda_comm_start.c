@@ -16,6 +16,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/cleanup.h"
 #include "base/time.h"
 #include "worker-runtime/base/error.h"
 
@@ -129,7 +130,7 @@ static enum comm_event_kind fetch_id(struct comm_run *r)
 {
     const struct backend_store *store = &r->c->options.store;
     char key[256];
-    void *value = NULL;
+    _cleanup_free_ void *value = NULL;
     size_t n_bytes = 0;
     key_of(r, r->machine.attempt, "id", key);
     int result = store->get(store->conn, key, FETCH_MS, &value, &n_bytes);
@@ -138,7 +139,6 @@ static enum comm_event_kind fetch_id(struct comm_run *r)
     const bool usable = result == 0 && n_bytes == sizeof(r->id);
     if (usable)
         memcpy(&r->id, value, sizeof(r->id));
-    free(value);
     return usable ? COMM_EVENT_ID : COMM_EVENT_OVER;
 }
 

@@ -7,8 +7,8 @@
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
-#include <string.h>
-#include <time.h>
+
+#include "base/time.h"
 
 enum { FOLLOW_MS = 2000, FOLLOW_PAUSE_MS = 1 };
 
@@ -284,11 +284,9 @@ static int train(struct trainer *t)
  */
 static void follow(const struct trainer *t)
 {
-    const struct timespec pause = {.tv_nsec = FOLLOW_PAUSE_MS * 1000000L};
-
     for (int ms = 0; t->env->launched && ms < FOLLOW_MS && !crw_stop_requested(t->group);
          ms += FOLLOW_PAUSE_MS)
-        (void)nanosleep(&pause, NULL);
+        sleep_ns(FOLLOW_PAUSE_MS * UINT64_C(1000000));
 }
 
 int trainer_run(const struct program *program, const struct train_options *options, const struct crw_env *env,

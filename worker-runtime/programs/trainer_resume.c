@@ -34,15 +34,12 @@ static bool is_newer(const struct found *a, const struct found *b)
 /* What each rank has, malloc'ed, by rank. Collective; NULL: some rank could not, which that rank has reported. */
 static void *gather_from_all(struct trainer *t, const void *mine, size_t size)
 {
-    void *all = calloc((size_t)crw_world_size(t->group), size);
+    _cleanup_free_ void *all = calloc((size_t)crw_world_size(t->group), size);
     int r = trainer_agree(t, all ? 0 : trainer_fail(t, "out of memory for what the ranks have"));
 
     if (r == 0 && crw_all_gather(t->group, mine, size, all) != 0)
         r = trainer_agree(t, trainer_fail(t, "%s", crw_error_message()));
-    if (r == 0)
-        return all;
-    free(all);
-    return NULL;
+    return r == 0 ? steal_ptr(all) : NULL;
 }
 
 /* The lowest rank that holds the newest, into *ret_holder, and what it has. Collective. */
