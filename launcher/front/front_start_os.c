@@ -17,6 +17,7 @@
 #include "launcher/host/job_secret_os.h"
 #include "launcher/host/machine_os.h"
 #include "launcher/host/program_os.h"
+#include "launcher/output/logs_os.h"
 #include "launcher/util/log_os.h"
 
 enum { MADE_SECRET_BYTES = 32, END_MARGIN_MS = 10 * 1000 };
@@ -134,6 +135,23 @@ static int find_launch_file(struct front_start *s)
     return s->launch_file ? 0 : -1;
 }
 
+static int make_log_folder(const struct front_start *s)
+{
+    struct logs logs;
+    bool has_folder = job_has_logs(&s->job) && s->job.log_dir;
+    int r = has_folder ? logs_init(&logs, s->job.log_dir, true, s->environment, 0) : 0;
+
+    if (has_folder && r == 0 && logs.base) {
+        r = logs_make_base(&logs);
+        r = r == 0 && access(logs.base, W_OK | X_OK) < 0 ? -errno : r;
+        logs_finish(&logs);
+    }
+    if (r < 0)
+        log_line("cannot write log files under %s: %s; choose another place with --log-dir", s->job.log_dir,
+                 strerror(-r));
+    return r < 0 ? -1 : 0;
+}
+
 /* By a pipe: secret_read_fd() keeps the secret in memory outside of core files. */
 static int make_secret(struct secret *ret, char error[SECRET_ERROR_SIZE])
 {
@@ -190,6 +208,8 @@ int front_start_find(struct front_start *s)
     int r = make_plan(s);
     if (r == 0)
         r = find_launch_file(s);
+    if (r == 0)
+        r = make_log_folder(s);
     return r == 0 ? find_secret(s) : r;
 }
 

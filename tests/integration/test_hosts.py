@@ -219,6 +219,14 @@ def test_a_directory_that_is_missing(start):
     assert named and len(named) == len(set(named)) and "/no-such-folder" in err, err
 
 
+@pytest.mark.parametrize("folder, why", [("/proc/logs", "No such file or directory"), ("/dev/null/logs", "Not a directory")])
+def test_a_folder_for_logs_that_cannot_be(start, tmp_path, folder, why):
+    """Refused before any host is started."""
+    code, out, err = start("--hosts=a", "-r", "3", f"--log-dir={folder}", *shell("touch ran")).wait()
+    assert code == 1 and err == f"crun: cannot write log files under {folder}: {why}; choose another place with --log-dir\n"
+    assert not list((tmp_path / "homes").iterdir())
+
+
 def test_a_relative_directory_begins_at_home(start, tmp_path):
     """The bootstrap leaves the home directory for the folder of crun; neither PWD nor OLDPWD shows that."""
     (tmp_path / "homes/a/w").mkdir(parents=True)
