@@ -18,6 +18,7 @@
 #include "launcher/host/machine_os.h"
 #include "launcher/host/program_os.h"
 #include "launcher/output/logs_os.h"
+#include "launcher/util/envp.h"
 #include "launcher/util/log_os.h"
 
 enum { MADE_SECRET_BYTES = 32, END_MARGIN_MS = 10 * 1000 };
@@ -52,6 +53,16 @@ static int count_nothing(void *data)
     return 0;
 }
 
+/* A terminal shows ranks of many hosts. */
+static void choose_prefix(struct options *own, char *const *environment)
+{
+    const char *of_torchrun = envp_get(environment, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
+    bool has_template = *own->value[OPTION_LOG_LINE_PREFIX_TEMPLATE].text || (of_torchrun && *of_torchrun);
+
+    if (!own->value[OPTION_LINE_PREFIX].text && !has_template)
+        own->value[OPTION_LINE_PREFIX].text = "host";
+}
+
 /* A job of one node, with the largest possible number of workers. */
 static int init_settings(struct front_start *s)
 {
@@ -70,6 +81,7 @@ static int init_settings(struct front_start *s)
         own.value[own_options[i]] = s->options->value[own_options[i]];
     own.program = s->options->program;
     own.program_args = s->options->program_args;
+    choose_prefix(&own, s->environment);
     if (r == 0)
         r = job_init(&s->job, &own, s->environment, &machine, &warnings, error);
     if (r == 0 && warnings)

@@ -122,6 +122,13 @@ def test_many_hosts_start_in_parts(start):
     assert sorted(map(int, out.split())) == list(range(40))
 
 
+@pytest.mark.parametrize("option, prefix", [
+    ("--role=r", "[r 1@b]: "), ("--line-prefix=torchrun", "[default0]:"), ("--log-line-prefix-template=<${rank}>", "<1>")])
+def test_prefixes_name_hosts(start, option, prefix):
+    code, out, err = start("--hosts=a,b", "-t", "1", option, *shell("echo $RANK")).wait()
+    assert code == 0 and f"{prefix}1" in out.splitlines(), (out, err)
+
+
 def test_a_copy_travels(start, tmp_path):
     """The front's program has no name any more, so hosts cannot find it: each gets a copy, and keeps it."""
     program = tmp_path / "crun"

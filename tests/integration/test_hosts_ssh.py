@@ -238,7 +238,7 @@ def test_output_is_gathered_for_each_host_and_stdin_reaches_rank_0(hosts, tmp_pa
         given.seek(0)
         p = hosts.crun("--nproc-per-node=2", "-t", "3", f"--log-dir={tmp_path}/logs", *shell(script), stdin=given)
     assert p.returncode == 0, p.stdout + p.stderr
-    assert p.stdout.count("[default0]:line of the front\n") == 1000
+    assert p.stdout.count("[default 0@host0]: line of the front\n") == 1000
     for rank in range(6):
         [out] = (tmp_path / "logs" / f"host{rank // 2}").rglob(f"{rank % 2}/stdout.log")
         assert out.read_text().startswith(f"out {rank}\n")
