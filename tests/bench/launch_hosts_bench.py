@@ -64,7 +64,10 @@ def crun(hosts, *command):
 
 
 def mpirun(hosts, *command):
-    return ["mpirun", "--allow-run-as-root", "--mca", "plm_rsh_agent", f"{hosts.folder}/bin/ssh", "--mca", "plm_rsh_no_tree_spawn", "1",
+    agent = hosts.folder / "bin/ssh_session"
+    agent.write_text(f'#!/bin/sh\nexec setsid -w {hosts.folder}/bin/ssh "$@"\n')
+    agent.chmod(0o755)
+    return ["mpirun", "--allow-run-as-root", "--mca", "plm_rsh_agent", str(agent), "--mca", "plm_rsh_no_tree_spawn", "1",
             "--mca", "btl_base_warn_component_unused", "0", "--host", ",".join(f"{name}:1" for name in hosts.names()),
             "-np", str(hosts.n_hosts), *command]
 
