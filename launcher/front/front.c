@@ -57,7 +57,9 @@ static bool stops(const struct front *f)
 
 static void launch_more(struct front *f, uint64_t now_ms)
 {
-    for (unsigned i = 0; i < f->config.n_hosts && f->n_starting < FRONT_STARTING_MAX && !stops(f); i++)
+    unsigned n = now_ms >= f->spares_ms ? f->config.n_hosts : f->config.max_nodes;
+
+    for (unsigned i = 0; i < n && f->n_starting < FRONT_STARTING_MAX && !stops(f); i++)
         if (f->hosts[i].state == FRONT_WAITING) {
             enter(f, i, FRONT_STARTING, now_ms);
             act(f, FRONT_DO_LAUNCH, i, 0);
@@ -107,11 +109,12 @@ static void end_job(struct front *f, uint64_t now_ms)
     act(f, FRONT_DO_END_JOB, 0, 0);
 }
 
-/* The host is not usable any more. */
+/* The host is not usable any more: spares are launched at spares_ms. */
 static void lose_usable(struct front *f, unsigned host, const char *event, const char *detail,
-                        uint64_t now_ms)
+                        uint64_t now_ms, uint64_t spares_ms)
 {
     f->n_usable--;
+    f->spares_ms = spares_ms < f->spares_ms ? spares_ms : f->spares_ms;
     bool is_enough = f->n_usable >= f->config.min_nodes;
     (void)snprintf(f->why, sizeof(f->why), "host %.100s %s%s%.300s; the job %s", f->names[host], event,
                    *detail ? ": " : "", detail, is_enough ? "goes on without it" : "cannot run without it");
@@ -126,7 +129,7 @@ static void on_lost(struct front *f, unsigned host, bool had_agent, const char *
     enter(f, host, FRONT_LOST, now_ms);
     if (is_news)
         act(f, FRONT_DO_SAY, host, 0);
-    lose_usable(f, host, had_agent ? "was lost" : "could not be started", why, now_ms);
+    lose_usable(f, host, had_agent ? "was lost" : "could not be started", why, now_ms, now_ms);
 }
 
 static void on_result(struct front *f, unsigned host, int code, uint64_t now_ms)
@@ -134,12 +137,14 @@ static void on_result(struct front *f, unsigned host, int code, uint64_t now_ms)
     enter(f, host, FRONT_ENDED, now_ms);
     f->hosts[host].code = code;
     f->n_succeeded += code == 0;
-    if (code == 0)
+    if (code == 0) {
+        give_up_starting(f, now_ms); /* the job is over */
         return;
+    }
     f->first_code = f->first_code ? f->first_code : code;
     char detail[32];
     (void)snprintf(detail, sizeof(detail), "exit code %d", code);
-    lose_usable(f, host, "has failed", detail, now_ms);
+    lose_usable(f, host, "has failed", detail, now_ms, now_ms + FRONT_GATHER_MS);
 }
 
 /* Agents of min_nodes hosts have succeeded: the job went on without a failed host. */
@@ -220,6 +225,9 @@ static void on_tick(struct front *f, uint64_t now_ms)
 static void dispatch(struct front *f, const struct front_event *e)
 {
     switch (e->kind) {
+    case FRONT_EVENT_BEGIN:
+        f->spares_ms = e->now_ms + FRONT_SPARES_MS;
+        break;
     case FRONT_EVENT_COPY:
         enter(f, e->host, FRONT_COPYING, e->now_ms);
         break;
@@ -257,12 +265,13 @@ static bool is_about_host(enum front_event_kind kind)
            kind == FRONT_EVENT_LOST || kind == FRONT_EVENT_REFUSED;
 }
 
+/* Waiting hosts alone are spares that came too late for the job. */
 static bool is_any_open(const struct front *f)
 {
     bool is_open = false;
 
     for (unsigned i = 0; i < f->config.n_hosts; i++)
-        is_open = is_open || f->hosts[i].state == FRONT_WAITING || host_status_is_open(&f->hosts[i]);
+        is_open = is_open || host_status_is_open(&f->hosts[i]);
     return is_open;
 }
 

@@ -13,6 +13,8 @@
  * them the first cause is reported and the rendezvous ends the job. Hosts that still start are given up after FRONT_GATHER_MS:
  * several wrong hosts are named in one run. Agents that stay for grace_ms get SIGTERM, then their channel is closed.
  *
+ * Spares are launched FRONT_SPARES_MS after the others, or when a host is lost. With the first agent that succeeds the job is over.
+ *
  * The exit code is 0 if agents of min_nodes hosts have succeeded; else the code of the first agent that failed. After a signal
  * a single failure counts.
  */
@@ -27,6 +29,7 @@ enum {
         120 * 1000, /* from the start of a launch command to its greeting or wish for a copy */
     FRONT_COPY_LIMIT_MS = 600 * 1000,
     FRONT_GATHER_MS = 1000, /* after the first failed host, for other failures to be named */
+    FRONT_SPARES_MS = 5000, /* for the first max_nodes hosts to be first in the rendezvous */
     FRONT_SAME_REQUEST_MS =
         1050, /* a signal so soon after another one is the same request; a bit longer than in agents */
     FRONT_WHY_SIZE = 512,
@@ -49,8 +52,8 @@ struct host_status {
 
 struct front_config {
     unsigned n_hosts;
-    unsigned min_nodes;
-    unsigned grace_ms;        /* for agents to end by themselves after the end of the job */
+    unsigned min_nodes, max_nodes; /* hosts from max_nodes on are spares */
+    unsigned grace_ms;             /* for agents to end by themselves after the end of the job */
     bool exit_code_of_worker; /* an interrupted front without an agent ends with 128 + signal, else with 1 */
 };
 
@@ -98,6 +101,7 @@ struct front {
     int interrupt;  /* first signal; 0: none */
     unsigned n_signals;
     uint64_t signal_ms; /* time of the last of them */
+    uint64_t spares_ms; /* spares are launched then */
     bool is_ending;     /* too few hosts are usable */
     bool is_finished;
     unsigned n_pushes;            /* steps taken after the grace period: SIGTERM, close */

@@ -352,6 +352,7 @@ static int prepare_hosts(struct front_loop *f, const struct front_plan *plan)
     const size_t n = plan->list.n;
     const struct front_config config = {.n_hosts = (unsigned)n,
                                         .min_nodes = (unsigned)plan->min_nodes,
+                                        .max_nodes = (unsigned)plan->max_nodes,
                                         .grace_ms = f->setup->grace_ms,
                                         .exit_code_of_worker = f->setup->job->exit_code_of_worker};
 

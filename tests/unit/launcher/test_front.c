@@ -19,6 +19,7 @@ struct front_case {
     const char *name;
     unsigned min_nodes;
     const char *steps, *actions;
+    unsigned max_nodes; /* 0: HOSTS */
 };
 
 static const struct front_case cases[] = {
@@ -55,6 +56,11 @@ static const struct front_case cases[] = {
     {"an agent cannot be started", 3, "b g0 x0 t1000", "L0 L1 L2 say end C1 C2 fin=1"},
     {"a launch command hangs", 2, "b g0 g1 t119999 t120000 r0=0 r1=0", "L0 L1 L2 C2 say fin=0"},
     {"a copy takes longer", 2, "b g0 g1 c2 t120000 t599999 t600000", "L0 L1 L2 C2 say"},
+    {"spares come later", 1, "b g0 g1 t4999 p t5000 g2 r0=0 r1=0 r2=0", "L0 L1 S0=10 S1=10 L2 fin=0", 2},
+    {"a spare replaces a host", 2, "b g0 l1 g2 r0=0 r2=0", "L0 L1 say L2 fin=0", 2},
+    {"a spare replaces an agent", 2, "b g0 g1 r0=1 t999 t1000 g2 r1=0 r2=0", "L0 L1 L2 fin=0", 2},
+    {"a job ends before its spares", 1, "b g0 g1 r0=7 r1=1", "L0 L1 fin=7", 2},
+    {"a job ends before a host is there", 1, "b g0 g1 r0=0 r1=0", "L0 L1 L2 C2 fin=0"},
     {"nothing after the end", 3, "b g0 g1 g2 r0=0 r1=0 r2=0 s0 l0 t999999", "L0 L1 L2 fin=0"},
 };
 
@@ -97,8 +103,11 @@ static void write_actions(const struct front *f, char log[LOG_SIZE])
 static void run_case(const struct front_case *c)
 {
     static const char *const names[HOSTS] = {"a", "b", "c"};
-    const struct front_config config = {
-        .n_hosts = HOSTS, .min_nodes = c->min_nodes, .grace_ms = 100, .exit_code_of_worker = true};
+    const struct front_config config = {.n_hosts = HOSTS,
+                                        .min_nodes = c->min_nodes,
+                                        .max_nodes = c->max_nodes ? c->max_nodes : HOSTS,
+                                        .grace_ms = 100,
+                                        .exit_code_of_worker = true};
     char log[LOG_SIZE] = "", steps[LOG_SIZE], *rest = steps;
     struct front f;
 
@@ -122,7 +131,8 @@ static void test_cases(void **state)
 static void test_sentences(void **state)
 {
     static const char *const names[HOSTS] = {"a", "b", "c"};
-    const struct front_config config = {.n_hosts = HOSTS, .min_nodes = 2, .grace_ms = 100};
+    const struct front_config config = {
+        .n_hosts = HOSTS, .min_nodes = 2, .max_nodes = HOSTS, .grace_ms = 100};
     char text[FRONT_WHY_SIZE];
     struct front f;
 
@@ -156,7 +166,7 @@ static void test_starts_are_bounded(void **state)
 {
     enum { MANY = 300 };
     static const char *names[MANY];
-    const struct front_config config = {.n_hosts = MANY, .min_nodes = 1};
+    const struct front_config config = {.n_hosts = MANY, .min_nodes = 1, .max_nodes = MANY};
     struct front f;
 
     for (size_t i = 0; i < MANY; i++)
