@@ -188,3 +188,9 @@ void waits_step(struct waits *w, uint64_t now_ns, const struct wait_sample *samp
     }
     w->look_ns = now_ns;
 }
+
+void waits_end_look(struct waits *w, uint64_t now_ns)
+{
+    if (now_ns > w->look_ns)
+        w->look_ns = now_ns - w->look_ns < WAITS_LOOK_MAX_NS ? now_ns : w->look_ns + WAITS_LOOK_MAX_NS;
+}

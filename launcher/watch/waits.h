@@ -40,6 +40,8 @@ enum {
 #define WAITS_FIRST_NS UINT64_C(27000000000)
 /* Of the time without a look so much counts as a wait: a batch system may have stopped the job and crun for an hour. */
 #define WAITS_GAP_NS UINT64_C(3000000000)
+/* A look with stacks takes less. */
+#define WAITS_LOOK_MAX_NS UINT64_C(20000000000)
 #define WAITS_REST_NS UINT64_C(20000000)
 
 struct wait_sample {
@@ -84,6 +86,9 @@ void waits_begin(struct waits *w);
 
 /* samples: of all ranks, taken at now_ns. */
 void waits_step(struct waits *w, uint64_t now_ns, const struct wait_sample *samples);
+
+/* The last look has taken until now_ns, for example for stacks: no gap, unless it was longer than any tool may take. */
+void waits_end_look(struct waits *w, uint64_t now_ns);
 
 /* Length of the present wait; 0: the rank does not wait. */
 uint64_t waits_length_ns(const struct waits *w, int rank, uint64_t now_ns);

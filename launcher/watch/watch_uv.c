@@ -213,7 +213,8 @@ static void take_samples(struct watch *w)
         judge_progress(w);
     if (!w->task->with_waits)
         return;
-    waits_step(&w->waits, now_ns(), w->task->stall.samples);
+    waits_step(&w->waits, w->waits_ns, w->task->stall.samples);
+    waits_end_look(&w->waits, now_ns());
     w->description.n_looks++;
     if (w->task->describes)
         deliver_ranks(w);

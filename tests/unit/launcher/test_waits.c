@@ -107,6 +107,28 @@ static void an_hour_without_looks_is_no_wait(void **state)
     waits_finish(&w);
 }
 
+/* A look that takes 5 s for stacks is part of the wait; of an hour in a look 20 s and the gap count. */
+static void a_slow_look_is_no_gap(void **state)
+{
+    static const struct wait_sample s = {.is_alive = true, .waits = true};
+    struct waits w;
+
+    (void)state;
+    assert_int_equal(waits_init(&w, 1), 0);
+    for (uint64_t t = 1; t <= 8; t++) {
+        waits_step(&w, t * SECOND, &s);
+        waits_end_look(&w, t * SECOND);
+    }
+    waits_end_look(&w, 13 * SECOND);
+    assert_int_equal(waits_length_ns(&w, 0, 14 * SECOND), 13 * SECOND);
+    waits_step(&w, 14 * SECOND, &s);
+    waits_end_look(&w, 14 * SECOND);
+    assert_int_equal(waits_length_ns(&w, 0, 15 * SECOND), 14 * SECOND);
+    waits_end_look(&w, 3614 * SECOND);
+    assert_int_equal(waits_length_ns(&w, 0, 3615 * SECOND), 13 * SECOND + WAITS_LOOK_MAX_NS + WAITS_GAP_NS);
+    waits_finish(&w);
+}
+
 /* Steps of 1 to 20 times their usual length, in any order: the wait of the others is the difference. */
 static void uneven_steps_are_usual(void **state)
 {
@@ -647,6 +669,7 @@ int main(void)
         cmocka_unit_test(limit_is_three_times_the_usual_wait),
         cmocka_unit_test(a_wait_counts_from_its_first_look_and_ends_with_a_move),
         cmocka_unit_test(an_hour_without_looks_is_no_wait),
+        cmocka_unit_test(a_slow_look_is_no_gap),
         cmocka_unit_test(uneven_steps_are_usual),
         cmocka_unit_test(the_share_is_that_of_the_last_minute),
         cmocka_unit_test(an_unusually_long_wait_is_left_out),
