@@ -332,6 +332,8 @@ static void node_take_report(struct rounds_node *n, const struct session_report 
     struct rounds_job *job = n->job;
 
     learn_from_report(n, report);
+    if (report->stop_signal > 0)
+        job_stop(n, report, now_ns);
     if (report->phase == SESSION_LEFT) {
         job_lose(n, SESSION_CAUSE_LEFT, report->cause.text, now_ns);
         job_advance(job, now_ns);
@@ -748,6 +750,7 @@ void rounds_view(const struct rounds_node *n, struct session_view *ret)
     if (job->state == ROUNDS_CLOSED) {
         ret->kind = SESSION_VIEW_END;
         ret->verdict = job->verdict;
+        ret->stop_signal = job->stop_signal;
         ret->cause = job->cause;
         ret->restarts = job->restarts;
         ret->changes = job->changes;

@@ -179,6 +179,7 @@ struct rounds_job {
     struct session_cause cause;
     uint64_t cause_ns; /* when it happened, as far as is known */
     enum session_verdict verdict;
+    uint32_t stop_signal; /* CLOSED: signal that has stopped the job on request of a node; 0: none */
 
     uint64_t gather_until_ns;    /* GATHERING: fails then */
     uint64_t admitted_ns;        /* when a newcomer ended a generation last */

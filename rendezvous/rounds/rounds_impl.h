@@ -151,6 +151,9 @@ uint64_t job_fence_end(const struct rounds_job *job);
 /* All of its nodes are lost, or there are none. */
 bool job_is_abandoned(const struct rounds_job *job);
 
+/* The report of the node has a signal that is to stop the whole job. */
+void job_stop(const struct rounds_node *n, const struct session_report *report, uint64_t now_ns);
+
 /* The node is lost or has left. */
 void job_lose(struct rounds_node *n, enum session_cause_kind kind, const char *text, uint64_t now_ns);
 

@@ -20,6 +20,9 @@ enum {
     STALL_PART = 4,
     /* A daemon late more often in a row is overloaded, and dead nodes are dead nevertheless. */
     EXCUSES_MAX = 8,
+    /* The signal reaches the nodes one after the other: workers of the last node may fail for those of the first before the
+     * request of the first node arrives. */
+    STOP_SKEW_MS = 1000,
 };
 
 static void for_each_node(struct rounds_job *job, void (*what)(struct rounds_node *n))
@@ -168,6 +171,31 @@ void job_close(struct rounds_job *job, enum session_verdict verdict, const struc
     for_each_node(job, node_want_view);
     job_want_save(job); /* without the state a daemon would take leaving nodes for lost */
     job_want_log(job, ROUNDS_LOG_CLOSED);
+}
+
+/* A worker's failure ends the generation, and is too old to be an effect of the signal. */
+static bool has_failed_before(const struct rounds_job *job, uint64_t now_ns)
+{
+    return job->state == ROUNDS_ENDING && job->cause.kind == SESSION_CAUSE_WORKER &&
+           now_ns - job->cause_ns >= ms_to_ns(STOP_SKEW_MS);
+}
+
+void job_stop(const struct rounds_node *n, const struct session_report *report, uint64_t now_ns)
+{
+    struct rounds_job *job = n->job;
+    struct session_cause cause = session_cause_empty(SESSION_CAUSE_CLOSED);
+
+    if (job->state == ROUNDS_CLOSED)
+        return;
+    if (has_failed_before(job, now_ns)) {
+        job_close(job, SESSION_VERDICT_FAILURE, &job->cause, now_ns);
+        return;
+    }
+    text_copy(cause.host, sizeof(cause.host), n->host);
+    (void)snprintf(cause.text, sizeof(cause.text), "%.250s at %.200s",
+                   report->cause.text[0] ? report->cause.text : "the job was stopped", n->host); /* fits */
+    job->stop_signal = report->stop_signal;
+    job_close(job, SESSION_VERDICT_FAILURE, &cause, now_ns);
 }
 
 bool job_is_quiet(const struct rounds_job *job)

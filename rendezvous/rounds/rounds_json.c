@@ -28,6 +28,7 @@ static const struct field job_fields[] = {
     {"master_port", FIELD_U16, offsetof(struct rounds_job, master_port), 0, UINT16_MAX},
     {"key_space", FIELD_U32_AT(struct rounds_job, key_space, 0, INT32_MAX)},
     {"verdict", FIELD_WORD_AT(struct rounds_job, verdict, session_verdict_names)},
+    {"stop_signal", FIELD_U32_AT(struct rounds_job, stop_signal, 0, SESSION_SIGNAL_MAX)},
     {"lease_ms", FIELD_U32_AT(struct rounds_job, lease_ms, 0, SESSION_TIMEOUT_MS_MAX)},
     {"replaced", FIELD_BOOL, offsetof(struct rounds_job, replaced)}, /* see is_tombstone() */
 };

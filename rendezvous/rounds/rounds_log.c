@@ -32,7 +32,9 @@ static void add_end(struct line_text *l, const struct rounds_job *job)
         line_text_add(l, "succeeded");
         return;
     }
-    line_text_add(l, job->verdict == SESSION_VERDICT_DRAINED ? "was stopped after a snapshot: " : "failed: ");
+    line_text_add(l, job->verdict == SESSION_VERDICT_DRAINED ? "was stopped after a snapshot: "
+                     : job->stop_signal > 0                  ? "was ended: "
+                                                             : "failed: ");
     add_cause(l, job);
 }
 

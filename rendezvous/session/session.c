@@ -10,23 +10,23 @@
 #define MS UINT64_C(1000000)
 
 enum {
-    /* A connection that is not established by then is tried anew. */
+    /* Time for a connection to be established; the next attempt follows. */
     DIAL_MS = 1000,
     /* Something else at the endpoint has to be named within 5 s. */
     GREETING_MS = 4500,
     GREETING_AGAIN_MS = 1000,
     BACKOFF_MIN_MS = 100,
     BACKOFF_MAX_MS = 1000,
-    /* Several crunds, and none leads: a new one does within a moment. */
+    /* Several crunds without a leader: a new leader comes within a moment. */
     BACKOFF_LEADERLESS_MS = 200,
-    /* Of several crunds one that was silent for its lease in etcd leads no more: the next one waits --grace for the nodes. */
+    /* Of several crunds, a leader silent for the lease in etcd leads no more: the next leader waits --grace for the nodes. */
     LEADER_SILENT_MS = 3000,
     COMPLAIN_MS = 10000,
-    /* A rendezvous that is being restarted may close a connection, too; not so often in a row. */
+    /* A restarting rendezvous may close a connection, too; not so often in a row. */
     REBUFFS_MAX = 3,
     ALIVES_PER_TIMEOUT = 4,
     RENEWALS_PER_LEASE = 16, /* at most: a renewal takes the place of a sign of life */
-    /* After SIGTERM the scheduler sends SIGKILL: do not spend its grace period redialling. */
+    /* After SIGTERM the scheduler sends SIGKILL: do not spend the grace period redialling. */
     DRAIN_UNREACHABLE_MS = 5000,
 };
 
@@ -83,6 +83,7 @@ void session_report(const struct session *s, uint64_t now_ns, struct session_rep
                                    .restarts = s->restarts,
                                    .changes = s->changes,
                                    .drain = s->drain,
+                                   .stop_signal = s->end == SESSION_END_NONE ? s->stop_signal : 0,
                                    .quiet = s->quiet && s->phase == SESSION_RUNNING,
                                    .keeps_keys = s->keeps_keys && s->phase == SESSION_READY,
                                    .cut_from = s->phase != SESSION_RUNNING ? s->cut_from : 0,
@@ -123,14 +124,14 @@ static void session_finish(struct session *s, enum session_end end, struct sessi
         add_action(out, SESSION_DO_CLOSE);
     s->link = SESSION_LINK_CLOSED;
     if (s->leaving)
-        return; /* its end is decided */
+        return; /* the end is decided */
     s->end = end;
     add_action(out, SESSION_DO_END);
 }
 
 /* ---- the link ---- */
 
-/* Somewhere in the upper half, so that agents which were cut off together do not return together. */
+/* Somewhere in the upper half, so that agents cut off together do not return together. */
 static uint64_t jitter_ns(struct session *s, uint32_t ms)
 {
     s->random ^= s->random << 13;
@@ -185,7 +186,7 @@ static void session_fall_back(struct session *s, uint64_t now_ns)
         s->backoff_ms = BACKOFF_MAX_MS;
 }
 
-/* why: in a few words, kept for the sentence of session_give_up(); NULL: what is all that is known. */
+/* why: in a few words, kept for the sentence of session_give_up(); NULL: nothing more is known. */
 static void session_complain(struct session *s, uint64_t now_ns, const char *what, const char *why,
                              struct session_actions *out)
 {
@@ -193,7 +194,7 @@ static void session_complain(struct session *s, uint64_t now_ns, const char *wha
     unsigned long long left_s = until_ns > now_ns ? (until_ns - now_ns) / (1000 * MS) : 0;
 
     text_copy(s->trouble, sizeof(s->trouble), why ? why : "no answer");
-    if (now_ns < s->next_complaint_ns || left_s == 0) /* the end, which is near, has the same reason */
+    if (now_ns < s->next_complaint_ns || left_s == 0) /* the end is near, with the same reason */
         return;
     s->next_complaint_ns = now_ns + COMPLAIN_MS * MS;
     set_text(s, "the rendezvous at %.200s %s%s%s%s; trying again for %llu s%s", s->endpoint, what,
@@ -217,7 +218,7 @@ static void finish_foreign(struct session *s, const char *what, struct session_a
     session_finish(s, SESSION_END_FOREIGN, out);
 }
 
-/* What a TCPStore does, and a crund only while it is deposed. */
+/* A TCPStore does so, and a crund only while deposed. */
 static bool is_tcpstore(const struct session *s)
 {
     return s->n_rebuffs >= REBUFFS_MAX && !s->is_crund;
@@ -247,7 +248,7 @@ static void step_lost(struct session *s, const struct session_event *event, stru
 
 static void step_foreign(struct session *s, const struct session_event *event, struct session_actions *out)
 {
-    if (s->was_up) { /* another process took the port of a rendezvous that has ended; it may be restarted */
+    if (s->was_up) { /* another process took the port of an ended rendezvous, perhaps until a restart */
         session_hang_up(s, event->now_ns, "was lost", "something else answers there now", out);
         return;
     }
@@ -314,7 +315,7 @@ static void session_fence(struct session *s, enum session_action how, struct ses
     send_report_action(s, out);
 }
 
-/* The first view of a connection answers its hello. */
+/* The first view of a connection answers the hello. */
 static void take_lease(struct session *s, const struct session_view *view)
 {
     s->lease_ms = view->lease_ms;
@@ -346,7 +347,7 @@ static void take_start(struct session *s, const struct session_event *event, str
     if (s->phase != SESSION_READY || view->generation <= s->generation)
         return; /* a repetition */
     if (is_lease_over(s, event->now_ns)) {
-        /* It was long on its way: others may run in the place of this node. The next hello brings a new lease. */
+        /* The view was long on the way: others may run in the place of this node. The next hello brings a new lease. */
         session_hang_up(s, event->now_ns, "was too slow", "an order to start came after the lease", out);
         return;
     }
@@ -363,7 +364,7 @@ static void take_start(struct session *s, const struct session_event *event, str
     send_report_action(s, out);
 }
 
-/* A report that settles the generation has to name the cut already: the next one is too late. */
+/* The report that settles the generation has to name the cut: the next report is too late. */
 static void note_cut(struct session *s, const struct session_event *event)
 {
     if (event->cut_from > 0)
@@ -400,6 +401,7 @@ static void take_quiet(const struct session *s, const struct session_view *view,
 static void take_end(struct session *s, const struct session_view *view, struct session_actions *out)
 {
     s->verdict = view->verdict;
+    s->stop_signal = view->verdict == SESSION_VERDICT_FAILURE ? view->stop_signal : 0;
     s->cause = view->cause;
     s->restarts = view->restarts;
     s->changes = view->changes;
@@ -409,7 +411,7 @@ static void take_end(struct session *s, const struct session_view *view, struct 
     session_finish(s, SESSION_END_VERDICT, out);
 }
 
-/* The rendezvous has shown in OPENING that it is there: its view may be held back until its state is on disk. */
+/* The rendezvous has answered in OPENING: the view may be held back until the state is on disk. */
 static void session_extend_opening(struct session *s, uint64_t now_ns)
 {
     uint64_t until_ns = now_ns + node_timeout_ns(s);
@@ -420,8 +422,8 @@ static void session_extend_opening(struct session *s, uint64_t now_ns)
 }
 
 /*
- * A crund that follows another one. It has answered, so it is not out of reach; but it can decide nothing. The leader is dialled
- * at once, unless this answer itself came after such a redirection: two crunds may name each other for a moment.
+ * A crund that follows the leader has answered, and is not out of reach, but can decide nothing. The leader is dialled
+ * at once, unless the answer came after a redirection: two crunds may name each other for a moment.
  */
 static void take_elsewhere(struct session *s, const struct session_event *event, struct session_actions *out)
 {
@@ -593,6 +595,7 @@ static void session_leave(struct session *s, struct session_actions *out)
 static void step_leave(struct session *s, const struct session_event *event, struct session_actions *out)
 {
     set_text(s, "%s", event->text ? event->text : "");
+    s->stop_signal = event->number;
     if (s->lease_ms == 0 || !may_have_workers(s)) {
         session_leave(s, out);
         return;

@@ -67,8 +67,8 @@ enum session_event_kind {
     SESSION_EVENT_GROUP_DONE,   /* all workers ended well */
     SESSION_EVENT_DRAIN,        /* this node will go away: the job should snapshot and end */
     SESSION_EVENT_QUIET,        /* no worker of this node makes progress, or they do again: is_quiet */
-    SESSION_EVENT_LEAVE,        /* this agent goes away now; text: why */
-    SESSION_EVENT_GROUP_GONE,   /* after LEAVE: no process of the group is left */
+    SESSION_EVENT_LEAVE, /* this agent goes away now; text: why; number: signal that is to stop the whole job, or 0 */
+    SESSION_EVENT_GROUP_GONE, /* after LEAVE: no process of the group is left */
     SESSION_EVENT_COUNT
 };
 
@@ -182,9 +182,10 @@ struct session {
     uint32_t restarts, changes;
     bool drain; /* we asked for it */
     uint64_t drain_ns;
-    bool drained; /* SESSION_DO_DRAIN was given */
-    bool quiet;   /* RUNNING: reported */
-    bool leaving; /* LEAVE has come, and workers are left whose end has to be reported */
+    bool drained;         /* SESSION_DO_DRAIN was given */
+    bool quiet;           /* RUNNING: reported */
+    bool leaving;         /* LEAVE has come, and workers are left whose end has to be reported */
+    uint32_t stop_signal; /* from LEAVE; after SESSION_DO_END: of the view; 0: none */
     uint64_t failed_ns;
 
     /* FAILED: our own failure. Otherwise why the last generation is over; after SESSION_DO_END, the job. */

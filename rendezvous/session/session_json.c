@@ -50,6 +50,7 @@ static const struct field report_fields[] = {
     {"restarts", FIELD_U32_AT(struct session_report, restarts, 0, UINT32_MAX)},
     {"changes", FIELD_U32_AT(struct session_report, changes, 0, UINT32_MAX)},
     {"drain", FIELD_BOOL, offsetof(struct session_report, drain)},
+    {"stop_signal", FIELD_U32_AT(struct session_report, stop_signal, 0, SESSION_SIGNAL_MAX)},
     {"quiet", FIELD_BOOL, offsetof(struct session_report, quiet)},
     {"keeps_keys", FIELD_BOOL, offsetof(struct session_report, keeps_keys)},
     {"cut_from", FIELD_U32_AT(struct session_report, cut_from, 0, UINT32_MAX)},
@@ -90,6 +91,7 @@ static const struct field view_fields[] = {
     {"restarts", FIELD_U32_AT(struct session_view, restarts, 0, SESSION_COUNT_MAX)},
     {"changes", FIELD_U32_AT(struct session_view, changes, 0, SESSION_COUNT_MAX)},
     {"verdict", FIELD_WORD_AT(struct session_view, verdict, session_verdict_names)},
+    {"stop_signal", FIELD_U32_AT(struct session_view, stop_signal, 0, SESSION_SIGNAL_MAX)},
 };
 
 static const struct field waiting_fields[] = {

@@ -35,6 +35,7 @@ enum {
     SESSION_NODES_MAX = 16384,  /* of a job */
     SESSION_WORKERS_MAX = 4096, /* of a node */
     SESSION_MISSING_MAX = 8,
+    SESSION_SIGNAL_MAX = 64, /* greatest number of a signal */
     /* Greatest generation believed from any agent. Greater numbers are for the generations that follow. */
     SESSION_GENERATION_MAX = 1 << 30,
 };
@@ -164,8 +165,9 @@ struct session_report {
     uint16_t port;              /* READY: port of the node for the worker store */
     uint32_t restarts, changes; /* of the job, as learned with the last generation */
     bool drain;                 /* the node will leave: all workers of the job should snapshot and end */
-    bool quiet;                 /* RUNNING: no worker of the node makes progress */
-    bool keeps_keys;            /* READY: workers remain and go on with the keys of `generation` */
+    uint32_t stop_signal; /* LEFT, and STOPPING before LEFT: signal that is to stop the whole job; 0: none */
+    bool quiet;           /* RUNNING: no worker of the node makes progress */
+    bool keeps_keys;      /* READY: workers remain and go on with the keys of `generation` */
     /* FAILED and later: 1 + global rank of a worker on another host that does not answer a worker of the node in
      * `generation`, or never did: the network between the two may be cut; 0: none. */
     uint32_t cut_from;
@@ -264,6 +266,7 @@ struct session_view {
     uint32_t restarts, changes; /* charged so far */
     /* END */
     enum session_verdict verdict;
+    uint32_t stop_signal; /* failure: signal that has stopped the job on request of a node; 0: none */
     /* ELSEWHERE: HOST:PORT, numeric; "": no crund leads now, or the leader is unknown */
     char leader[SESSION_ADDR_SIZE];
     /* START: cause of the end of the generation before. STOP, END (kind NONE: success), REFUSED. */

@@ -47,6 +47,7 @@ SEEDS = {
     "refused": pair + join(2, 3, params={**PARAMS, "max_restarts": 2}) + join(3, 4, hello=2),
     "spare": pair + join(2, 3) + report(1, "left") + report(2, "ready", -1),
     "drain": pair + report(0, "running", drain=True) + report(0, "done") + report(1, "done"),
+    "stop": pair + join(2, 3) + report(0, "left", stop_signal=15) + report(1, "failed"),
     "alive": pair + record(0, FRAME) + record(1, FRAME),
     "relay": (join(0, 1) + join(1, 2) + report(0, "running", quiet=True) + report(1, "running", quiet=True)
               + b"".join(record(i % 2, FRAME, {"relay": to, "generation": 0, "hang": {"text": "x" * 300}}) for i, to in enumerate((0, 1, -1, 7) * 40))),

@@ -1205,6 +1205,94 @@ static void leaving_is_a_change_and_not_a_failure(void **state)
     assert_started(t, 0, 1, 0, 2);
 }
 
+/* Agent i leaves by SIGTERM, and the whole job is to end. */
+static void stop_job(struct table *t, unsigned i, enum session_phase phase)
+{
+    struct session_report *r = &t->agents[i].hello.report;
+
+    text_copy(r->cause.text, sizeof(r->cause.text), "the job was stopped by SIGTERM");
+    r->stop_signal = 15;
+    say(t, i, phase);
+}
+
+static void assert_stopped(struct table *t, unsigned i, const char *text)
+{
+    const struct session_view *view = &t->agents[i].view;
+
+    assert_view(t, i, SESSION_VIEW_END);
+    assert_int_equal(view->verdict, SESSION_VERDICT_FAILURE);
+    assert_int_equal(view->stop_signal, 15);
+    assert_int_equal(view->cause.kind, SESSION_CAUSE_CLOSED);
+    assert_string_equal(view->cause.text, text);
+}
+
+static void a_signal_to_all_ends_the_job_for_each_node(void **state)
+{
+    struct table *t = *state;
+
+    t->params.max_restarts = 3;
+    run(t, 3, 2, 3);
+    join(t, 3); /* a spare */
+    stop_job(t, 1, SESSION_LEFT);
+    for (unsigned i = 0; i < 4; i++)
+        if (i != 1)
+            assert_stopped(t, i, "the job was stopped by SIGTERM at node1");
+    assert_true(t->agents[1].closed && t->saved);
+    fail_worker(t, 2, 0); /* an effect of the signal */
+    stop_job(t, 3, SESSION_LEFT);
+    assert_stopped(t, 0, "the job was stopped by SIGTERM at node1");
+}
+
+static void a_signal_to_all_ends_a_job_that_gathers(void **state)
+{
+    struct table *t = *state;
+
+    t->params.min_nodes = t->params.max_nodes = 3;
+    join(t, 0);
+    join(t, 1);
+    t->agents[1].hello.report.stop_signal = 15;
+    say(t, 1, SESSION_LEFT);
+    assert_stopped(t, 0, "the job was stopped at node1");
+}
+
+/* With a lease the agent reports its end later. */
+static void a_signal_to_all_reaches_an_agent_with_a_lease(void **state)
+{
+    struct table *t = *state;
+
+    t->params.lease_ms = 5000;
+    run(t, 2, 2, 2);
+    stop_job(t, 0, SESSION_STOPPING);
+    assert_stopped(t, 0, "the job was stopped by SIGTERM at node0");
+    assert_stopped(t, 1, "the job was stopped by SIGTERM at node0");
+}
+
+static void an_effect_of_a_signal_to_all_may_arrive_first(void **state)
+{
+    struct table *t = *state;
+
+    t->params.max_restarts = 3;
+    run(t, 3, 3, 3);
+    fail_worker(t, 2, 0);
+    pass_alive(t, 750, 7);
+    stop_job(t, 1, SESSION_LEFT);
+    assert_stopped(t, 0, "the job was stopped by SIGTERM at node1");
+}
+
+static void a_failure_long_before_a_signal_to_all_is_the_cause(void **state)
+{
+    struct table *t = *state;
+
+    t->params.max_restarts = 3;
+    run(t, 3, 3, 3);
+    fail_worker(t, 2, 0);
+    pass_alive(t, 1000, 7);
+    stop_job(t, 1, SESSION_LEFT);
+    assert_view(t, 0, SESSION_VIEW_END);
+    assert_int_equal(t->agents[0].view.stop_signal, 0);
+    assert_int_equal(t->agents[0].view.cause.kind, SESSION_CAUSE_WORKER);
+}
+
 enum { GUARDIAN = AGENTS_MAX - 1 };
 
 /* Agent i was killed; its guardian says so over a connection of its own. */
@@ -3178,6 +3266,11 @@ int main(void)
         TEST(an_agent_that_returns_after_all_were_lost_keeps_the_job),
         TEST(a_generation_that_is_not_known_is_stopped_for_that_reason),
         TEST(draining_ends_a_job_between_two_steps),
+        TEST(a_signal_to_all_ends_the_job_for_each_node),
+        TEST(a_signal_to_all_ends_a_job_that_gathers),
+        TEST(a_signal_to_all_reaches_an_agent_with_a_lease),
+        TEST(an_effect_of_a_signal_to_all_may_arrive_first),
+        TEST(a_failure_long_before_a_signal_to_all_is_the_cause),
         TEST(all_members_learn_that_all_are_quiet),
         TEST(the_largest_job_costs_a_view_for_each_node),
         TEST(no_job_ends_while_its_decisions_wait_to_be_saved),

@@ -312,6 +312,22 @@ static void a_drain_outlives_the_node_that_asked_for_it(void **state)
     assert_int_equal(t->views[1].verdict, SESSION_VERDICT_FAILURE);
 }
 
+static void a_signal_to_all_outlives_the_rendezvous(void **state)
+{
+    struct table *t = *state;
+
+    run(t);
+    t->hellos[0].report.stop_signal = 2;
+    report(t, 0, SESSION_LEFT);
+    t->hellos[0].report.stop_signal = 0;
+    assert_int_equal(t->views[1].stop_signal, 2);
+    restart(t);
+    hello(t, 2);
+    assert_int_equal(t->views[2].kind, SESSION_VIEW_END);
+    assert_int_equal(t->views[2].stop_signal, 2);
+    assert_string_equal(t->views[2].cause.text, "the job was stopped at node0");
+}
+
 /* Agents repeat the cause that they know. That may be a later one than the one that was charged. */
 static void the_charge_of_a_generation_that_has_ended_survives(void **state)
 {
@@ -780,6 +796,7 @@ int main(void)
         TEST(a_start_that_was_not_heard_is_said_again),
         TEST(charges_and_causes_survive),
         TEST(a_drain_outlives_the_node_that_asked_for_it),
+        TEST(a_signal_to_all_outlives_the_rendezvous),
         TEST(the_charge_of_a_generation_that_has_ended_survives),
         TEST(what_agents_were_told_before_the_crash_is_the_cause),
         TEST(a_verdict_survives),

@@ -59,6 +59,8 @@ static void test_each_kind(void **state)
           (const char *[]){"job 'train': generation 3 is asked to snapshot and end: a node goes away", NULL});
     job.verdict = SESSION_VERDICT_FAILURE;
     check(&job, ROUNDS_LOG_CLOSED, (const char *[]){"job 'train': failed: " CAUSE BUDGETS, NULL});
+    job.stop_signal = 15;
+    check(&job, ROUNDS_LOG_CLOSED, (const char *[]){"job 'train': was ended: " CAUSE BUDGETS, NULL});
     job.verdict = SESSION_VERDICT_SUCCESS;
     check(&job, ROUNDS_LOG_CLOSED, (const char *[]){"job 'train': succeeded" BUDGETS, NULL});
 }

@@ -325,6 +325,27 @@ static void leaving_is_said_before_the_connection_is_closed(void **state)
     assert_did(t, "");
 }
 
+static void the_stop_of_a_job_is_reported_and_ends_the_others(void **state)
+{
+    struct table *t = *state;
+    struct session_report report;
+    struct session_view view = {.kind = SESSION_VIEW_END, .stop_signal = 15};
+
+    come_up(t);
+    run_generation(t, 0);
+    view.verdict = SESSION_VERDICT_FAILURE;
+    sees(t, view);
+    assert_did(t, "rcE");
+    assert_int_equal(t->session.stop_signal, 15);
+    session_report(&t->session, t->now_ns, &report);
+    assert_int_equal(report.stop_signal, 0); /* no request of this node */
+    session_init(&t->session, &(struct session_config){.hello = t->session.hello, .endpoint = "e:1"});
+    step(t, (struct session_event){.kind = SESSION_EVENT_LEAVE, .text = "x", .number = 2});
+    session_report(&t->session, t->now_ns, &report);
+    assert_int_equal(report.phase, SESSION_LEFT);
+    assert_int_equal(report.stop_signal, 2);
+}
+
 static void draining_is_asked_for_and_ordered_once(void **state)
 {
     struct table *t = *state;
@@ -1161,6 +1182,7 @@ int main(void)
         TEST(old_generations_are_not_listened_to),
         TEST(leaving_is_said_before_the_connection_is_closed),
         TEST(draining_is_asked_for_and_ordered_once),
+        TEST(the_stop_of_a_job_is_reported_and_ends_the_others),
         TEST(a_quiet_node_is_reported_and_taken_back),
         TEST(draining_is_ordered_by_a_repeated_start),
         TEST(draining_is_ordered_by_the_first_start),

@@ -25,7 +25,8 @@
     {                                                                                                        \
         .phase = SESSION_FAILED, .instance = UINT64_C(0xfedcba9876543210), .generation = 12,                 \
         .group_rank = 3, .port = 65535, .restarts = 4, .changes = 5, .drain = true, .quiet = true,           \
-        .keeps_keys = true, .cut_from = 18, .age_ns = UINT64_C(3600000000001), .cause = A_CAUSE              \
+        .stop_signal = 15, .keeps_keys = true, .cut_from = 18, .age_ns = UINT64_C(3600000000001),            \
+        .cause = A_CAUSE                                                                                     \
     }
 
 static const struct session_cause a_cause = A_CAUSE;
@@ -77,6 +78,7 @@ static void assert_report_equal(const struct session_report *a, const struct ses
     assert_int_equal(a->restarts, b->restarts);
     assert_int_equal(a->changes, b->changes);
     assert_int_equal(a->drain, b->drain);
+    assert_int_equal(a->stop_signal, b->stop_signal);
     assert_int_equal(a->quiet, b->quiet);
     assert_int_equal(a->keeps_keys, b->keeps_keys);
     assert_int_equal(a->cut_from, b->cut_from);
@@ -194,6 +196,7 @@ static void other_views_come_through(void **state)
         {.kind = SESSION_VIEW_CONTINUE, .generation = 4, .drain = true, .quiet = true},
         {.kind = SESSION_VIEW_STOP, .generation = 4, .cause = A_CAUSE},
         {.kind = SESSION_VIEW_END, .generation = 4, .verdict = SESSION_VERDICT_FAILURE, .cause = A_CAUSE},
+        {.kind = SESSION_VIEW_END, .verdict = SESSION_VERDICT_FAILURE, .stop_signal = SESSION_SIGNAL_MAX},
         {.kind = SESSION_VIEW_REFUSED, .generation = -1, .cause = A_CAUSE},
     };
 
@@ -212,6 +215,7 @@ static void other_views_come_through(void **state)
         assert_int_equal(view.min_nodes, views[i].min_nodes);
         assert_int_equal(view.max_nodes, views[i].max_nodes);
         assert_int_equal(view.verdict, views[i].verdict);
+        assert_int_equal(view.stop_signal, views[i].stop_signal);
         assert_int_equal(view.n_missing, views[i].n_missing);
         assert_memory_equal(view.missing, views[i].missing, view.n_missing * sizeof(view.missing[0]));
         assert_int_equal(view.cause.kind, views[i].cause.kind);
