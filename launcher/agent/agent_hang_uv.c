@@ -43,7 +43,7 @@ struct agent_hang {
     bool stands_out;           /* in the report, a rank of this node */
     bool is_elsewhere;         /* the rank that stands out is on another node */
     int worker;                /* the first worker of the report */
-    pid_t quit_sender;         /* of a SIGQUIT that waits for the stacks */
+    struct group_event quit;   /* SIGQUIT that waits for the stacks */
 };
 
 /* ---- questions of the watch ---- */
@@ -134,12 +134,10 @@ static void restart_after_hang(struct agent_hang *h, int worker)
     (void)uv_timer_start(&h->timer, on_culprit_remains, CULPRIT_MS, 0); /* fails only without a callback */
 }
 
-static void send_signal(const struct agent_host *host, int signal, pid_t sender)
+static void send_signal(const struct agent_host *host, struct group_event event)
 {
-    host->dispatch(
-        host->data,
-        (struct group_event){
-            .kind = GROUP_SIGNAL, .now_ns = now_ns(), .worker = -1, .pid = sender, .value = signal});
+    event.now_ns = now_ns();
+    host->dispatch(host->data, event);
 }
 
 /* Carries --hang-action out. worker: the first worker of the report on this node, -1: none. */
@@ -153,7 +151,7 @@ static void act_on_hang(struct agent_hang *h, int worker)
         restart_after_hang(h, worker);
     if (action == JOB_HANG_STOP) {
         h->host->note_sender(h->host->data, "--hang-action=stop");
-        send_signal(h->host, SIGTERM, 0);
+        send_signal(h->host, (struct group_event){.kind = GROUP_SIGNAL, .worker = -1, .value = SIGTERM});
     }
 }
 
@@ -195,7 +193,7 @@ static void on_files(void *data, enum watch_reason reason, int worker)
     if (reason == WATCH_HANG && h->is_hanging && !hang_reports_defer(h->reports, worker))
         act_on_hang(h, worker);
     if (reason == WATCH_QUIT)
-        send_signal(h->host, SIGQUIT, h->quit_sender);
+        send_signal(h->host, h->quit);
 }
 
 void agent_hang_all_quiet(struct agent_hang *h)
@@ -336,9 +334,9 @@ void agent_hang_watch_stop(struct agent_hang *h)
                              0); /* fails only without a callback */
 }
 
-bool agent_hang_put_off_quit(struct agent_hang *h, pid_t sender)
+bool agent_hang_put_off_quit(struct agent_hang *h, const struct group_event *quit)
 {
-    h->quit_sender = sender;
+    h->quit = *quit;
     return watch_take_stacks(h->watch, WATCH_QUIT);
 }
 

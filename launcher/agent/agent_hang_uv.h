@@ -20,6 +20,7 @@ struct agent_hang;
 struct agent_host;
 struct agent_observer;
 struct asked_stacks;
+struct group_event;
 
 /* stacks: gets the stacks of this node and of other agents. NULL without memory. */
 struct agent_hang *agent_hang_create(struct agent_observer *observer, const struct agent_host *host,
@@ -32,8 +33,8 @@ bool agent_hang_is_open(const struct agent_hang *h);
 /* See watch_take_stacks(). */
 bool agent_hang_take_stacks(struct agent_hang *h, enum watch_reason reason);
 
-/* The stacks come first, then the SIGQUIT of this sender. False: stacks cannot be taken. */
-bool agent_hang_put_off_quit(struct agent_hang *h, pid_t sender);
+/* The stacks come first, then this event of a SIGQUIT. False: stacks cannot be taken. */
+bool agent_hang_put_off_quit(struct agent_hang *h, const struct group_event *quit);
 
 /* No node makes progress. The report on several nodes is put together on node 0. */
 void agent_hang_all_quiet(struct agent_hang *h);

@@ -112,10 +112,10 @@ void agent_leave_job(struct agent *a, int signal)
     char name[SIGNAL_NAME_SIZE];
 
     if (signal)
-        (void)snprintf(why, sizeof(why), "it was stopped by %s",
+        (void)snprintf(why, sizeof(why), "%s was stopped by %s", a->group.stops_job ? "the job" : "it",
                        signal_name(signal, name) ? name : "a signal"); /* fits */
     if (a->host.membership)
-        membership_leave(a->host.membership, why);
+        membership_leave(a->host.membership, why, a->group.stops_job ? signal : 0);
 }
 
 /* ---- from the rendezvous: membership_uv ---- */
@@ -269,10 +269,14 @@ static void on_check(void *data)
 static void on_end(void *data, int exit_code, const struct session_cause *cause)
 {
     struct agent *a = data;
+    int stop_signal = membership_stop_signal(a->host.membership);
 
     a->peer_cause = cause ? *cause : (struct session_cause){.rank = -1};
-    agent_dispatch(
-        a, (struct group_event){.kind = GROUP_END, .now_ns = now_ns(), .worker = -1, .value = exit_code});
+    agent_dispatch(a, (struct group_event){.kind = stop_signal ? GROUP_SIGNAL : GROUP_END,
+                                           .now_ns = now_ns(),
+                                           .worker = -1,
+                                           .value = stop_signal ? stop_signal : exit_code,
+                                           .stops_job = stop_signal > 0});
 }
 
 /* ---- from the rendezvous: rdzv_static_uv ---- */

@@ -51,16 +51,20 @@ static enum group_event_kind event_of_signal(uint32_t signal)
     return signal == SIGTSTP ? GROUP_SUSPEND : signal == SIGCONT ? GROUP_RESUME : GROUP_PASS_SIGNAL;
 }
 
-/* sender: 0 when unknown. */
-static void dispatch_signal(const struct agent_host *host, uint32_t signal, pid_t sender)
+/* From the front of the job, which has sent the signal to all nodes. */
+static bool is_for_all(const struct agent_host *host, const struct signalfd_siginfo *info)
 {
-    host->dispatch(
-        host->data,
-        (struct group_event){.kind = ends_the_job(host, signal) ? GROUP_SIGNAL : event_of_signal(signal),
-                             .now_ns = now_ns(),
-                             .worker = -1,
-                             .pid = sender,
-                             .value = (int)signal});
+    return host->job->output_fd && info->ssi_code == SI_QUEUE && info->ssi_int == JOB_SIGNAL_OF_ALL;
+}
+
+/* sender: 0 when unknown. */
+static struct group_event make_signal_event(const struct agent_host *host, uint32_t signal, pid_t sender)
+{
+    return (struct group_event){.kind = ends_the_job(host, signal) ? GROUP_SIGNAL : event_of_signal(signal),
+                                .now_ns = now_ns(),
+                                .worker = -1,
+                                .pid = sender,
+                                .value = (int)signal};
 }
 
 /* A signal of a worker to the guardian, its parent. Only signals that end the job: batch systems signal the guardian, too, and a
@@ -70,16 +74,16 @@ void agent_signals_pass(const struct agent_host *host, int signal, pid_t sender)
     if (signal <= 0 || !ends_the_job(host, (uint32_t)signal))
         return;
     note_sender(host, sender, getuid());
-    dispatch_signal(host, (uint32_t)signal, sender);
+    host->dispatch(host->data, make_signal_event(host, (uint32_t)signal, sender));
 }
 
 /* The stacks come first; a second SIGQUIT does not wait. */
-static bool is_put_off(const struct agent_signals *s, uint32_t signal, pid_t sender)
+static bool is_put_off(const struct agent_signals *s, const struct group_event *event)
 {
     const struct worker_group *g = s->host->group;
 
-    return signal == SIGQUIT && ends_the_job(s->host, signal) && g->state == GROUP_RUNNING && !g->interrupt &&
-           agent_hang_put_off_quit(s->hang, sender);
+    return event->value == SIGQUIT && event->kind == GROUP_SIGNAL && g->state == GROUP_RUNNING &&
+           !g->interrupt && agent_hang_put_off_quit(s->hang, event);
 }
 
 void agent_signals_read(struct agent_signals *s)
@@ -93,12 +97,14 @@ void agent_signals_read(struct agent_signals *s)
             continue;
         }
         pid_t sender = is_from_process(&info) ? (pid_t)info.ssi_pid : 0;
-        if (ends_the_job(s->host, info.ssi_signo) && (sender || info.ssi_code == SI_KERNEL))
+        struct group_event event = make_signal_event(s->host, info.ssi_signo, sender);
+        event.stops_job = event.kind == GROUP_SIGNAL && is_for_all(s->host, &info);
+        if (event.kind == GROUP_SIGNAL && !event.stops_job && (sender || info.ssi_code == SI_KERNEL))
             note_sender(s->host, sender, info.ssi_uid);
         if (info.ssi_signo == SIGTSTP && !suspend_is_possible())
             continue; /* the kernel would ignore the stop */
-        if (!is_put_off(s, info.ssi_signo, sender))
-            dispatch_signal(s->host, info.ssi_signo, sender);
+        if (!is_put_off(s, &event))
+            s->host->dispatch(s->host->data, event);
     }
 }
 

@@ -60,7 +60,7 @@ static void leave_foreign(struct foreign_agent *a, const char *why)
 {
     if (a->has_ended)
         return;
-    membership_leave(a->membership, why);
+    membership_leave(a->membership, why, 0);
     end_foreign(a, 1);
 }
 

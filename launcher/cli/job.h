@@ -71,6 +71,9 @@ struct line_rules;
 
 enum { JOB_ENDPOINTS_MAX = 8 };
 
+/* With job.output_fd: value of a queued signal that is to stop the whole job, not this node alone. */
+enum { JOB_SIGNAL_OF_ALL = 0x63727573 };
+
 struct job_endpoint {
     char *host;
     uint16_t port;

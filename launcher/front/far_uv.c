@@ -23,6 +23,7 @@
 #include "base/list.h"
 #include "base/minmax.h"
 #include "base/random_os.h"
+#include "launcher/cli/job.h"
 #include "launcher/cli/options.h"
 #include "launcher/front/channel_streams.h"
 #include "launcher/front/far_header.h"
@@ -491,6 +492,15 @@ static void signal_agent(struct far *f, int signal)
         (void)kill(f->agent.pid, signal); /* not reaped: the number is the agent's */
 }
 
+/* A signal to the front is for the whole job, a signal to this process for its node. */
+static void pass_signal(struct far *f, int signal)
+{
+    bool has_agent = f->has_started && !f->has_ended;
+
+    if (has_agent && sigqueue(f->agent.pid, signal, (union sigval){.sival_int = JOB_SIGNAL_OF_ALL}) < 0)
+        signal_agent(f, signal); /* too many queued signals */
+}
+
 /* Ends the agent, once. */
 static void start_ending(struct far *f)
 {
@@ -640,7 +650,7 @@ static int take_frame(struct far *f, const struct channel_frame *frame)
     if (!f->has_started)
         return take_header(f, frame);
     if (frame->kind == CHANNEL_SIGNAL) {
-        signal_agent(f, frame->bytes[0]);
+        pass_signal(f, frame->bytes[0]);
         return frame->bytes[0] > 0 && frame->bytes[0] < NSIG ? 0 : -EBADMSG;
     }
     int r = channel_streams_apply(&f->streams, frame, &stream);

@@ -450,6 +450,11 @@ const char *membership_end_text(const struct membership *n)
     return s && s->end != SESSION_END_VERDICT ? s->text : NULL;
 }
 
+int membership_stop_signal(const struct membership *n)
+{
+    return n->session ? (int)session_uv_machine(n->session)->stop_signal : 0;
+}
+
 void membership_print_end(struct membership *n)
 {
     const struct session *s = n->session ? session_uv_machine(n->session) : NULL;
@@ -645,14 +650,16 @@ const struct death_notice *membership_death_notice(struct membership *n)
     return n->session && session_uv_death_notice(n->session, &n->death_notice) ? &n->death_notice : NULL;
 }
 
-void membership_leave(struct membership *n, const char *why)
+void membership_leave(struct membership *n, const char *why, int stop_signal)
 {
     char reason[SESSION_TEXT_SIZE];
 
     n->leaving = true;
     log_status("");
     if (n->session)
-        session_uv_step(n->session, (struct session_event){.kind = SESSION_EVENT_LEAVE, .text = why});
+        session_uv_step(n->session, (struct session_event){.kind = SESSION_EVENT_LEAVE,
+                                                           .text = why,
+                                                           .number = (uint32_t)stop_signal});
     if (!n->rendezvous)
         return;
     (void)snprintf(reason, sizeof(reason), "the node that serves the rendezvous goes away: %.300s", why);

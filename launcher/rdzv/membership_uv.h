@@ -60,7 +60,8 @@ void membership_unfit(struct membership *n, const char *why);
 
 void membership_failed(struct membership *n, const struct session_cause *cause, uint64_t when_ns);
 void membership_done(struct membership *n);
-void membership_leave(struct membership *n, const char *why);
+/* stop_signal: signal that is to stop the whole job; 0: the node leaves alone. */
+void membership_leave(struct membership *n, const char *why, int stop_signal);
 
 /* This node has to go away, and the job cannot go on without it: all nodes should stop at a common point. */
 void membership_drain(struct membership *n);
@@ -89,6 +90,9 @@ void membership_print_end(struct membership *n);
 
 /* Why this node is not in the job any more, as a sentence; NULL: the job has a result. In on_end() only. */
 const char *membership_end_text(const struct membership *n);
+
+/* Signal that has stopped the job on request of a node; 0: none. In on_end() only. */
+int membership_stop_signal(const struct membership *n);
 
 /* Ends it. A rendezvous that is hosted here stays until all nodes know how their job ended, for 10 s at most. Frees
  * itself. NULL is fine. */

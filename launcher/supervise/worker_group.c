@@ -700,6 +700,7 @@ static void step_guardian_lost(struct worker_group *g, const struct group_event 
 
 static void note_interrupt(struct worker_group *g, const struct group_event *event)
 {
+    g->stops_job = g->stops_job || event->stops_job;
     if (g->interrupt)
         return;
     g->interrupt = event->value;
@@ -707,10 +708,10 @@ static void note_interrupt(struct worker_group *g, const struct group_event *eve
 }
 
 /* The first SIGTERM of a scheduler that wants the node back, while the job cannot go on with fewer nodes. */
-static bool wants_drain(const struct worker_group *g, int signal)
+static bool wants_drain(const struct worker_group *g, const struct group_event *event)
 {
-    return signal == SIGTERM && g->config.has_rank_assignment && g->is_needed && g->state == GROUP_RUNNING &&
-           !g->interrupt;
+    return event->value == SIGTERM && !event->stops_job && g->config.has_rank_assignment && g->is_needed &&
+           g->state == GROUP_RUNNING && !g->interrupt;
 }
 
 static void drain_workers(struct worker_group *g, uint64_t now_ns, struct group_actions *out)
@@ -718,6 +719,13 @@ static void drain_workers(struct worker_group *g, uint64_t now_ns, struct group_
     g->is_draining = true;
     add_action(out, GROUP_DO_NOTIFY_STOP, SIGTERM);
     stop_workers(g, now_ns, SIGTERM, out);
+}
+
+/* The signal stops workers of other nodes as well, and may have reached those earlier: the failure is an effect. */
+static bool is_effect_of_stop(const struct worker_group *g, const struct group_event *event)
+{
+    return event->stops_job && g->cause == GROUP_CAUSE_WORKER &&
+           event->now_ns - g->cause_ns < SAME_REQUEST_NS;
 }
 
 static void stop_for_signal(struct worker_group *g, bool first, const struct group_event *event,
@@ -739,6 +747,8 @@ static void stop_for_signal(struct worker_group *g, bool first, const struct gro
         break;
     case GROUP_STOPPING:
         if (first) { /* the workers stop for another reason; the deadline stays */
+            if (is_effect_of_stop(g, event))
+                set_cause(g, GROUP_CAUSE_SIGNAL, -1, event->now_ns);
             add_action(out, GROUP_DO_SIGNAL, event->value);
         } else {
             g->hurried = true;
@@ -769,7 +779,7 @@ static void step_signal(struct worker_group *g, const struct group_event *event,
 
     if (!first && event->now_ns - g->interrupt_ns < SAME_REQUEST_NS)
         return;
-    bool by_drain = wants_drain(g, event->value);
+    bool by_drain = wants_drain(g, event);
     if (g->state != GROUP_DONE) /* afterwards a signal changes nothing about the end of the job */
         note_interrupt(g, event);
     if (by_drain) {

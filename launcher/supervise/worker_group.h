@@ -81,6 +81,7 @@ struct group_event {
     int value;
     bool unasked;   /* GROUP_EXITED: before any signal had been sent to it */
     bool is_needed; /* GROUP_START, several nodes: the job has no more nodes than it needs */
+    bool stops_job; /* GROUP_SIGNAL, several nodes: all nodes of the job are to stop, not this node alone */
     uint32_t generation;
     int restarts;
 };
@@ -204,6 +205,7 @@ struct worker_group {
     bool is_needed;       /* several nodes: without this node the job cannot go on */
     bool is_draining;     /* several nodes: workers that end with success now are done, others have failed */
     bool has_left;        /* several nodes: a signal has made this node leave, which is reported once */
+    bool stops_job;       /* several nodes: a signal is to stop all nodes of the job */
     bool is_ending;       /* several nodes: the job has ended, with end_code */
     int end_code;
     int n_short; /* short generations in a row */

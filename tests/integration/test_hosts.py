@@ -1,5 +1,6 @@
 """crun --hosts with an ssh that runs each command here, in a home of the host's own: life, signals, losses, output, input."""
 
+import ctypes
 import os
 import re
 import shutil
@@ -308,6 +309,43 @@ def test_one_signal_asks(start):
     code, out, err = front.wait()
     assert sorted(out.splitlines()) == ["asked 0", "asked 1", "asked 2"]
     assert code == 1, err
+
+
+@pytest.mark.parametrize("nodes", [[], ["--nnodes=2:3", "--max-restarts=3"]], ids=["fixed", "spare"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=["term", "int", "hup"])
+def test_a_signal_stops_the_whole_job(start, number, nodes):
+    hosts = "a,b,c,d" if nodes else "a,b,c"
+    front = start(f"--hosts={hosts}", "--nproc-per-node=2", "--exit-code=worker", *nodes, *shell(HOLD))
+    front.await_lines(6)
+    while len(front.processes("--front-channel")) < hosts.count(",") + 1:
+        time.sleep(0.05)
+    front.process.send_signal(number)
+    code, out, err = front.wait()
+    assert code == 128 + number, err
+    assert sorted(own_lines(err)) == [f"crun: {number.name}: the workers have 30 s to end; a second signal kills them",
+                                      f"crun: stopped by {number.name}"], err
+    assert out == ""
+
+
+def parent(pid):
+    with open(f"/proc/{pid}/stat", encoding="ascii") as f:
+        return int(f.read().rsplit(")", 1)[1].split()[1])
+
+
+def test_a_request_to_one_agent_stops_the_others(start):
+    """The far end of one host alone passes the signal on: the rendezvous stops the other hosts, a spare as well."""
+    front = start("--hosts=a,b,c,d", "--nproc-per-node=1", "--nnodes=2:3", "--max-restarts=3", *shell(HOLD))
+    front.await_lines(3)
+    while len(front.processes("--front-channel")) < 4:
+        time.sleep(0.05)
+    agents = [pid for pid in front.processes() if parent(pid) in front.processes("--front-channel")]
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.sigqueue.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_void_p]
+    assert libc.sigqueue(agents[0], signal.SIGTERM, 0x63727573) == 0
+    code, out, err = front.wait()
+    assert code == 1 and out == "", err
+    assert "crun: stopped by SIGTERM" in own_lines(err), err
+    assert not [word for word in ("rank", "failed first", "FAILED", "goes on as") if word in err], err
 
 
 def test_a_second_signal_kills(start):

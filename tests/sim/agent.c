@@ -12,7 +12,10 @@
 #include "rendezvous/session/session_json.h"
 #include "tests/sim/sim.h"
 
-enum { GREETING_NONCE = 0x04030201 };
+enum {
+    GREETING_NONCE = 0x04030201,
+    STOP_EACH = 4, /* leaves of a seed: the fourth stops the whole job */
+};
 
 static uint64_t agent_clock(const struct sim *sim, const struct sim_agent *a)
 {
@@ -86,8 +89,15 @@ static void agent_end(struct sim *sim, unsigned agent, const struct session_view
     check_end(sim, agent, view);
     a->ended = true;
     a->succeeded = a->session.end == SESSION_END_VERDICT && a->session.verdict == SESSION_VERDICT_SUCCESS;
+    int stop_signal = (int)a->session.stop_signal;
+
     workers_event(sim, agent,
-                  (struct group_event){.kind = GROUP_END, .worker = -1, .value = a->succeeded ? 0 : 1});
+                  (struct group_event){.kind = stop_signal ? GROUP_SIGNAL : GROUP_END,
+                                       .worker = -1,
+                                       .value = stop_signal    ? stop_signal
+                                                : a->succeeded ? 0
+                                                               : 1,
+                                       .stops_job = stop_signal > 0});
 }
 
 static void start_generation(struct sim *sim, unsigned agent, const struct session_view *view)
@@ -340,7 +350,11 @@ void agent_leave(struct sim *sim, unsigned agent)
         return;
     sim_trace(sim, "agent %u: is told to leave", agent);
     disturb(sim, agent, sim->now_ns);
-    workers_event(sim, agent, (struct group_event){.kind = GROUP_SIGNAL, .worker = -1, .value = SIGINT});
+    workers_event(sim, agent,
+                  (struct group_event){.kind = GROUP_SIGNAL,
+                                       .worker = -1,
+                                       .value = SIGINT,
+                                       .stops_job = sim->n_faults[FAULT_LEAVE] % STOP_EACH == STOP_EACH - 1});
 }
 
 void agent_drain(struct sim *sim, unsigned agent)
@@ -532,7 +546,10 @@ static void leave_job(struct sim *sim, unsigned agent)
 
     disturb(sim, agent, sim->now_ns);
     a->left_world = a->world;
-    step_agent(sim, agent, &(struct session_event){.kind = SESSION_EVENT_LEAVE, .text = "received SIGTERM"});
+    step_agent(sim, agent,
+               &(struct session_event){.kind = SESSION_EVENT_LEAVE,
+                                       .text = "received SIGTERM",
+                                       .number = (uint32_t)(a->node.machine.stops_job ? SIGINT : 0)});
     a->ended = true;
 }
 

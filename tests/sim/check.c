@@ -651,13 +651,15 @@ static void check_verdict(struct sim *sim, uint64_t instance, const struct sessi
 
         if (v->instance != instance)
             continue;
-        if (v->verdict != s->verdict || memcmp(&v->cause, &s->cause, sizeof(v->cause)) != 0)
+        if (v->verdict != s->verdict || v->stop_signal != s->stop_signal ||
+            memcmp(&v->cause, &s->cause, sizeof(v->cause)) != 0)
             violated(sim, "two verdicts about one job: %s and %s", session_verdict_names[v->verdict],
                      session_verdict_names[s->verdict]);
         return;
     }
     if (sim->n_verdicts < sizeof(sim->verdicts) / sizeof(sim->verdicts[0]))
-        sim->verdicts[sim->n_verdicts++] = (struct sim_verdict){instance, s->verdict, s->cause, sim->now_ns};
+        sim->verdicts[sim->n_verdicts++] =
+            (struct sim_verdict){instance, s->verdict, s->stop_signal, s->cause, sim->now_ns};
     if (s->cause.kind == SESSION_CAUSE_NONE)
         check_success(sim, instance);
 }

@@ -327,6 +327,7 @@ struct sim_file {
 struct sim_verdict {
     uint64_t instance;
     enum session_verdict verdict;
+    uint32_t stop_signal;
     struct session_cause cause;
     uint64_t at_ns; /* when the first agent got it */
 };

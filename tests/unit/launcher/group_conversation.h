@@ -77,8 +77,8 @@ static inline void write_actions(const struct worker_group *g, const struct grou
 }
 
 /* Lines end with an answer of NULL; the value of GROUP_START is the generation and the restarts so far. The node is
- * needed for worker == NEEDED. */
-enum { NEEDED = -2 };
+ * needed for worker == NEEDED. A signal stops the whole job for worker == ALL_NODES. */
+enum { NEEDED = -2, ALL_NODES = -3 };
 
 static inline void converse_as(struct worker_group *g, const struct group_config *config,
                                const struct line *lines)
@@ -92,6 +92,7 @@ static inline void converse_as(struct worker_group *g, const struct group_config
                                           .value = line->value,
                                           .generation = (uint32_t)line->value,
                                           .is_needed = line->worker == NEEDED,
+                                          .stops_job = line->worker == ALL_NODES,
                                           .restarts = line->value};
         struct group_actions actions;
         char answer[256];

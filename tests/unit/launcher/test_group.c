@@ -620,6 +620,48 @@ static void test_signal_after_a_drain_in_vain(void **state)
     group_finish(&g);
 }
 
+static void test_stop_of_the_job(void **state)
+{
+    static const struct line lines[] = {
+        {0, GROUP_START, NEEDED, 0, "spawn"},
+        {1, GROUP_STARTED, 0, 0, ""},
+        {1, GROUP_STARTED, 1, 0, ""},
+        {5, GROUP_SIGNAL, ALL_NODES, SIGTERM, "leave 15, notify-stop 15, signal 15, arm +30000"},
+        {6, GROUP_EXITED, 0, SIGTERM, ""},
+        {7, GROUP_EXITED, 1, SIGTERM, ""},
+        {8, GROUP_EMPTY, -1, 0, "disarm, print-report, finish 1"},
+        {0},
+    };
+    static const struct line effect[] = {
+        {0, GROUP_START, NEEDED, 0, "spawn"},
+        {1, GROUP_STARTED, 0, 0, ""},
+        {1, GROUP_STARTED, 1, 0, ""},
+        {5, GROUP_EXITED, 1, EXIT(1), "report-failed 1, notify-failed 1, signal 15, arm +30000"},
+        {900, GROUP_SIGNAL, ALL_NODES, SIGINT, "leave 2, signal 2"},
+        {0},
+    };
+    static const struct line late[] = {
+        {0, GROUP_START, NEEDED, 0, "spawn"},
+        {1, GROUP_STARTED, 0, 0, ""},
+        {1, GROUP_STARTED, 1, 0, ""},
+        {5, GROUP_EXITED, 1, EXIT(1), "report-failed 1, notify-failed 1, signal 15, arm +30000"},
+        {1006, GROUP_SIGNAL, ALL_NODES, SIGINT, "leave 2, signal 2"},
+        {0},
+    };
+    struct worker_group g;
+
+    converse_with_assignment(&g, lines);
+    assert_int_equal(g.cause, GROUP_CAUSE_SIGNAL);
+    assert_true(g.stops_job);
+    group_finish(&g);
+    converse_with_assignment(&g, effect);
+    assert_int_equal(g.cause, GROUP_CAUSE_SIGNAL);
+    group_finish(&g);
+    converse_with_assignment(&g, late);
+    assert_int_equal(g.cause, GROUP_CAUSE_WORKER);
+    group_finish(&g);
+}
+
 /* Only the first SIGTERM, only of a running node that the job needs. */
 static void test_request_of_a_drain(void **state)
 {
@@ -1000,6 +1042,7 @@ int main(void)
         cmocka_unit_test(test_signals_within_a_second_are_one_request),
         cmocka_unit_test(test_signal_after_a_drain_in_vain),
         cmocka_unit_test(test_request_of_a_drain),
+        cmocka_unit_test(test_stop_of_the_job),
         cmocka_unit_test(test_signal_that_is_passed_on),
         cmocka_unit_test(test_suspended),
         cmocka_unit_test(test_pause_between_restarts),
