@@ -123,7 +123,7 @@ def test_no_copy_is_refused_by_the_name_of_a_host(hosts):
     p = hosts.crun("--no-copy", "--nproc-per-node=1", *shell("exit 0"), hosts=["host0", "host1"])
     assert p.returncode == REFUSED
     assert_named(p.stderr, "host1", "is not on PATH there", "--no-copy")
-    assert "host0" not in p.stderr
+    assert "host host0" not in p.stderr  # its agent may be the one that repeats the cause
     assert hosts.cached(1) == hosts.cached(2) == []
 
 
