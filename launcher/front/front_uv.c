@@ -302,8 +302,10 @@ static void take_signal(struct front_loop *f, int signal)
         log_line("a job on several hosts cannot be suspended");
     else if (signal == SIGUSR1 || signal == SIGUSR2)
         front_dispatch(f, (struct front_event){.kind = FRONT_EVENT_PASS, .value = signal});
-    else if (signal != SIGCONT)
+    else if (signal != SIGCONT) {
+        front_output_hurry(f->streams.output); /* results come behind the last output */
         front_dispatch(f, (struct front_event){.kind = FRONT_EVENT_SIGNAL, .value = signal});
+    }
 }
 
 static void on_front_signals(uv_poll_t *poll, int status, int events)

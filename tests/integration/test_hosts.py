@@ -348,6 +348,13 @@ def test_a_request_to_one_agent_stops_the_others(start):
     assert not [word for word in ("rank", "failed first", "FAILED", "goes on as") if word in err], err
 
 
+def test_one_signal_ends_a_flood_on_a_blocked_console(start):
+    front = start("--hosts=a,b", "--nproc-per-node=1", *shell('echo "up $RANK"; exec yes'))
+    time.sleep(2)  # the pipe of the test is full by then
+    front.process.send_signal(signal.SIGINT)
+    assert front.process.wait(60) == 1
+
+
 def test_a_second_signal_kills(start):
     front = start("--hosts=a,b,c", "--nproc-per-node=1", *shell(STUBBORN))
     front.await_lines(3)
