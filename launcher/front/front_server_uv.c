@@ -114,6 +114,11 @@ void front_server_end_job(struct front_server *s, const char *why)
     server_close_jobs(s->server, why);
 }
 
+void front_server_expect(struct front_server *s, unsigned n_nodes)
+{
+    server_expect_nodes(s->server, n_nodes);
+}
+
 void front_server_stop(struct front_server *s)
 {
     if (s)

@@ -21,6 +21,9 @@ int front_server_create(struct front_server **ret, uv_loop_t *loop, const struct
 
 const struct front_address *front_server_address(const struct front_server *s);
 
+/* At most n_nodes hosts can come: agents of so many need not wait for more. */
+void front_server_expect(struct front_server *s, unsigned n_nodes);
+
 /* Ends a job that still runs, for the reason `why`. */
 void front_server_end_job(struct front_server *s, const char *why);
 

@@ -40,6 +40,7 @@ struct front_loop {
     struct front_event *failures; /* of launches, within a step */
     size_t n_failures;
     int exit_code;
+    unsigned n_expected; /* usable hosts, as the rendezvous knows them */
     unsigned n_farewell; /* ticks since the end */
     unsigned n_ticks, show_at_tick;
     bool is_finished, is_output_over, is_closed;
@@ -157,6 +158,10 @@ static void front_dispatch(struct front_loop *f, struct front_event event)
     front_step(&f->core, event);
     for (size_t i = 0; i < f->core.n_actions; i++)
         carry_out(f, &f->core.actions[i]);
+    if (f->streams.server && f->n_expected != f->core.n_usable) {
+        f->n_expected = f->core.n_usable;
+        front_server_expect(f->streams.server, f->n_expected);
+    }
     while (f->n_failures > 0) { /* at most the hosts of one step; a further step may launch others */
         struct front_event failure = f->failures[--f->n_failures];
         close_host(f, failure.host);

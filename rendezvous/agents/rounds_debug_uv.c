@@ -70,6 +70,8 @@ void rounds_debug_event(struct rounds_shell *r, const struct rounds_event *event
         debug_add_report(&l, event->report);
     } else if (event->kind == ROUNDS_SLOW) {
         line_text_add(&l.line, " slack_ms %llu", (unsigned long long)(event->slack_ns / 1000000));
+    } else if (event->kind == ROUNDS_EXPECT) {
+        line_text_add(&l.line, " number %u", (unsigned)event->number);
     } else if (event->kind == ROUNDS_CLOSE) {
         line_text_add(&l.line, " reason %.200s", event->reason);
     }

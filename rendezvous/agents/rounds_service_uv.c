@@ -85,6 +85,14 @@ void server_close_jobs(struct server *s, const char *reason)
         rounds_shell_step(r, &(struct rounds_event){.kind = ROUNDS_CLOSE, .reason = reason});
 }
 
+void server_expect_nodes(struct server *s, unsigned n)
+{
+    struct rounds_shell *r = rounds_shell_of(s);
+
+    if (r)
+        rounds_shell_step(r, &(struct rounds_event){.kind = ROUNDS_EXPECT, .number = n});
+}
+
 int server_look(struct server *s, const struct look_request *request, struct buf *out)
 {
     struct rounds_shell *shell = rounds_shell_of(s);

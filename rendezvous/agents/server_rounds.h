@@ -54,6 +54,9 @@ int server_advertise(struct server *s, const char *address);
 /* Reports of the agents, job by job, under the metric names of a crun: for a daemon of many jobs. */
 void server_write_job_metrics(const struct server *s, struct metrics_text *m);
 
+/* At most n nodes of a job can come: a first round with n nodes starts at once. n > 0. Without rounds: does nothing. */
+void server_expect_nodes(struct server *s, unsigned n);
+
 /* Ends every job of the rounds with a failure for `reason`, a sentence without a full stop; agents are
  * notified at once. empty() is called when all nodes have left. Without rounds: does nothing. */
 void server_close_jobs(struct server *s, const char *reason);

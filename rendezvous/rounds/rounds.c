@@ -43,7 +43,7 @@ bool rounds_job_is_quiet(const struct rounds_job *job)
 const char *const rounds_event_names[ROUNDS_EVENT_COUNT] = {
     [ROUNDS_HELLO] = "hello", [ROUNDS_REPORT] = "report", [ROUNDS_ALIVE] = "alive",
     [ROUNDS_RENEW] = "renew", [ROUNDS_SLOW] = "slow",     [ROUNDS_DISCONNECTED] = "disconnected",
-    [ROUNDS_TIMER] = "timer", [ROUNDS_CLOSE] = "close",
+    [ROUNDS_TIMER] = "timer", [ROUNDS_CLOSE] = "close",   [ROUNDS_EXPECT] = "expect",
 };
 
 const char *const rounds_action_names[ROUNDS_ACTION_COUNT] = {
@@ -610,6 +610,12 @@ static void step_close(struct rounds *r, const char *reason, uint64_t now_ns)
     }
 }
 
+static void step_expect(struct rounds *r, uint32_t number, uint64_t now_ns)
+{
+    r->n_expected = number;
+    list_for_each_entry_safe(struct rounds_job, job, &r->jobs, in_rounds) job_advance(job, now_ns);
+}
+
 void rounds_step(struct rounds *r, const struct rounds_event *event)
 {
     struct rounds_node *n = event->session ? event->session->node : NULL;
@@ -650,6 +656,9 @@ void rounds_step(struct rounds *r, const struct rounds_event *event)
         break;
     case ROUNDS_CLOSE:
         step_close(r, event->reason, event->now_ns);
+        break;
+    case ROUNDS_EXPECT:
+        step_expect(r, event->number, event->now_ns);
         break;
     case ROUNDS_EVENT_COUNT:
         break;

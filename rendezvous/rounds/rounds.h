@@ -228,6 +228,7 @@ enum rounds_event_kind {
     ROUNDS_DISCONNECTED, /* session: the connection is closed; the session may be freed afterwards */
     ROUNDS_TIMER,        /* rounds_deadline() has passed */
     ROUNDS_CLOSE,        /* every job is to end, for `reason` */
+    ROUNDS_EXPECT,       /* number: nodes of a job that can come at most; a first round waits for no more */
     ROUNDS_EVENT_COUNT
 };
 
@@ -300,6 +301,7 @@ struct rounds {
     struct rounds_job *shown;     /* forgotten; freed with the next call */
     struct rounds_node **buckets;
     size_t n_buckets, n_nodes;
+    uint32_t n_expected; /* number of the last ROUNDS_EXPECT; 0: none came */
     uint64_t n_serials, n_instances;
     uint64_t n_saves;                /* number of the last save, over restarts */
     uint64_t superseded;             /* after a load: instance whose saved state is out of date; 0: none */

@@ -366,6 +366,9 @@ static void advance_gathering(struct rounds_job *job, uint64_t now_ns)
     }
     if (job->last_call_until_ns == 0)
         job->last_call_until_ns = now_ns + ms_to_ns(job->params.last_call_ms);
+    uint32_t n_expected = job->rounds->n_expected;
+    if (n_expected > 0 && n + job->n_nodes[ROUNDS_NODE_UNFIT] >= n_expected)
+        job->last_call_until_ns = now_ns;
     if (!is_fenced(job, now_ns) && is_round_complete(job, now_ns)) {
         form_generation(job);
         count_generation(job, now_ns);

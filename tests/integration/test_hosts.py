@@ -208,7 +208,7 @@ def test_all_hosts_that_fail_are_named(start):
 
 
 def test_a_host_that_is_not_needed(start):
-    code, out, err = start("--hosts=a,bad,c", "--nnodes=1:3", "--rdzv-conf=last_call_timeout=1", "--nproc-per-node=1",
+    code, out, err = start("--hosts=a,bad,c", "--nnodes=1:3", "--rdzv-conf=last_call_timeout=300", "--nproc-per-node=1",
                            *shell(HELLO)).wait()
     assert code == 0, err
     assert sorted(out.splitlines()) == ["rank 0 of 2", "rank 1 of 2"]

@@ -306,6 +306,21 @@ static void the_last_call_waits_for_more_than_min(void **state)
     assert_started(t, 0, 0, 0, 2);
 }
 
+static void the_last_call_ends_when_all_expected_nodes_are_there(void **state)
+{
+    struct table *t = *state;
+
+    t->params.min_nodes = 2;
+    t->params.max_nodes = 4;
+    join(t, 0);
+    step(t, (struct rounds_event){.kind = ROUNDS_EXPECT, .number = 9});
+    join(t, 1);
+    step(t, (struct rounds_event){.kind = ROUNDS_EXPECT, .number = 3});
+    assert_view(t, 0, SESSION_VIEW_WAIT);
+    step(t, (struct rounds_event){.kind = ROUNDS_EXPECT, .number = 2});
+    assert_started(t, 0, 0, 0, 2);
+}
+
 static void the_last_call_begins_anew_when_a_node_is_lost(void **state)
 {
     struct table *t = *state;
@@ -3200,6 +3215,7 @@ int main(void)
         TEST(many_unfit_nodes_fit_into_the_text),
         TEST(a_round_of_fixed_size_forms_when_the_last_node_is_there),
         TEST(the_last_call_waits_for_more_than_min),
+        TEST(the_last_call_ends_when_all_expected_nodes_are_there),
         TEST(the_last_call_begins_anew_when_a_node_is_lost),
         TEST(nobody_is_waited_for_beyond_the_join_timeout),
         TEST(a_last_call_may_go_on_beyond_the_join_timeout),
