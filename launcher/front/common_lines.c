@@ -31,10 +31,10 @@ static uint64_t hash_of(const char *text)
     return siphash13(seed, text, strlen(text));
 }
 
-static struct seen_line *find_seen(struct common_lines *a, uint64_t hash)
+static struct seen_line *find_seen(struct common_lines *a, uint64_t hash, uint64_t now_ms)
 {
     for (size_t i = 0; i < a->n_seen && i < COMMON_LINES_SEEN; i++)
-        if (a->seen[i].hash == hash)
+        if (a->seen[i].hash == hash && now_ms < a->seen[i].forget_ms)
             return &a->seen[i];
     return NULL;
 }
@@ -56,7 +56,7 @@ void common_lines_add(struct common_lines *a, unsigned host, const char *line, u
     bool is_crun;
     const char *text = skip_head(line, &is_crun);
     uint64_t hash = hash_of(text);
-    struct seen_line *seen = find_seen(a, hash);
+    struct seen_line *seen = find_seen(a, hash, now_ms);
 
     if (seen && seen->host != host) {
         seen->is_common = true;
@@ -64,7 +64,8 @@ void common_lines_add(struct common_lines *a, unsigned host, const char *line, u
         return;
     }
     if (!seen)
-        a->seen[a->n_seen++ % COMMON_LINES_SEEN] = (struct seen_line){.hash = hash, .host = host};
+        a->seen[a->n_seen++ % COMMON_LINES_SEEN] =
+            (struct seen_line){.hash = hash, .forget_ms = now_ms + COMMON_LINES_FORGET_MS, .host = host};
     char *copy = a->n_held < COMMON_LINES_HELD ? strdup(text) : NULL; /* full only if no due line was taken */
     if (!copy)
         return;

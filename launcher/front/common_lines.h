@@ -5,17 +5,22 @@
  * dropped, a repetition by the owner is shown. Lines are held for a moment: "[host]" is put only before lines of a single
  * host. Pure.
  *
- * Bounds: COMMON_LINES_SEEN lines are remembered, the oldest is forgotten first; COMMON_LINES_HELD are held, then the oldest is due.
+ * Bounds: COMMON_LINES_SEEN lines are remembered for COMMON_LINES_FORGET_MS, the oldest is forgotten first; COMMON_LINES_HELD are held, then the oldest is due.
  */
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-enum { COMMON_LINES_SEEN = 1024, COMMON_LINES_HELD = 256, COMMON_LINES_DELAY_MS = 200 };
+enum {
+    COMMON_LINES_SEEN = 1024,
+    COMMON_LINES_HELD = 256,
+    COMMON_LINES_DELAY_MS = 200,
+    COMMON_LINES_FORGET_MS = 60 * 1000, /* hosts print lines of the same event within this time */
+};
 
 struct seen_line {
-    uint64_t hash;
+    uint64_t hash, forget_ms;
     unsigned host; /* index of the owner */
     bool is_common;
 };

@@ -55,6 +55,21 @@ static void test_repetitions_of_the_owner(void **state)
     assert_string_equal(shown, "0======|0=FAILED|0======|c0=again|c0=again|");
 }
 
+/* What another host prints about a later event is no repetition. */
+static void test_forgotten(void **state)
+{
+    static struct common_lines a;
+    char shown[SHOWN_SIZE] = "";
+
+    common_lines_add(&a, 0, "crun: lost", 1000);
+    common_lines_add(&a, 1, "crun: lost", 1000 + COMMON_LINES_FORGET_MS - 1);
+    show(&a, UINT64_MAX, shown);
+    common_lines_add(&a, 1, "crun: lost", 1000 + COMMON_LINES_FORGET_MS);
+    common_lines_add(&a, 2, "crun: lost", 2000 + COMMON_LINES_FORGET_MS);
+    show(&a, UINT64_MAX, shown);
+    assert_string_equal(shown, "c0=lost|c1=lost|");
+}
+
 static void test_full(void **state)
 {
     static struct common_lines a;
@@ -108,9 +123,8 @@ static void test_cutter(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shown_once),
-        cmocka_unit_test(test_repetitions_of_the_owner),
-        cmocka_unit_test(test_full),
+        cmocka_unit_test(test_shown_once), cmocka_unit_test(test_repetitions_of_the_owner),
+        cmocka_unit_test(test_forgotten),  cmocka_unit_test(test_full),
         cmocka_unit_test(test_cutter),
     };
 
