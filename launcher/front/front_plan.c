@@ -302,8 +302,8 @@ static int make_launch(struct plan_maker *m, const char *command, size_t i)
         return front_refuse(m, "--launch=%s: %s@%s: only ssh takes the name of a user",
                             m->options->value[OPTION_LAUNCH].text, entry->user, entry->name);
     _cleanup_free_ char *words = strdup(command);
-    _cleanup_free_ char *host =
-        strbuf_format("%s%s%s", entry->user ? entry->user : "", entry->user ? "@" : "", entry->name);
+    char *host = strbuf_format("%s%s%s", entry->user ? entry->user : "", entry->user ? "@" : "", entry->name);
+    m->plan->hosts[i].login = host;
     if (!words || !host)
         return front_refuse(m, "out of memory");
     for (char *word = strtok_r(words, " \t\n", &rest); word; word = strtok_r(NULL, " \t\n", &rest))
@@ -472,6 +472,7 @@ int front_plan_make(struct front_plan *ret, const struct options *options,
 void front_plan_finish(struct front_plan *plan)
 {
     for (size_t i = 0; plan->hosts && i < plan->list.n; i++) {
+        free(plan->hosts[i].login);
         strlist_finish(&plan->hosts[i].launch);
         strlist_finish(&plan->hosts[i].agent);
     }

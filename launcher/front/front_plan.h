@@ -41,6 +41,7 @@ enum front_launch {
 };
 
 struct front_host {
+    char *login;           /* USER@NAME, or NAME */
     struct strlist launch; /* argv of the command that starts the bootstrap on the host */
     struct strlist agent;  /* arguments of crun there, without the program's name */
 };

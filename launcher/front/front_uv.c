@@ -103,7 +103,8 @@ static void launch_host(struct front_loop *f, unsigned host)
     const struct host_launch launch = {.file = f->setup->launch_file,
                                        .argv = f->setup->plan->hosts[host].launch.items,
                                        .environment = f->setup->environment};
-    int r = host_channel_start(&f->channels[host], &f->loop, host, f->names[host], &launch, &f->handler);
+    int r = host_channel_start(&f->channels[host], &f->loop, host, f->setup->plan->hosts[host].login, &launch,
+                               &f->handler);
 
     if (r < 0)
         f->failures[f->n_failures++] = (struct front_event){

@@ -18,6 +18,7 @@ SSH = """\
 #!/bin/sh
 for word; do case $word in
     bad*) echo "ssh: connect to host $word port 22: Connection refused" >&2; exit 255;;
+    *denied*) echo "$word: Permission denied (publickey)." >&2; exit 255;;
     mute*) exec sleep 600;;
     noisy*) echo "Welcome to this host!"; echo "CRUN- is not a greeting"; break;;
 esac; done
@@ -150,6 +151,7 @@ def test_a_failure_is_reported_once(start):
                          *shell('[ $RANK = 3 ] && exit 7; exec sleep 600')).wait()
     assert code == 1
     assert err.count("sh FAILED") == 1 and err.count("Root Cause") == 1, err
+    assert err.count("; stopping the workers, up to 30 s") == 1, err
     assert len([line for line in own_lines(err) if "the job has failed on all nodes: rank 3 " in line]) == 1, err
 
 
@@ -205,6 +207,11 @@ def test_all_hosts_that_fail_are_named(start):
     code, out, err = start("--hosts=a,bad1,bad2,c", "--nproc-per-node=1", *shell(HELLO)).wait()
     assert code == 1 and out == ""
     assert sorted(not_started(err)) == ["bad1", "bad2"], err
+
+
+def test_a_remedy_names_the_user(start):
+    _, _, err = start("--hosts=u@denied", *shell("true")).wait()
+    assert "host denied could not be started" in err and "`ssh-copy-id u@denied`" in err, err
 
 
 def test_a_host_that_is_not_needed(start):
