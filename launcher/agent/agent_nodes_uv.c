@@ -203,7 +203,9 @@ static void print_peer_stop(const struct agent *a)
     if (a->group.state != GROUP_STOPPING || agent_count_unended(a) == 0)
         return;
     session_cause_describe(&a->peer_cause, why, sizeof(why));
-    log_line("%s; stopping the workers of this node, up to %d s", why, a->host.job->shutdown_timeout_s);
+    const struct job *job = a->host.job;
+    const char *which = job->output_fd == 0 ? " of this node" : ""; /* hosts of a front print as one */
+    log_line("%s; stopping the workers%s, up to %d s", why, which, job->shutdown_timeout_s);
 }
 
 static void on_peer_failed(void *data, const struct session_cause *cause)

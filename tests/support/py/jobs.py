@@ -75,7 +75,7 @@ def run_soak(name, *args, **more):
 
 def is_stop_notice(line):
     """What crun prints when it begins to stop the workers, before the report."""
-    return line.startswith("crun: ") and ("; stopping the other worker" in line or "; stopping the workers of this node" in line or " s to end; " in line)
+    return line.startswith("crun: ") and ("; stopping the other worker" in line or "; stopping the workers" in line or " s to end; " in line)
 
 
 def assert_one_sentence(p, code, *words):
