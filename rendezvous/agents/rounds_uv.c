@@ -97,13 +97,20 @@ static void send_view(struct rounds_shell *r, const struct rounds_action *action
         agent_conn_cut(a); /* the answer to the next hello is the view */
 }
 
+/* After a signal to the whole job the workers have time to save their state. */
+static void end_keys(struct rounds_shell *r, const struct rounds_job *job)
+{
+    if (r->keys.data)
+        r->keys.end(r->keys.data, job->id, job->instance, job->stop_signal > 0);
+}
+
 /* Reports the begin and the end of a job's keys to their keeper. */
 static void follow_keys(struct rounds_shell *r, const struct rounds_job *job, unsigned what)
 {
     if (r->keys.data && what & ROUNDS_LOG_FORMED)
         r->keys.begin(r->keys.data, job->id, job->instance, job->key_space);
-    if (r->keys.data && what & ROUNDS_LOG_CLOSED)
-        r->keys.end(r->keys.data, job->id, job->instance);
+    if (what & ROUNDS_LOG_CLOSED)
+        end_keys(r, job);
 }
 
 static void run_action(struct rounds_shell *r, const struct rounds_action *action)
@@ -131,8 +138,7 @@ static void run_action(struct rounds_shell *r, const struct rounds_action *actio
         agent_conn_shutdown(list_entry(action->session, struct agent_conn, session));
         break;
     case ROUNDS_DO_FORGET:
-        if (r->keys.data)
-            r->keys.end(r->keys.data, action->job->id, action->job->instance);
+        end_keys(r, action->job);
         if (r->state)
             r->state->kind->forget(r->state, action->job);
         break;

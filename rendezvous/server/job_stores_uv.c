@@ -542,9 +542,18 @@ void job_stores_begin(void *stores, const char *job, uint64_t instance, uint32_t
         server_log(j->server, -1, "cannot keep the keys of job '%.64s': %s", job, strerror(-r));
 }
 
-void job_stores_end(void *stores, const char *job, uint64_t instance)
+void job_stores_end(void *stores, const char *job, uint64_t instance, bool is_in_use)
 {
-    drop_others(stores, job, instance, 0);
+    struct job_stores *j = stores;
+
+    list_for_each_entry_safe(struct job_store, st, &j->stores, link)
+    {
+        if (st->instance != instance || strcmp(st->job, job) != 0)
+            continue;
+        st->is_orphan = true;
+        if (!is_in_use || !is_used(st))
+            end_store(st);
+    }
 }
 
 void job_stores_orphan(void *stores)

@@ -21,6 +21,7 @@
  * names, values and waits.
  */
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct buf;
@@ -35,8 +36,9 @@ int job_stores_add(struct job_stores **ret, struct server *s);
  * the job are refused. */
 void job_stores_begin(void *stores, const char *job, uint64_t instance, uint32_t key_space);
 
-/* The job has ended, or has no keys here any more. */
-void job_stores_end(void *stores, const char *job, uint64_t instance);
+/* The job has ended, or has no keys here any more. is_in_use: workers are still ending, and use the keys until the last node
+ * has gone. */
+void job_stores_end(void *stores, const char *job, uint64_t instance, bool is_in_use);
 
 /* The crund leads no more, and learns nothing of the ends of jobs. Connected nodes keep their keys. A store without nodes ends
  * at once, any other store when all of its nodes are connected elsewhere (a node is forgotten a minute after its

@@ -334,6 +334,16 @@ def test_a_signal_stops_the_whole_job(start, number, nodes):
     assert out == ""
 
 
+def test_workers_keep_their_store_while_they_end(start):
+    front = start("--hosts=a,b", "--nproc-per-node=1",
+                  *shell('trap "sleep 2; echo saved $RANK; exit 0" TERM; echo "up $RANK"; while :; do sleep 0.1; done'))
+    front.await_lines(2)
+    front.process.send_signal(signal.SIGTERM)
+    code, out, err = front.wait()
+    assert code == 1 and sorted(out.splitlines()) == ["saved 0", "saved 1"], err
+    assert "are lost" not in err, err
+
+
 def agents(front, n):
     """The agents of n hosts, as soon as they have been started."""
     found = []

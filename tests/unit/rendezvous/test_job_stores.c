@@ -69,10 +69,12 @@ static void test_a_store_for_each_instance_and_key_space(void **state)
     assert_int_equal(count_stores(), 3);
     job_stores_begin(stores, "a", 1, 0); /* its nodes have the keys */
     assert_int_equal(count_stores(), 2);
-    job_stores_end(stores, "b", 2); /* another instance */
+    job_stores_end(stores, "b", 2, false); /* another instance */
     assert_int_equal(count_stores(), 2);
-    job_stores_end(stores, "b", 1);
+    job_stores_end(stores, "b", 1, false);
     assert_int_equal(count_stores(), 1);
+    job_stores_end(stores, "a", 2, true); /* has no node */
+    assert_int_equal(count_stores(), 0);
 }
 
 static void test_stores_without_nodes_end_with_the_leadership(void **state)
