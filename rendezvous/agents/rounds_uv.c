@@ -97,11 +97,11 @@ static void send_view(struct rounds_shell *r, const struct rounds_action *action
         agent_conn_cut(a); /* the answer to the next hello is the view */
 }
 
-/* After a signal to the whole job the workers have time to save their state. */
+/* Workers may still save their state. */
 static void end_keys(struct rounds_shell *r, const struct rounds_job *job)
 {
     if (r->keys.data)
-        r->keys.end(r->keys.data, job->id, job->instance, job->stop_signal > 0);
+        r->keys.end(r->keys.data, job->id, job->instance);
 }
 
 /* Reports the begin and the end of a job's keys to their keeper. */

@@ -28,7 +28,7 @@ struct tls_link;
 struct rounds_keys {
     /* The present generation of the job has the keys of key_space alone. */
     void (*begin)(void *data, const char *job, uint64_t instance, uint32_t key_space);
-    void (*end)(void *data, const char *job, uint64_t instance, bool is_in_use);
+    void (*end)(void *data, const char *job, uint64_t instance);
     /* The process does not lead any more, and learns nothing of the ends of jobs. */
     void (*orphan)(void *data);
     /* Takes the connection of a node with a proved key, and the decrypted bytes already received. */

@@ -60,6 +60,7 @@ struct job_store {
     struct store store;
     uint64_t bytes; /* counted in job_stores.bytes */
     bool is_orphan;
+    bool is_over; /* the job has ended: nodes without a connection do not come again */
     struct list nodes, conns;
     struct list busy;             /* nodes with requests for another turn */
     struct list buckets[BUCKETS]; /* nodes by the first byte of their random nonces */
@@ -477,7 +478,14 @@ static void end_store(struct job_store *st)
 
 static bool is_used(const struct job_store *st)
 {
-    return !st->is_orphan || !list_is_empty(&st->nodes) || !list_is_empty(&st->conns);
+    if (!st->is_orphan || !list_is_empty(&st->conns))
+        return true;
+    list_for_each_entry(struct served_node, n, &st->nodes, link)
+    {
+        if (n->conn || !st->is_over)
+            return true;
+    }
+    return false;
 }
 
 /* After requests were executed or clients have left: the store of an orphan may end. */
@@ -542,7 +550,7 @@ void job_stores_begin(void *stores, const char *job, uint64_t instance, uint32_t
         server_log(j->server, -1, "cannot keep the keys of job '%.64s': %s", job, strerror(-r));
 }
 
-void job_stores_end(void *stores, const char *job, uint64_t instance, bool is_in_use)
+void job_stores_end(void *stores, const char *job, uint64_t instance)
 {
     struct job_stores *j = stores;
 
@@ -550,8 +558,8 @@ void job_stores_end(void *stores, const char *job, uint64_t instance, bool is_in
     {
         if (st->instance != instance || strcmp(st->job, job) != 0)
             continue;
-        st->is_orphan = true;
-        if (!is_in_use || !is_used(st))
+        st->is_orphan = st->is_over = true;
+        if (!is_used(st))
             end_store(st);
     }
 }

@@ -8,7 +8,7 @@
  *   generation formed (rounds)  -> job_stores_begin(): an empty store, or the store of the generation before
  *   agent's START               -> the node's store connects, proves the job's key, names job, instance and key space
  *   requests                    -> relay_node.h -> the store
- *   job closed or forgotten     -> job_stores_end(): the connections are closed, the memory is freed
+ *   job closed or forgotten     -> job_stores_end(): the store ends behind the connections of its nodes
  *
  * A store also ends when the process has ceased to lead and no node uses the store any more, unless the process leads again
  * and a generation begins with the store.
@@ -36,9 +36,8 @@ int job_stores_add(struct job_stores **ret, struct server *s);
  * the job are refused. */
 void job_stores_begin(void *stores, const char *job, uint64_t instance, uint32_t key_space);
 
-/* The job has ended, or has no keys here any more. is_in_use: workers are still ending, and use the keys until the last node
- * has gone. */
-void job_stores_end(void *stores, const char *job, uint64_t instance, bool is_in_use);
+/* The job has ended. Workers may still save their state: connected nodes keep their keys, as with job_stores_orphan(). */
+void job_stores_end(void *stores, const char *job, uint64_t instance);
 
 /* The crund leads no more, and learns nothing of the ends of jobs. Connected nodes keep their keys. A store without nodes ends
  * at once, any other store when all of its nodes are connected elsewhere (a node is forgotten a minute after its

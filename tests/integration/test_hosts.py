@@ -449,6 +449,42 @@ else:
 """
 
 
+SAVE = STORE.partition("value =")[0] + """
+import signal, time
+for number in signal.SIGINT, signal.SIGTERM:
+    signal.signal(number, lambda *_: None)
+print("up", os.environ["RANK"], flush=True)
+signal.pause()
+time.sleep(1)
+s.sendall(b"\\1" + text(b"saved" + os.environ["RANK"].encode()) + text(b""))
+wait(b"saved0")
+wait(b"saved1")
+print("agreed", flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["int", "term"])
+def test_workers_that_stop_keep_their_keys(start, tmp_path, number):
+    """They agree on a last checkpoint, though the job is over for the rendezvous."""
+    (tmp_path / "save.py").write_text(SAVE)
+    front = start("--hosts=a,b", "--nproc-per-node=1", "save.py")
+    front.await_lines(2)
+    front.process.send_signal(number)
+    _, out, err = front.wait()
+    assert out == "agreed\nagreed\n" and "keys" not in err, (out, err)
+
+
+def test_workers_keep_their_keys_beside_a_failed_rank(start, tmp_path):
+    """A third rank fails, and the others save what they have."""
+    (tmp_path / "save.py").write_text("import os\nif os.environ['RANK'] == '2':\n    while not os.path.exists('go'): pass\n"
+                                      "    exit(3)\n" + SAVE)
+    front = start("--hosts=a,b,c", "--nproc-per-node=1", "save.py")
+    front.await_lines(2)
+    (tmp_path / "go").touch()
+    _, out, err = front.wait()
+    assert out == "agreed\nagreed\n" and "keys" not in err, (out, err)
+
+
 def test_keys_at_the_front(start, tmp_path):
     """Each worker's store forwards to the rendezvous: a megabyte goes up and down the channels."""
     (tmp_path / "store.py").write_text(STORE)

@@ -69,11 +69,11 @@ static void test_a_store_for_each_instance_and_key_space(void **state)
     assert_int_equal(count_stores(), 3);
     job_stores_begin(stores, "a", 1, 0); /* its nodes have the keys */
     assert_int_equal(count_stores(), 2);
-    job_stores_end(stores, "b", 2, false); /* another instance */
+    job_stores_end(stores, "b", 2); /* another instance */
     assert_int_equal(count_stores(), 2);
-    job_stores_end(stores, "b", 1, false);
+    job_stores_end(stores, "b", 1);
     assert_int_equal(count_stores(), 1);
-    job_stores_end(stores, "a", 2, true); /* has no node */
+    job_stores_end(stores, "a", 2); /* has no node */
     assert_int_equal(count_stores(), 0);
 }
 
