@@ -123,6 +123,14 @@ int waits_count_unusual(const struct waits *w, uint64_t now_ns)
     return n;
 }
 
+bool waits_any_longer(const struct waits *w, uint64_t length_ns, uint64_t now_ns)
+{
+    for (int i = 0; i < w->n_ranks; i++)
+        if (waits_length_ns(w, i, now_ns) >= length_ns)
+            return true;
+    return false;
+}
+
 /* ---- the share ---- */
 
 static uint64_t last_beat_of(const struct waits *w, const struct wait_sample *samples)

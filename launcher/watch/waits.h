@@ -99,6 +99,9 @@ uint64_t waits_limit_ns(const struct waits *w, int rank);
 /* Number of ranks with an unusual wait. */
 int waits_count_unusual(const struct waits *w, uint64_t now_ns);
 
+/* Whether a rank has waited for length_ns. */
+bool waits_any_longer(const struct waits *w, uint64_t length_ns, uint64_t now_ns);
+
 /* The share; -1: not known before WAITS_LOOKS_LEAST looks. */
 int waits_percent(const struct waits *w, int rank);
 

@@ -206,7 +206,7 @@ static void sample_progress(struct watch_task *t)
 
 static void look(struct watch_task *t)
 {
-    list_trees(t, t->with_progress && t->with_places);
+    list_trees(t, t->lists || (t->with_progress && t->with_places));
     if (t->with_progress)
         sample_progress(t);
     if (t->with_waits)

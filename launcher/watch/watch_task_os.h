@@ -48,6 +48,7 @@ struct watch_task {
     bool was_late;         /* the tools did not end in time at the last look at places */
     /* The order. */
     enum watch_work work;
+    bool lists;                      /* of WATCH_LOOK: looks for descendants of the workers now */
     bool with_progress, with_places; /* of WATCH_LOOK: samples for progress.h */
     bool with_waits, describes;      /* of WATCH_LOOK: samples for waits.h, and all ranks */
     bool takes_stacks;               /* for that description */

@@ -27,6 +27,7 @@ struct description {
     int n_unusual;      /* at the last description */
     int n_looks;        /* since the last description */
     int n_descriptions; /* of this stall */
+    bool was_long;      /* at the last look a rank had waited for half of the least limit */
     uint64_t stacks_ns; /* the last one with new stacks of waiting ranks; 0: none */
 };
 
@@ -103,6 +104,9 @@ static void order_look(struct watch *w, uint64_t at_ns)
 
     t->with_progress = is_due(w->progress_ns, progress_interval_ns(&w->progress), at_ns);
     t->with_places = progress_wants_places(&w->progress, at_ns);
+    bool is_long = waits_any_longer(&w->waits, WAITS_LEAST_NS / 2, at_ns);
+    t->lists = is_long && !d->was_long; /* times of a process need a look before the description */
+    d->was_long = is_long;
     t->with_waits = is_due(w->waits_ns, WAITS_MS * UINT64_C(1000000), at_ns);
     t->describes = is_description_due(w, at_ns);
     if (t->with_waits && t->describes && (d->wants_stacks || (d->n_descriptions == 0 && any_unusual)))

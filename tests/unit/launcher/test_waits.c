@@ -121,6 +121,8 @@ static void a_slow_look_is_no_gap(void **state)
     }
     waits_end_look(&w, 13 * SECOND);
     assert_int_equal(waits_length_ns(&w, 0, 14 * SECOND), 13 * SECOND);
+    assert_true(waits_any_longer(&w, 13 * SECOND, 14 * SECOND));
+    assert_false(waits_any_longer(&w, 13 * SECOND + 1, 14 * SECOND));
     waits_step(&w, 14 * SECOND, &s);
     waits_end_look(&w, 14 * SECOND);
     assert_int_equal(waits_length_ns(&w, 0, 15 * SECOND), 14 * SECOND);
