@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -20,6 +19,7 @@
 #include "base/strbuf.h"
 #include "launcher/front/far_header.h"
 #include "launcher/host/local_address_os.h"
+#include "launcher/supervise/spawn_worker_os.h"
 #include "launcher/util/envp.h"
 #include "launcher/util/strlist.h"
 #include "proto/address.h"
@@ -136,19 +136,10 @@ static int write_secret(int *fd, const struct far_header *h)
     return r;
 }
 
-/* Two descriptors for each worker are to come. The agent was started with the limit as it was. */
-static void raise_open_files(void)
-{
-    struct rlimit limit;
-
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-        limit.rlim_cur = limit.rlim_max;
-        (void)setrlimit(RLIMIT_NOFILE, &limit); /* a lower limit is enough for few workers */
-    }
-}
-
 static int fork_agent(struct far_agent *ret, struct links *l, struct child_start *start)
 {
+    size_t limit;
+
     memcpy(start->fds, l->theirs, sizeof(start->fds));
     ret->pid = fork();
     if (ret->pid < 0)
@@ -158,7 +149,8 @@ static int fork_agent(struct far_agent *ret, struct links *l, struct child_start
         const char *sentence = become_agent(start);
         _exit(write(failure, sentence, strlen(sentence)) < 0 ? 126 : 127);
     }
-    raise_open_files();
+    /* Two descriptors for each worker are to come. The agent was started with the limit as it was. */
+    (void)spawn_raise_open_files(&limit); /* a lower limit is enough for few workers */
     memcpy(ret->stdio, l->ours, sizeof(ret->stdio));
     ret->handover = l->ours[OUTPUT_FD];
     ret->failure = l->ours[N_CHILD_FDS];

@@ -17,7 +17,6 @@
 #include <uv.h>
 
 #include "base/buf.h"
-#include "base/cleanup.h"
 #include "base/decimal.h"
 #include "base/err.h"
 #include "base/list.h"
@@ -33,6 +32,7 @@
 #include "launcher/util/log_os.h"
 #include "proto/secret_os.h"
 #include "rendezvous/server/client_owner_os.h"
+#include "rendezvous/server/server_uv.h"
 
 extern char **environ;
 
@@ -733,15 +733,13 @@ static int send_greeting(struct far *f)
 /* Where the agent connects instead of to the rendezvous. Returns a descriptor or -errno. */
 static int listen_for_agent(char endpoint[32])
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t size = sizeof(address);
-    _cleanup_close_ int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    uint16_t port;
+    int fd, r = server_open_tcp("127.0.0.1", 0, &fd, &port);
 
-    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0 || listen(fd, SOMAXCONN) < 0 ||
-        getsockname(fd, (struct sockaddr *)&address, &size) < 0)
-        return -errno;
-    (void)snprintf(endpoint, 32, "127.0.0.1:%u", ntohs(address.sin_port)); /* fits */
-    return steal_fd(&fd);
+    if (r < 0)
+        return r;
+    (void)snprintf(endpoint, 32, "127.0.0.1:%u", port); /* fits */
+    return fd;
 }
 
 static int open_signal_fd(void)
