@@ -4,6 +4,7 @@ nothing by any request, recorded credential or server of its own, and no node go
 import contextlib
 import os
 import pathlib
+import random
 import re
 import signal
 import socket
@@ -266,25 +267,34 @@ def test_four_addresses_take_no_place_of_others_while_munged_hangs(tmp_path, mun
 
 
 class FakeRendezvous:
-    """Answers every request with what answer(credential) returns."""
+    """Answers every request with what answer(credential) returns. It has a loopback address of its own, as a client that still
+    looks for a server of another test may dial any port of 127.0.0.1."""
 
     def __init__(self, answer):
-        self.answer, self.n_other = answer, 0
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
+        self.answer, self.n_other, self.errors = answer, 0, []
+        self.host = "127.%d.%d.%d" % tuple(random.SystemRandom().randrange(1, 255) for _ in range(3))
+        self.listener = socket.create_server((self.host, 0))
+        self.endpoint = "%s:%d" % self.listener.getsockname()
         threading.Thread(target=self.serve, daemon=True).start()
 
     def serve(self):
         while True:
-            s, _ = self.listener.accept()
-            with s:
+            threading.Thread(target=self.serve_one, args=(self.listener.accept()[0],), daemon=True).start()
+
+    def serve_one(self, s):
+        with s:
+            try:
                 got = s.recv(65536)
-                if got[:1] == b"\xc6":
-                    while len(got) < 13 or len(got) < 13 + struct.unpack_from("<H", got, 11)[0]:
-                        got += s.recv(65536)
-                    s.sendall(self.answer(got[13:]))
-                else:
+                if got[:1] != b"\xc6":
                     self.n_other += 1
+                    return
+                while len(got) < 13 or len(got) < 13 + struct.unpack_from("<H", got, 11)[0]:
+                    more = s.recv(65536)
+                    assert more, "the request ended early: %r" % got
+                    got += more
+                s.sendall(self.answer(got[13:]))
+            except Exception as e:
+                self.errors.append(repr(e))
 
 
 @pytest.mark.parametrize("attack, words", [
@@ -313,9 +323,10 @@ def test_no_node_joins_a_server_of_others(tmp_path, munged, attack, words):
 
     fake = FakeRendezvous(answer)
     with lib.Nodes(tmp_path) as nodes:
-        node = nodes.crun(*options(fake.port, conf="is_host=no,join_timeout=4"), *program("echo RAN"), env=munged.environment())
-        assert node.wait() == 1
-        assert words in node.text() and "RAN" not in node.text(), node.text()
+        node = nodes.crun(*options(0, f"--rdzv-endpoint={fake.endpoint}", conf="is_host=no,join_timeout=4"), *program("echo RAN"),
+                          env=munged.environment())
+        assert node.wait() == 1, node.text()
+        assert words in node.text() and "RAN" not in node.text(), (node.text(), fake.errors)
     assert fake.n_other == 0, "it must not go on without the secret"
 
 
