@@ -51,6 +51,9 @@ struct option_spec {
     bool no_pet;        /* of torchrun's: takes none */
     bool repeats;       /* OPTION_TEXT: may be given several times; see options.repeated */
     bool has_no_effect; /* parsed for compatibility alone; --help lists it last */
+    bool
+        of_front; /* with --hosts: agents do not get the option as given, since the front has the effect or writes the option anew */
+    const char *not_with_hosts; /* reason of the refusal beside --hosts; NULL: allowed */
 };
 
 #define OPTION_AT(type, member) .offset = offsetof(type, member), .size = sizeof(((type *)0)->member)

@@ -526,14 +526,9 @@ static void render_option(const struct options *options, enum option_id id, stru
         strlist_add(out, "--%s", name);
 }
 
-void options_render(const struct options *options, const enum option_id *without, struct strlist *out)
+void options_render(const struct options *options, struct strlist *out)
 {
-    for (enum option_id id = 0; id < OPTION_COUNT; id++) {
-        const enum option_id *w = without;
-
-        while (*w != id && *w != OPTION_COUNT)
-            w++;
-        if (*w != id && options->value[id].set)
+    for (enum option_id id = 0; id < OPTION_COUNT; id++)
+        if (options->value[id].set && !options_table[id].of_front)
             render_option(options, id, out);
-    }
 }

@@ -119,9 +119,9 @@ struct options {
 int options_parse(char *const *words, char *const *environment, struct options *ret_options,
                   char error[OPTIONS_ERROR_SIZE]);
 
-/* Adds the options that are set, also by PET_<NAME>, as words that options_parse() reads alike. without: options to leave out,
- * closed by OPTION_COUNT. */
-void options_render(const struct options *options, const enum option_id *without, struct strlist *out);
+/* Adds the options for agents (all but those of the front) that are set, also by PET_<NAME>, as words that options_parse() reads
+ * alike. */
+void options_render(const struct options *options, struct strlist *out);
 
 /* PET_<NAME>. */
 void option_spell_pet(enum option_id id, char ret[OPTION_NAME_SIZE]);

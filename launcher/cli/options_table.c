@@ -12,52 +12,59 @@
 
 const struct option_spec options_table[OPTION_COUNT] = {
     /* Size of the job. */
-    [OPTION_NNODES] = {"nnodes", .fallback = "1:1", .placeholder = "N|MIN:MAX", .help = "number of nodes"},
+    [OPTION_NNODES] = {"nnodes", .of_front = true, .fallback = "1:1", .placeholder = "N|MIN:MAX",
+                       .help = "number of nodes"},
     [OPTION_NPROC_PER_NODE] =
-        {"nproc-per-node", .fallback = "1", .placeholder = "N|cpu|gpu|xpu|auto",
+        {"nproc-per-node", .of_front = true, .fallback = "1", .placeholder = "N|cpu|gpu|xpu|auto",
          .help = "workers on this node: a number, one per usable CPU, one per GPU of NVIDIA "
                  "or AMD, one per GPU of Intel (xpu), or per GPU where there are any and "
                  "else per CPU"},
 
     /* The front, which starts an agent on each host. */
-    [OPTION_HOSTS] = {"hosts", .ours = true, .placeholder = "LIST|auto",
+    [OPTION_HOSTS] = {"hosts", .of_front = true, .ours = true, .placeholder = "LIST|auto",
                       .help =
                           "start crun on these hosts: a,n[01-16]:8,user@c, with the workers of a host behind "
                           "a colon; auto: the list of PBS, LSF, SGE or Slurm"},
-    [OPTION_HOSTFILE] = {"hostfile", .ours = true, .placeholder = "FILE",
+    [OPTION_HOSTFILE] = {"hostfile", .of_front = true, .ours = true, .placeholder = "FILE",
                          .help = "the same from a file of Open MPI, MPICH, DeepSpeed or PBS"},
-    [OPTION_LAUNCH] = {"launch", .ours = true, .fallback = "ssh", .placeholder = "ssh|srun|COMMAND",
+    [OPTION_LAUNCH] = {"launch", .of_front = true, .ours = true, .fallback = "ssh",
+                       .placeholder = "ssh|srun|COMMAND",
                        .help =
                            "the command that starts crun on a host; in COMMAND {host} stands for the host"},
-    [OPTION_EXPORT] = {"export", .ours = true, .placeholder = "NAME[=VALUE],...",
+    [OPTION_EXPORT] = {"export", .of_front = true, .ours = true, .placeholder = "NAME[=VALUE],...",
                        .help = "further variables of the environment for the hosts"},
-    [OPTION_CHDIR] = {"chdir", .ours = true, .placeholder = "DIR",
+    [OPTION_CHDIR] = {"chdir", .of_front = true, .ours = true, .placeholder = "DIR",
                       .help = "working directory on the hosts, if not the one of this node"},
-    [OPTION_NO_COPY] = {"no-copy", OPTION_FLAG, .ours = true,
+    [OPTION_NO_COPY] = {"no-copy", OPTION_FLAG, .of_front = true, .ours = true,
                         .help = "copy no crun to hosts that have none of this version on PATH"},
 
     /* How the nodes of a job find each other. */
-    [OPTION_RDZV_BACKEND] = {"rdzv-backend", .fallback = "static", .placeholder = "c10d|static",
-                             .help = "rendezvous backend: c10d or static"},
-    [OPTION_RDZV_ENDPOINT] = {"rdzv-endpoint", .fallback = "", .placeholder = "HOST[:PORT]",
+    [OPTION_RDZV_BACKEND] = {"rdzv-backend", .of_front = true, .fallback = "static",
+                             .placeholder = "c10d|static", .help = "rendezvous backend: c10d or static"},
+    [OPTION_RDZV_ENDPOINT] = {"rdzv-endpoint", .of_front = true, .fallback = "", .placeholder = "HOST[:PORT]",
                               .help = "where the nodes meet"},
-    [OPTION_RDZV_ID] = {"rdzv-id", .fallback = "none", .placeholder = "ID",
+    [OPTION_RDZV_ID] = {"rdzv-id", .of_front = true, .fallback = "none", .placeholder = "ID",
                         .help = "name of the job, the same on all its nodes"},
-    [OPTION_RDZV_CONF] = {"rdzv-conf", .fallback = "", .placeholder = "KEY=VALUE,...",
+    [OPTION_RDZV_CONF] = {"rdzv-conf", .of_front = true, .fallback = "", .placeholder = "KEY=VALUE,...",
                           .help = "further settings of the rendezvous"},
     [OPTION_STANDALONE] = {"standalone", OPTION_FLAG,
+                           .not_with_hosts = "a standalone job has one node, this one", .of_front = true,
                            .help = "one node, a rendezvous of its own on a free loopback port; the rdzv "
                                    "options are ignored"},
-    [OPTION_NODE_RANK] = {"node-rank", OPTION_INT, .fallback = "0", .placeholder = "N",
-                          .help = "number of this node (static rendezvous)"},
-    [OPTION_MASTER_ADDR] = {"master-addr", .fallback = "127.0.0.1", .placeholder = "HOST",
+    [OPTION_NODE_RANK] = {"node-rank", OPTION_INT,
+                          .not_with_hosts = "hosts are numbered in the order of their list", .fallback = "0",
+                          .placeholder = "N", .help = "number of this node (static rendezvous)"},
+    [OPTION_MASTER_ADDR] = {"master-addr",
+                            .not_with_hosts = "hosts meet at this crun, or at a crund (--rdzv-endpoint)",
+                            .fallback = "127.0.0.1", .placeholder = "HOST",
                             .help = "address of node 0 (static rendezvous)"},
-    [OPTION_MASTER_PORT] = {"master-port", OPTION_INT, .placeholder = "PORT",
-                            .help = "port on node 0 (static rendezvous; 29500)"},
-    [OPTION_LOCAL_ADDR] = {"local-addr", .placeholder = "HOST",
-                           .help = "address at which other nodes reach this one"},
+    [OPTION_MASTER_PORT] = {"master-port", OPTION_INT,
+                            .not_with_hosts = "hosts meet at this crun, or at a crund (--rdzv-endpoint)",
+                            .placeholder = "PORT", .help = "port on node 0 (static rendezvous; 29500)"},
+    [OPTION_LOCAL_ADDR] = {"local-addr", .not_with_hosts = "each host finds its own address",
+                           .placeholder = "HOST", .help = "address at which other nodes reach this one"},
 
-    [OPTION_SECRET_FILE] = {"secret-file", .ours = true, .placeholder = "FILE",
+    [OPTION_SECRET_FILE] = {"secret-file", .of_front = true, .ours = true, .placeholder = "FILE",
                             .help =
                                 "the secret of the job, the same on all its nodes: only nodes that have it "
                                 "can join, and their sessions are encrypted"},
@@ -171,38 +178,44 @@ const struct option_spec options_table[OPTION_COUNT] = {
                                      "core-complex"},
 
     /* Output. */
-    [OPTION_LOG_DIR] = {"log-dir", .placeholder = "DIR",
+    [OPTION_LOG_DIR] = {"log-dir", .of_front = true, .placeholder = "DIR",
                         .help = "where the folders with the workers' output and error files go"},
-    [OPTION_REDIRECTS] = {"redirects", .letter = 'r', .fallback = "0", .placeholder = "N|RANK:N,...",
+    [OPTION_REDIRECTS] = {"redirects", .of_front = true, .letter = 'r', .fallback = "0",
+                          .placeholder = "N|RANK:N,...",
                           .help =
                               "write workers' output to files instead: 0 none, 1 stdout, 2 stderr, 3 both"},
-    [OPTION_TEE] = {"tee", .letter = 't', .fallback = "0", .placeholder = "N|RANK:N,...",
+    [OPTION_TEE] = {"tee", .of_front = true, .letter = 't', .fallback = "0", .placeholder = "N|RANK:N,...",
                     .help = "write workers' output to files as well; same numbers"},
-    [OPTION_LOG_LINE_PREFIX_TEMPLATE] = {"log-line-prefix-template", .fallback = "", .placeholder = "TEXT",
+    [OPTION_LOG_LINE_PREFIX_TEMPLATE] = {"log-line-prefix-template", .of_front = true, .fallback = "",
+                                         .placeholder = "TEXT",
                                          .help =
                                              "what stands before each line that -t shows, with ${role_name}, "
                                              "${local_rank}, ${rank} and ${hostname} replaced; empty: "
                                              "[${role_name}${local_rank}]:"},
     [OPTION_LINE_PREFIX] =
-        {"line-prefix", .ours = true, .placeholder = "torchrun|host|TEXT",
+        {"line-prefix", .of_front = true, .ours = true, .placeholder = "torchrun|host|TEXT",
          .help = "the same; torchrun stands for the text of torchrun, host for [role 0@host]: with "
                  "the rank in the whole job"},
     [OPTION_FOLD_OUTPUT] =
-        {"fold-output", OPTION_FLAG, .ours = true,
+        {"fold-output", OPTION_FLAG, .of_front = true, .ours = true,
          .help = "with -t: show lines that several workers of this node print alike within 0.2 s as one, "
                  "[ranks 0-7] TEXT"},
-    [OPTION_LOCAL_RANKS_FILTER] = {"local-ranks-filter", .fallback = "", .placeholder = "RANK,...",
+    [OPTION_LOCAL_RANKS_FILTER] = {"local-ranks-filter", .of_front = true, .fallback = "",
+                                   .placeholder = "RANK,...",
                                    .help = "show output of these local ranks only; files are unaffected"},
-    [OPTION_DUPLICATE_STDOUT_FILTERS] = {"duplicate-stdout-filters", .fallback = "",
+    [OPTION_DUPLICATE_STDOUT_FILTERS] = {"duplicate-stdout-filters", .of_front = true, .fallback = "",
                                          .placeholder = "TEXT,...",
                                          .help = "copy tee'd stdout lines with one of these texts to "
                                                  "filtered_stdout.log"},
-    [OPTION_DUPLICATE_STDERR_FILTERS] = {"duplicate-stderr-filters", .fallback = "",
+    [OPTION_DUPLICATE_STDERR_FILTERS] = {"duplicate-stderr-filters", .of_front = true, .fallback = "",
                                          .placeholder = "TEXT,...",
                                          .help = "the same for stderr and filtered_stderr.log"},
     [OPTION_LOGS_SPECS] = {"logs-specs", .has_no_effect = true, .no_pet = true, .placeholder = "NAME",
                            .help = "a Python plug-in of torchrun: refused, but for default"},
-    [OPTION_ON_LINE] = {"on-line", .repeats = true, .ours = true, .placeholder = "REGEX=ACTION",
+    [OPTION_ON_LINE] = {"on-line",
+                        .not_with_hosts =
+                            "rules act where a worker's lines are read, which is not the worker's host",
+                        .repeats = true, .ours = true, .placeholder = "REGEX=ACTION",
                         .help = "when a worker prints a line that matches, and that -t shows: stop, restart, "
                                 "stacks or mark; may be given several times"},
     [OPTION_EVENT_LOG] = {"event-log", .ours = true, .placeholder = "FILE",
@@ -222,10 +235,15 @@ const struct option_spec options_table[OPTION_COUNT] = {
                       .help =
                           "write every event and action of the supervision to stderr or to the end of FILE"},
 
-    [OPTION_AGENT_FD] = {"agent-fd", OPTION_INT, .ours = true, .placeholder = "N",
+    [OPTION_AGENT_FD] = {"agent-fd", OPTION_INT,
+                         .not_with_hosts = "an agent that is another program runs on its own host",
+                         .ours = true, .placeholder = "N",
                          .help = "take part in the rendezvous for an agent that is another program, at the "
                                  "other end of the socket with this number; no program is started"},
-    [OPTION_CHECK_NODE] = {"check-node", OPTION_FLAG, .ours = true,
+    [OPTION_CHECK_NODE] = {"check-node", OPTION_FLAG,
+                           .not_with_hosts =
+                               "it checks this node; on the hosts --health-check=builtin checks",
+                           .ours = true,
                            .help =
                                "check the GPUs of NVIDIA and the free disk space of this node, and exit: 0 "
                                "when it is fit"},

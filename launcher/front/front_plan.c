@@ -1,7 +1,6 @@
 #include "launcher/front/front_plan.h"
 
 #include <assert.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,30 +12,20 @@
 #include "launcher/front/channel_frame.h"
 #include "launcher/util/envp.h"
 
-static_assert((int)FRONT_ERROR_SIZE == JOB_ERROR_SIZE, "job_check_nodes() writes the same error");
+static_assert((int)FRONT_ERROR_SIZE == JOB_ERROR_SIZE, "job_refuse() writes the sentence");
+static_assert((int)FRONT_ERROR_SIZE >= HOSTS_ERROR_SIZE, "host_list_parse() as well");
 
 struct plan_maker {
+    struct job_builder b; /* options, environment and sentence */
+    struct job job;       /* only the numbers of nodes are set */
     struct front_plan *plan;
-    const struct options *options;
     const struct front_machine *machine;
-    struct job job; /* only the numbers of nodes are set */
-    char *error;
 };
-
-__attribute__((format(printf, 2, 3))) static int front_refuse(struct plan_maker *m, const char *format, ...)
-{
-    va_list args;
-
-    va_start(args, format);
-    (void)vsnprintf(m->error, FRONT_ERROR_SIZE, format, args); /* a cut sentence is still the best we have */
-    va_end(args);
-    return 1;
-}
 
 /* NULL: not given, or empty. */
 static const char *front_text(const struct plan_maker *m, enum option_id id)
 {
-    const struct option_value *value = &m->options->value[id];
+    const struct option_value *value = job_value(&m->b, id);
 
     return value->set && value->text && value->text[strspn(value->text, " \t\r\n")] ? value->text : NULL;
 }
@@ -48,45 +37,32 @@ bool front_plan_is_wanted(const struct options *options)
 
 /* ---- options without a meaning for hosts ---- */
 
-static const struct {
-    enum option_id id;
-    const char *reason;
-} refused[] = {
-    {OPTION_STANDALONE, "a standalone job has one node, this one"},
-    {OPTION_NODE_RANK, "hosts are numbered in the order of their list"},
-    {OPTION_MASTER_ADDR, "hosts meet at this crun, or at a crund (--rdzv-endpoint)"},
-    {OPTION_MASTER_PORT, "hosts meet at this crun, or at a crund (--rdzv-endpoint)"},
-    {OPTION_LOCAL_ADDR, "each host finds its own address"},
-    {OPTION_AGENT_FD, "an agent that is another program runs on its own host"},
-    {OPTION_ON_LINE, "rules act where a worker's lines are read, which is not the worker's host"},
-    {OPTION_CHECK_NODE, "it checks this node; on the hosts --health-check=builtin checks"},
-};
-
 static int refuse_with_hosts(struct plan_maker *m, enum option_id id, const char *reason)
 {
-    char pet[OPTION_NAME_SIZE];
+    char name[OPTION_NAME_SIZE];
 
-    option_spell_pet(id, pet);
-    return m->options->value[id].pet
-               ? front_refuse(m, "%s in the environment cannot be used with --hosts: %s", pet, reason)
-               : front_refuse(m, "--%s cannot be used with --hosts: %s", options_table[id].name, reason);
+    option_spell_pet(id, name);
+    return job_value(&m->b, id)->pet
+               ? job_refuse(&m->b, "%s in the environment cannot be used with --hosts: %s", name, reason)
+               : job_refuse(&m->b, "--%s cannot be used with --hosts: %s", options_table[id].name, reason);
 }
 
 static int check_combination(struct plan_maker *m)
 {
     const char *backend = front_text(m, OPTION_RDZV_BACKEND);
 
-    for (size_t i = 0; i < ARRAY_SIZE(refused); i++) {
-        const struct option_value *value = &m->options->value[refused[i].id];
-        if (value->set && (options_table[refused[i].id].kind != OPTION_FLAG || value->flag))
-            return refuse_with_hosts(m, refused[i].id, refused[i].reason);
+    for (enum option_id id = 0; id < OPTION_COUNT; id++) {
+        const struct option_value *value = job_value(&m->b, id);
+        bool is_given = value->set && (options_table[id].kind != OPTION_FLAG || value->flag);
+        if (is_given && options_table[id].not_with_hosts)
+            return refuse_with_hosts(m, id, options_table[id].not_with_hosts);
     }
     if (backend && strcmp(backend, "c10d") != 0)
         return refuse_with_hosts(m, OPTION_RDZV_BACKEND, "hosts meet by c10d");
-    if (m->plan->hosts_rendezvous && m->options->value[OPTION_TLS_CERT].set)
+    if (m->plan->hosts_rendezvous && job_value(&m->b, OPTION_TLS_CERT)->set)
         return refuse_with_hosts(m, OPTION_TLS_CERT,
                                  "this crun makes a secret; certificates are for a crund (--rdzv-endpoint)");
-    if (m->plan->is_open && m->options->value[OPTION_SECRET_FILE].set)
+    if (m->plan->is_open && job_value(&m->b, OPTION_SECRET_FILE)->set)
         return refuse_with_hosts(m, OPTION_SECRET_FILE, "--security=open uses no secret");
     return 0;
 }
@@ -95,49 +71,32 @@ static int check_combination(struct plan_maker *m)
 
 static int read_hosts(struct plan_maker *m)
 {
-    const char *list = m->options->value[OPTION_HOSTS].text, *path = m->options->value[OPTION_HOSTFILE].text;
-    const struct host_files *files = &m->machine->files;
-    _cleanup_free_ char *text = NULL;
-    char error[HOSTS_ERROR_SIZE];
-    int r;
+    const char *hosts = job_text(&m->b, OPTION_HOSTS), *hostfile = job_text(&m->b, OPTION_HOSTFILE);
 
-    if (list && path)
-        return front_refuse(m, "--hosts and --hostfile both name the hosts: leave one of them out");
-    if (list)
-        r = strcmp(list, "auto") == 0
-                ? host_list_from_scheduler(&m->plan->list, m->machine->environment, files, error)
-                : host_list_parse(&m->plan->list, list, error);
-    else {
-        r = files->read(files->data, path, &text);
-        if (r < 0)
-            return front_refuse(m, "--hostfile=%s: %s", path, strerror(-r));
-        r = host_list_parse_file(&m->plan->list, text, error);
-    }
-    if (r < 0)
-        return list ? front_refuse(m, "--hosts: %s", error)
-                    : front_refuse(m, "--hostfile=%s: %s", path, error);
-    return 0;
+    if (hosts && hostfile)
+        return job_refuse(&m->b, "--hosts and --hostfile both name the hosts: leave one of them out");
+    return host_list_read(&m->plan->list, hosts, hostfile, m->b.environment, &m->machine->files, m->b.error) <
+           0;
 }
 
 static int count_nodes(struct plan_maker *m)
 {
-    struct job_builder builder = {.job = &m->job, .options = m->options, .error = m->error};
+    const char *text = job_text(&m->b, OPTION_NNODES);
     struct front_plan *plan = m->plan;
     int n = (int)plan->list.n;
 
     plan->min_nodes = plan->max_nodes = n;
-    if (!m->options->value[OPTION_NNODES].set)
+    if (!job_value(&m->b, OPTION_NNODES)->set)
         return 0;
-    if (job_check_nodes(&builder) != 0)
+    if (job_check_nodes(&m->b) != 0)
         return 1;
     plan->min_nodes = m->job.min_nodes;
     plan->max_nodes = m->job.max_nodes;
-    const char *text = m->options->value[OPTION_NNODES].text;
     if (n < plan->min_nodes)
-        return front_refuse(m, "--nnodes=%s needs %d hosts, and %d are named", text, plan->min_nodes, n);
+        return job_refuse(&m->b, "--nnodes=%s needs %d hosts, and %d are named", text, plan->min_nodes, n);
     if (plan->max_nodes == 1 && n > 1)
-        return front_refuse(m, "--nnodes=%s: a job of one node has no spare hosts, and %d are named", text,
-                            n);
+        return job_refuse(&m->b, "--nnodes=%s: a job of one node has no spare hosts, and %d are named", text,
+                          n);
     if (plan->hosts_rendezvous && plan->max_nodes > n)
         plan->max_nodes = n; /* no other host can come: nothing waits for more */
     return 0;
@@ -145,137 +104,103 @@ static int count_nodes(struct plan_maker *m)
 
 /* ---- arguments of the agents ---- */
 
-/* Options of the front, and options that add_agent() writes anew; OPTION_COUNT closes the list. */
-static const enum option_id of_front[] = {OPTION_HOSTS,
-                                          OPTION_HOSTFILE,
-                                          OPTION_LAUNCH,
-                                          OPTION_EXPORT,
-                                          OPTION_CHDIR,
-                                          OPTION_NO_COPY,
-                                          OPTION_NNODES,
-                                          OPTION_NPROC_PER_NODE,
-                                          OPTION_RDZV_BACKEND,
-                                          OPTION_RDZV_ENDPOINT,
-                                          OPTION_RDZV_ID,
-                                          OPTION_RDZV_CONF,
-                                          OPTION_STANDALONE,
-                                          OPTION_SECRET_FILE,
-                                          OPTION_LOG_DIR,
-                                          OPTION_REDIRECTS,
-                                          OPTION_TEE,
-                                          OPTION_LOG_LINE_PREFIX_TEMPLATE,
-                                          OPTION_LINE_PREFIX,
-                                          OPTION_FOLD_OUTPUT,
-                                          OPTION_LOCAL_RANKS_FILTER,
-                                          OPTION_DUPLICATE_STDOUT_FILTERS,
-                                          OPTION_DUPLICATE_STDERR_FILTERS,
-                                          OPTION_COUNT};
-
-static void add_meeting(struct plan_maker *m, struct strlist *out)
+/* Counts the workers of host i. Hosts that count their CPUs or GPUs leave the number of ranks unknown, which is 0. */
+static void count_ranks(struct front_plan *plan, size_t i, const char *n_workers)
 {
-    const char *endpoint = front_text(m, OPTION_RDZV_ENDPOINT), *conf = front_text(m, OPTION_RDZV_CONF);
+    long long n = 0;
+    bool is_known = options_int(n_workers, &n) && n > 0 && n <= JOB_WORKERS_MAX;
 
-    strlist_add(out, "--nnodes=%d:%d", m->plan->min_nodes, m->plan->max_nodes);
-    strlist_add(out, "--rdzv-backend=c10d");
-    strlist_add(out, "--rdzv-id=%s", m->plan->job_id);
-    if (m->plan->hosts_rendezvous)
-        strlist_add(out, "--rdzv-conf=%s%sis_host=0", conf ? conf : "", conf ? "," : "");
-    else if (conf)
-        strlist_add(out, "--rdzv-conf=%s", conf);
-    if (endpoint)
-        strlist_add(out, "--rdzv-endpoint=%s", endpoint);
-    if (m->plan->hosts_rendezvous && !m->plan->is_open && !m->options->value[OPTION_WORKER_STORE].set)
-        strlist_add(out, "--worker-store=local"); /* other users of the hosts get no keys */
+    if ((int)i < plan->max_nodes && (i == 0 || plan->n_ranks > 0))
+        plan->n_ranks = is_known ? plan->n_ranks + (int)n : 0;
 }
 
-/* On the command line --nproc-per-node is for all hosts; else the slots of the host count. 0: no slots count. */
-static int valid_slots(const struct plan_maker *m, size_t i)
+/* On the command line --nproc-per-node is for all hosts; else the slots of the host count. */
+static void add_workers(struct plan_maker *m, size_t i, struct strlist *out)
 {
-    const struct option_value *n_workers = &m->options->value[OPTION_NPROC_PER_NODE];
+    const struct option_value *n_workers = job_value(&m->b, OPTION_NPROC_PER_NODE);
+    int slots = n_workers->set && !n_workers->pet ? 0 : m->plan->list.hosts[i].slots;
+    char text[16];
 
-    return !n_workers->set || n_workers->pet ? m->plan->list.hosts[i].slots : 0;
-}
-
-static void count_ranks(struct plan_maker *m)
-{
-    const struct option_value *n_workers = &m->options->value[OPTION_NPROC_PER_NODE];
-    struct front_plan *plan = m->plan;
-    long long n_each = 0;
-
-    if (!options_int(n_workers->text, &n_each) || n_each > JOB_WORKERS_MAX)
-        n_each = 0;
-    for (size_t i = 0; i < plan->list.n && (int)i < plan->max_nodes; i++) {
-        int n = valid_slots(m, i) ? valid_slots(m, i) : (int)n_each;
-
-        plan->n_ranks = n > 0 ? plan->n_ranks + n : 0;
-        if (n <= 0)
-            return;
-    }
+    (void)snprintf(text, sizeof(text), "%d", slots); /* fits */
+    count_ranks(m->plan, i, slots ? text : n_workers->text);
+    if (slots || n_workers->set)
+        strlist_add(out, "--nproc-per-node=%s", slots ? text : n_workers->text);
 }
 
 static void add_agent(struct plan_maker *m, size_t i, struct strlist *out)
 {
-    const struct option_value *n_workers = &m->options->value[OPTION_NPROC_PER_NODE];
-    int slots = valid_slots(m, i);
+    const char *endpoint = front_text(m, OPTION_RDZV_ENDPOINT), *conf = front_text(m, OPTION_RDZV_CONF);
+    const struct front_plan *plan = m->plan;
 
-    add_meeting(m, out);
-    if (slots)
-        strlist_add(out, "--nproc-per-node=%d", slots);
-    else if (n_workers->set)
-        strlist_add(out, "--nproc-per-node=%s", n_workers->text);
-    if ((int)i < m->plan->max_nodes && m->plan->max_nodes > 1)
+    strlist_add(out, "--nnodes=%d:%d", plan->min_nodes, plan->max_nodes);
+    strlist_add(out, "--rdzv-backend=c10d");
+    strlist_add(out, "--rdzv-id=%s", plan->job_id);
+    if (conf || !endpoint)
+        strlist_add(out, "--rdzv-conf=%s%s%s", conf ? conf : "", conf && !endpoint ? "," : "",
+                    endpoint ? "" : "is_host=0");
+    if (endpoint)
+        strlist_add(out, "--rdzv-endpoint=%s", endpoint);
+    else if (!plan->is_open && !job_value(&m->b, OPTION_WORKER_STORE)->set)
+        strlist_add(out, "--worker-store=local"); /* other users of the hosts get no keys */
+    add_workers(m, i, out);
+    if ((int)i < plan->max_nodes && plan->max_nodes > 1)
         strlist_add(out, "--node-rank=%zu", i);
-    options_render(m->options, of_front, out);
+    options_render(m->b.options, out);
     strlist_add_copy(out, "--");
-    strlist_add_copy(out, m->options->program);
-    for (char *const *arg = m->options->program_args; *arg; arg++)
+    strlist_add_copy(out, m->b.options->program);
+    for (char *const *arg = m->b.options->program_args; *arg; arg++)
         strlist_add_copy(out, *arg);
 }
 
 /* ---- the launch command ---- */
 
-/* Known programs: options to add behind the name of the program, and the host, to add at the end unless the user has named {host}. */
-static const struct {
-    const char *program, *options, *host;
+/* Added words: options behind the name of a known program, the host unless the user has named {host}, and the words for the host
+ * unless the user has named {command}. */
+static const struct launcher {
+    const char *program, *options, *host, *words;
 } launchers[] = {
-    [FRONT_LAUNCH_SSH] = {"ssh", "-T -o BatchMode=yes", "{host}"},
+    [FRONT_LAUNCH_SSH] = {"ssh", "-T -o BatchMode=yes", "{host}", "exec {command}"},
     /* Without --unbuffered srun holds output back until a newline comes. Without --cpu-bind=none a step of one task may get one CPU. */
     [FRONT_LAUNCH_SRUN] =
         {"srun",
          "--nodes=1 --ntasks=1 --ntasks-per-node=1 --overlap --unbuffered --cpu-bind=none --input=all",
-         "--nodelist={host}"},
+         "--nodelist={host}", "/bin/sh -c {script}"},
+    [FRONT_LAUNCH_COMMAND] = {"", "", "", "/bin/sh -c {script}"},
 };
 
-/* The command with all its words, {host} and {command} or {script} among them. */
-static char *complete_command(const char *command, enum front_launch launch)
-{
-    size_t n = strcspn(command, " \t");
-    bool is_known = launch != FRONT_LAUNCH_COMMAND, is_ssh = launch == FRONT_LAUNCH_SSH;
-    struct strbuf out = {0};
-
-    strbuf_add(&out, "%.*s %s", (int)n, command, is_known ? launchers[launch].options : "");
-    if (is_ssh && !strcasestr(command, "ConnectTimeout"))
-        strbuf_add(&out, " -o ConnectTimeout=10");
-    if (is_ssh &&
-        !strcasestr(command, "ServerAlive")) /* a network that breaks before the first frame of crun */
-        strbuf_add(&out, " -o ServerAliveInterval=7");
-    strbuf_add(&out, "%s %s", command + n,
-               is_known && !strstr(command, "{host}") ? launchers[launch].host : "");
-    if (!strstr(command, "{command}"))
-        strbuf_add(&out, is_ssh ? " exec {command}" : " /bin/sh -c {script}");
-    return strbuf_steal(&out);
-}
+/* Options of ssh, unless the user has given a part of their name. */
+static const char *const ssh_limits[][2] = {
+    {"ConnectTimeout", "-o ConnectTimeout=10"},
+    {"ServerAlive", "-o ServerAliveInterval=7"}, /* a network that breaks before the first frame of crun */
+};
 
 static enum front_launch find_launch(const char *command)
 {
     size_t n = strcspn(command, " \t");
     const char *slash = memrchr(command, '/', n), *name = slash ? slash + 1 : command;
+    enum front_launch launch = FRONT_LAUNCH_SSH;
 
     n -= (size_t)(name - command);
-    if (n == 3 && strncmp(name, "ssh", n) == 0)
-        return FRONT_LAUNCH_SSH;
-    return n == 4 && strncmp(name, "srun", n) == 0 && !strstr(command, "{host}") ? FRONT_LAUNCH_SRUN
-                                                                                 : FRONT_LAUNCH_COMMAND;
+    while (launch != FRONT_LAUNCH_COMMAND &&
+           (strlen(launchers[launch].program) != n || strncmp(name, launchers[launch].program, n) != 0))
+        launch++;
+    return launch == FRONT_LAUNCH_SRUN && strstr(command, "{host}") ? FRONT_LAUNCH_COMMAND : launch;
+}
+
+/* The command with all its words, {host} and {command} or {script} among them. */
+static char *complete_command(const char *command, enum front_launch launch)
+{
+    const struct launcher *l = &launchers[launch];
+    size_t n = strcspn(command, " \t");
+    struct strbuf out = {0};
+
+    strbuf_add(&out, "%.*s %s", (int)n, command, l->options);
+    for (size_t i = 0; launch == FRONT_LAUNCH_SSH && i < ARRAY_SIZE(ssh_limits); i++)
+        if (!strcasestr(command, ssh_limits[i][0]))
+            strbuf_add(&out, " %s", ssh_limits[i][1]);
+    strbuf_add(&out, "%s %s %s", command + n, strstr(command, "{host}") ? "" : l->host,
+               strstr(command, "{command}") ? "" : l->words);
+    return strbuf_steal(&out);
 }
 
 static char *fill_launch_word(const char *word, const char *script, const char *host)
@@ -292,129 +217,125 @@ static char *fill_launch_word(const char *word, const char *script, const char *
     return strbuf_steal(&text);
 }
 
-static int make_launch(struct plan_maker *m, const char *command, size_t i)
+static int make_host(struct plan_maker *m, const char *command, size_t i)
 {
     const struct host_entry *entry = &m->plan->list.hosts[i];
-    struct strlist *out = &m->plan->hosts[i].launch;
+    struct front_host *host = &m->plan->hosts[i];
+    _cleanup_free_ char *words = strdup(command);
     char *rest = NULL;
 
+    host->login = entry->user ? strbuf_format("%s@%s", entry->user, entry->name) : strdup(entry->name);
     if (entry->user && m->plan->launch != FRONT_LAUNCH_SSH)
-        return front_refuse(m, "--launch=%s: %s@%s: only ssh takes the name of a user",
-                            m->options->value[OPTION_LAUNCH].text, entry->user, entry->name);
-    _cleanup_free_ char *words = strdup(command);
-    char *host = strbuf_format("%s%s%s", entry->user ? entry->user : "", entry->user ? "@" : "", entry->name);
-    m->plan->hosts[i].login = host;
-    if (!words || !host)
-        return front_refuse(m, "out of memory");
+        return job_refuse(&m->b, "--launch=%s: %s@%s: only ssh takes the name of a user",
+                          job_text(&m->b, OPTION_LAUNCH), entry->user, entry->name);
+    add_agent(m, i, &host->agent);
+    if (!words || !host->login)
+        return job_refuse(&m->b, "out of memory");
     for (char *word = strtok_r(words, " \t\n", &rest); word; word = strtok_r(NULL, " \t\n", &rest))
-        strlist_add_owned(out, fill_launch_word(word, m->plan->script, host));
-    return 0;
+        strlist_add_owned(&host->launch, fill_launch_word(word, m->plan->script, host->login));
+    return host->agent.failed || host->launch.failed ? job_refuse(&m->b, "out of memory") : 0;
 }
 
 static int make_hosts(struct plan_maker *m)
 {
-    const char *text =
-        m->options->value[OPTION_LAUNCH].text + strspn(m->options->value[OPTION_LAUNCH].text, " \t\n");
+    const char *given = job_text(&m->b, OPTION_LAUNCH), *text = given + strspn(given, " \t\n");
     struct front_plan *plan = m->plan;
     int r = 0;
 
     plan->launch = find_launch(text);
     if (plan->launch == FRONT_LAUNCH_COMMAND && !strstr(text, "{host}"))
-        return front_refuse(m, "--launch=%s: the command needs the word {host}, as ssh and srun do not",
-                            text);
+        return job_refuse(&m->b, "--launch=%s: the command needs the word {host}, as ssh and srun do not",
+                          text);
     _cleanup_free_ char *command = complete_command(text, plan->launch);
     plan->hosts = calloc(plan->list.n, sizeof(*plan->hosts));
     if (!command || !plan->hosts)
-        return front_refuse(m, "out of memory");
-    count_ranks(m);
-    for (size_t i = 0; !r && i < plan->list.n; i++) {
-        add_agent(m, i, &plan->hosts[i].agent);
-        r = make_launch(m, command, i);
-        if (!r && (plan->hosts[i].agent.failed || plan->hosts[i].launch.failed))
-            r = front_refuse(m, "out of memory");
-    }
+        return job_refuse(&m->b, "out of memory");
+    for (size_t i = 0; !r && i < plan->list.n; i++)
+        r = make_host(m, command, i);
     return r;
 }
 
 /* ---- environment ---- */
 
-/* Whether NAME=VALUE goes to the hosts without --export. */
+/* Beginnings of the variables that go to the hosts without --export. */
+static const char *const travelling[] = {"PATH=", "VIRTUAL_ENV=", "CONDA_", "PYTHON", "CUDA_",
+                                         "NCCL_", "TORCH_",       "OMP_",   "HF_"};
+
 static bool travels_by_itself(const char *variable)
 {
-    static const char *const heads[] = {"PATH=", "VIRTUAL_ENV=", "CONDA_", "PYTHON", "CUDA_",
-                                        "NCCL_", "TORCH_",       "OMP_",   "HF_"};
+    size_t i = 0;
 
-    for (size_t i = 0; i < ARRAY_SIZE(heads); i++)
-        if (strncmp(variable, heads[i], strlen(heads[i])) == 0)
-            return true;
-    return false;
+    while (i < ARRAY_SIZE(travelling) && strncmp(variable, travelling[i], strlen(travelling[i])) != 0)
+        i++;
+    return i < ARRAY_SIZE(travelling);
 }
 
-static bool is_variable_name(const char *name, size_t n)
+static bool is_variable_name(const char *name)
 {
     static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_0123456789";
 
-    return n > 0 && strspn(name, letters) >= n && !(*name >= '0' && *name <= '9');
+    return *name && !name[strspn(name, letters)] && !(*name >= '0' && *name <= '9');
 }
 
-/* text: NAME or NAME=VALUE. */
-static int export_variable(struct plan_maker *m, const char *text)
+/* text: NAME or NAME=VALUE, which is cut. */
+static int export_variable(struct plan_maker *m, char *text)
 {
-    size_t n = strcspn(text, "=");
-    _cleanup_free_ char *name = strndup(text, n);
+    char *equals = strchrnul(text, '=');
+    const char *value = *equals ? equals + 1 : envp_get(m->b.environment, text);
 
-    if (!name)
-        return front_refuse(m, "out of memory");
-    if (!is_variable_name(name, n))
-        return front_refuse(m, "--export: '%s' is no name of a variable", name);
-    if (strncmp(name, "CRUN_SECRET", strlen("CRUN_SECRET")) == 0)
-        return front_refuse(
-            m, "--export: %s stays here: the hosts get the job's secret through their channels", name);
-    const char *value = text[n] ? text + n + 1 : envp_get(m->machine->environment, name);
+    *equals = '\0';
+    if (!is_variable_name(text))
+        return job_refuse(&m->b, "--export: '%s' is no name of a variable", text);
+    if (strncmp(text, "CRUN_SECRET", strlen("CRUN_SECRET")) == 0)
+        return job_refuse(
+            &m->b, "--export: %s stays here: the hosts get the job's secret through their channels", text);
     if (!value)
-        return front_refuse(m, "--export: %s is not set here; give --export=%s=VALUE", name, name);
-    strlist_add(&m->plan->variables, "%s=%s", name, value);
+        return job_refuse(&m->b, "--export: %s is not set here; give --export=%s=VALUE", text, text);
+    strlist_add(&m->plan->variables, "%s=%s", text, value);
     return 0;
 }
 
 /* Two commas stand for a comma in a value. */
 static int export_variables(struct plan_maker *m)
 {
-    const char *text = front_text(m, OPTION_EXPORT);
-    int r = 0;
+    const char *given = front_text(m, OPTION_EXPORT);
+    _cleanup_free_ char *text = given ? strdup(given) : NULL;
+    int r = given && !text ? job_refuse(&m->b, "out of memory") : 0;
 
-    while (!r && text) {
-        struct strbuf entry = {0};
-        for (; *text && (*text != ',' || text[1] == ','); text++) {
-            text += *text == ',';
-            strbuf_add(&entry, "%c", *text);
-        }
-        text = *text ? text + 1 : NULL;
-        _cleanup_free_ char *variable = strbuf_steal(&entry);
-        r = variable ? export_variable(m, variable) : front_refuse(m, "out of memory");
+    for (char *from = text; !r && from;) {
+        char *variable = from, *to = from;
+        for (; *from && (*from != ',' || from[1] == ','); *to++ = *from++)
+            from += *from == ',';
+        from = *from ? from + 1 : NULL;
+        *to = '\0';
+        r = export_variable(m, variable);
     }
     return r;
+}
+
+static bool has_variable(const struct strlist *list, const char *variable)
+{
+    size_t i = 0, n = strcspn(variable, "=") + 1;
+
+    while (i < list->n_items && strncmp(list->items[i], variable, n) != 0)
+        i++;
+    return i < list->n_items;
 }
 
 /* srun passes the environment on, and Slurm sets CUDA_VISIBLE_DEVICES for each host. */
 static int take_variables(struct plan_maker *m)
 {
     struct strlist *variables = &m->plan->variables;
-    char *const *e = m->machine->environment;
+    char *const *e = m->b.environment;
+    bool has_python = !m->machine->python || envp_get(e, "PYTHON_EXEC");
     int r = export_variables(m);
-    size_t n_exported = variables->n_items;
 
-    for (; !r && *e && m->plan->launch != FRONT_LAUNCH_SRUN; e++) {
-        size_t n = strcspn(*e, "="), i = 0;
-        while (i < n_exported && strncmp(variables->items[i], *e, n + 1) != 0)
-            i++;
-        if (i == n_exported && travels_by_itself(*e))
+    for (; !r && *e && m->plan->launch != FRONT_LAUNCH_SRUN; e++)
+        if (travels_by_itself(*e) && !has_variable(variables, *e))
             strlist_add_copy(variables, *e);
-    }
-    if (!r && m->machine->python && !envp_get(m->machine->environment, "PYTHON_EXEC") &&
-        !(variables->items && envp_get(variables->items, "PYTHON_EXEC")))
+    if (!has_python && !has_variable(variables, "PYTHON_EXEC="))
         strlist_add(variables, "PYTHON_EXEC=%s", m->machine->python);
-    return variables->failed ? front_refuse(m, "out of memory") : r;
+    return variables->failed ? job_refuse(&m->b, "out of memory") : r;
 }
 
 /* ---- the whole ---- */
@@ -425,8 +346,8 @@ static int check_sizes(struct plan_maker *m, const struct strlist *list, size_t 
     for (size_t i = 0; i < list->n_items; i++) {
         size_t n = strlen(list->items[i]);
         if (n > CHANNEL_PAYLOAD_MAX || (*total += n + CHANNEL_HEAD) > CHANNEL_HEADER_MAX)
-            return front_refuse(
-                m, "%.40s: variables and arguments for a host have at most %d bytes each, and %d in all",
+            return job_refuse(
+                &m->b, "%.40s: variables and arguments for a host have at most %d bytes each, and %d in all",
                 list->items[i], CHANNEL_PAYLOAD_MAX, CHANNEL_HEADER_MAX);
     }
     return 0;
@@ -439,20 +360,20 @@ static int make_plan(struct plan_maker *m)
                                         .executable = machine->executable,
                                         .builds = machine->builds,
                                         .n_builds = machine->n_builds,
-                                        .may_copy = !m->options->value[OPTION_NO_COPY].flag};
-    const char *id = front_text(m, OPTION_RDZV_ID), *directory = m->options->value[OPTION_CHDIR].text;
+                                        .may_copy = !job_flag(&m->b, OPTION_NO_COPY)};
+    const char *id = front_text(m, OPTION_RDZV_ID), *directory = job_text(&m->b, OPTION_CHDIR);
+    size_t total = CHANNEL_SECRET_MAX + CHANNEL_TEXT_MAX;
     struct front_plan *plan = m->plan;
 
     plan->hosts_rendezvous = !front_text(m, OPTION_RDZV_ENDPOINT);
-    plan->is_open = strcmp(m->options->value[OPTION_SECURITY].text, "open") == 0;
+    plan->is_open = strcmp(job_text(&m->b, OPTION_SECURITY), "open") == 0;
     plan->job_id = id ? id : machine->random_id;
     plan->directory = directory ? directory : machine->directory;
     if (!*plan->directory || strlen(plan->directory) > CHANNEL_TEXT_MAX)
-        return front_refuse(m, "--chdir: a directory has a name of at most %d bytes", CHANNEL_TEXT_MAX);
+        return job_refuse(&m->b, "--chdir: a directory has a name of at most %d bytes", CHANNEL_TEXT_MAX);
     plan->script = bootstrap_script(&bootstrap);
     if (!plan->script)
-        return front_refuse(m, "out of memory");
-    size_t total = CHANNEL_SECRET_MAX + CHANNEL_TEXT_MAX;
+        return job_refuse(&m->b, "out of memory");
     return check_combination(m) || read_hosts(m) || count_nodes(m) || make_hosts(m) || take_variables(m) ||
            check_sizes(m, &plan->variables, &total) || check_sizes(m, &plan->hosts[0].agent, &total);
 }
@@ -460,8 +381,11 @@ static int make_plan(struct plan_maker *m)
 int front_plan_make(struct front_plan *ret, const struct options *options,
                     const struct front_machine *machine, char error[FRONT_ERROR_SIZE])
 {
-    struct plan_maker m = {.plan = ret, .options = options, .machine = machine, .error = error};
+    struct plan_maker m = {.b = {.options = options, .environment = machine->environment, .error = error},
+                           .plan = ret,
+                           .machine = machine};
 
+    m.b.job = &m.job;
     *ret = (struct front_plan){0};
     if (make_plan(&m) == 0)
         return 0;

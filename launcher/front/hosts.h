@@ -26,9 +26,10 @@ enum {
 };
 
 struct host_entry {
-    char *name; /* IPv6 without brackets; never begins with "-" */
-    char *user; /* NULL: not given */
-    int slots;  /* 0: not given */
+    char *name;   /* IPv6 without brackets; never begins with "-" */
+    char *user;   /* NULL: not given */
+    int slots;    /* 0: not given */
+    size_t place; /* of its first mention in the text */
 };
 
 struct host_list {
@@ -42,16 +43,12 @@ struct host_files {
     void *data;
 };
 
-/* 0, -EINVAL with a sentence in error, or -ENOMEM (with a sentence, too). */
-int host_list_parse(struct host_list *ret, const char *text, char error[HOSTS_ERROR_SIZE]);
-int host_list_parse_file(struct host_list *ret, const char *text, char error[HOSTS_ERROR_SIZE]);
-
-/* The list of PBS, LSF, SGE or Slurm; -ENOENT with a sentence: the environment has none. */
-int host_list_from_scheduler(struct host_list *ret, char *const *environment, const struct host_files *files,
-                             char error[HOSTS_ERROR_SIZE]);
-
-/* "PBS", "LSF", "SGE" or "Slurm": the scheduler whose list of hosts is in the environment; NULL: none. Opens no file. */
-const char *host_list_scheduler_name(char *const *environment);
+/*
+ * hosts: the value of --hosts, a list or "auto", which is the list of PBS, LSF, SGE or Slurm. hostfile: the value of --hostfile, or
+ * NULL; then hosts may be NULL. 0, or -EINVAL with a sentence that begins with the option or variable.
+ */
+int host_list_read(struct host_list *ret, const char *hosts, const char *hostfile, char *const *environment,
+                   const struct host_files *files, char error[HOSTS_ERROR_SIZE]);
 
 /* A hint for a job that was started on one host of an allocation: "Slurm gave this job 4 hosts, ...". Malloc'ed; NULL: none fits. */
 char *host_list_hint(char *const *environment, const struct host_files *files);

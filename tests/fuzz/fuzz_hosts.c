@@ -36,12 +36,12 @@ static int read_any(struct host_list *list, unsigned reader, char *text, char *e
     char variable[TEXT_MAX + 32], *environment[] = {variable, NULL};
 
     if (reader == 0)
-        return host_list_parse(list, text, error);
+        return host_list_read(list, text, NULL, NULL, NULL, error);
     if (reader == 1)
-        return host_list_parse_file(list, text, error);
+        return host_list_read(list, NULL, "file", NULL, &files, error);
     (void)snprintf(variable, sizeof(variable), "%s=%s", variables[reader - 2], text); /* fits */
     free(host_list_hint(environment, &files));
-    return host_list_from_scheduler(list, environment, &files, error);
+    return host_list_read(list, "auto", NULL, environment, &files, error);
 }
 
 static bool is_word(const char *text)

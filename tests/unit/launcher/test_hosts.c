@@ -107,9 +107,17 @@ static void test_lists(void **state)
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
         char error[HOSTS_ERROR_SIZE] = "";
         struct host_list list;
-        int r = host_list_parse(&list, rows[i].text, error);
+        int r = host_list_read(&list, rows[i].text, NULL, NULL, NULL, error);
         expect_hosts(&rows[i], &list, r, error);
     }
+}
+
+static int read_from_row(void *data, const char *path, char **ret_text)
+{
+    if (strcmp(path, "/file") != 0)
+        return -ENOENT;
+    *ret_text = strdup(data);
+    return 0;
 }
 
 static void test_files(void **state)
@@ -146,62 +154,52 @@ static void test_files(void **state)
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
         char error[HOSTS_ERROR_SIZE] = "";
         struct host_list list;
-        int r = host_list_parse_file(&list, rows[i].text, error);
+        const struct host_files files = {.read = read_from_row, .data = (void *)(uintptr_t)rows[i].text};
+        int r = host_list_read(&list, NULL, "/file", NULL, &files, error);
         expect_hosts(&rows[i], &list, r, error);
     }
 }
 
 /* ---- schedulers ---- */
 
-static int read_from_row(void *data, const char *path, char **ret_text)
-{
-    if (strcmp(path, "/file") != 0)
-        return -ENOENT;
-    *ret_text = strdup(data);
-    return 0;
-}
-
 struct scheduler_row {
     const char *environment[4];
-    const char *file, *scheduler, *expected;
+    const char *file, *expected;
     const char *hint; /* part of the hint; NULL: none */
 };
 
 static const struct scheduler_row scheduler_rows[] = {
-    {{"PBS_NODEFILE=/file"}, "a\na\nb\nb\n", "PBS", "a/2 b/2", "PBS gave this job 2 hosts"},
-    {{"PBS_NODEFILE=/file"}, "a\nb\n", "PBS", "a/0 b/0", "--hosts=auto"},
-    {{"PBS_NODEFILE=/file", "OMPI_COMM_WORLD_SIZE=2"}, "a\nb\n", "PBS", "a/0 b/0", NULL},
-    {{"PBS_NODEFILE=/file"}, "a\na\n", "PBS", "a/2", NULL},
-    {{"PBS_NODEFILE=/file", "LSB_HOSTS=x"}, "a\n", "PBS", "a/0", NULL},
-    {{"LSB_DJOB_HOSTFILE=/file", "LSB_MCPU_HOSTS=x 3"}, "a\na\nb\n", "LSF", "a/2 b/0", "LSF gave this job 2"},
-    {{"LSB_MCPU_HOSTS=a 4 b 2 ", "LSB_HOSTS=x"}, "", "LSF", "a/4 b/2", "LSF"},
-    {{"LSB_HOSTS=a a b"}, "", "LSF", "a/2 b/0", "LSF"},
-    {{"PE_HOSTFILE=/file"}, "a 8 all.q@a UNDEFINED\nb 4 all.q@b <NULL>\n", "SGE", "a/8 b/4", "SGE"},
+    {{"PBS_NODEFILE=/file"}, "a\na\nb\nb\n", "a/2 b/2", "PBS gave this job 2 hosts"},
+    {{"PBS_NODEFILE=/file"}, "a\nb\n", "a/0 b/0", "--hosts=auto"},
+    {{"PBS_NODEFILE=/file", "OMPI_COMM_WORLD_SIZE=2"}, "a\nb\n", "a/0 b/0", NULL},
+    {{"PBS_NODEFILE=/file"}, "a\na\n", "a/2", NULL},
+    {{"PBS_NODEFILE=/file", "LSB_HOSTS=x"}, "a\n", "a/0", NULL},
+    {{"LSB_DJOB_HOSTFILE=/file", "LSB_MCPU_HOSTS=x 3"}, "a\na\nb\n", "a/2 b/0", "LSF gave this job 2"},
+    {{"LSB_MCPU_HOSTS=a 4 b 2 ", "LSB_HOSTS=x"}, "", "a/4 b/2", "LSF"},
+    {{"LSB_HOSTS=a a b"}, "", "a/2 b/0", "LSF"},
+    {{"PE_HOSTFILE=/file"}, "a 8 all.q@a UNDEFINED\nb 4 all.q@b <NULL>\n", "a/8 b/4", "SGE"},
     {{"SLURM_JOB_NODELIST=n[1-3]", "SLURM_TASKS_PER_NODE=8(x3)"},
      "",
-     "Slurm",
      "n1/0 n2/0 n3/0",
      "Slurm gave this job 3"},
-    {{"SLURM_JOB_NODELIST=n[1-3]", "SLURM_STEP_ID=0"}, "", "Slurm", "n1/0 n2/0 n3/0", NULL},
-    {{"PBS_NODEFILE="}, "", NULL, "!no list of PBS, LSF, SGE or Slurm", NULL},
-    {{NULL}, "", NULL, "!no list of PBS, LSF, SGE or Slurm", NULL},
-    {{"PBS_NODEFILE=/none"}, "", "PBS", "!PBS_NODEFILE: /none: No such file", NULL},
-    {{"PBS_NODEFILE=/file"}, "a\nb:x\n", "PBS", "!PBS_NODEFILE: line 2: 'x' is no number", NULL},
-    {{"LSB_MCPU_HOSTS=a 4 b"}, "", "LSF", "!LSB_MCPU_HOSTS: '' is no number", NULL},
-    {{"PE_HOSTFILE=/file"}, "a\n", "SGE", "!PE_HOSTFILE: line 1: '' is no number", NULL},
-    {{"SLURM_JOB_NODELIST=n[1-"}, "", "Slurm", "!SLURM_JOB_NODELIST: 'n[1-' is no name", NULL},
+    {{"SLURM_JOB_NODELIST=n[1-3]", "SLURM_STEP_ID=0"}, "", "n1/0 n2/0 n3/0", NULL},
+    {{"PBS_NODEFILE="}, "", "!no list of PBS, LSF, SGE or Slurm", NULL},
+    {{NULL}, "", "!no list of PBS, LSF, SGE or Slurm", NULL},
+    {{"PBS_NODEFILE=/none"}, "", "!PBS_NODEFILE=/none: No such file", NULL},
+    {{"PBS_NODEFILE=/file"}, "a\nb:x\n", "!PBS_NODEFILE=/file: line 2: 'x' is no number", NULL},
+    {{"LSB_MCPU_HOSTS=a 4 b"}, "", "!LSB_MCPU_HOSTS: '' is no number", NULL},
+    {{"PE_HOSTFILE=/file"}, "a\n", "!PE_HOSTFILE=/file: line 1: '' is no number", NULL},
+    {{"SLURM_JOB_NODELIST=n[1-"}, "", "!SLURM_JOB_NODELIST: 'n[1-' is no name", NULL},
 };
 
 static void expect_scheduler_row(const struct scheduler_row *row)
 {
     char *const *environment = (char *const *)(uintptr_t)row->environment;
     const struct host_files files = {.read = read_from_row, .data = (void *)(uintptr_t)row->file};
-    const char *name = host_list_scheduler_name(environment);
     char error[HOSTS_ERROR_SIZE] = "";
     struct host_list list;
 
-    assert_true(row->scheduler ? name && strcmp(name, row->scheduler) == 0 : !name);
-    int r = host_list_from_scheduler(&list, environment, &files, error);
+    int r = host_list_read(&list, "auto", NULL, environment, &files, error);
     const struct row plain = {row->environment[0] ? row->environment[0] : "none", row->expected};
     expect_hosts(&plain, &list, r && row->expected[0] == '!' ? -EINVAL : r, error);
     char *hint = host_list_hint(environment, &files);
