@@ -15,10 +15,9 @@ Usage: signal_moments.py [--rounds N] [--at-once N] [--seed N] [--way WAY]     N
 import argparse
 import collections
 import contextlib
-import multiprocessing
+import functools
 import os
 import pathlib
-import queue
 import random
 import signal
 import subprocess
@@ -29,6 +28,7 @@ import time
 import jobs
 import launches
 import nodes
+import turns
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
 END_S = 20
@@ -130,9 +130,8 @@ def one_round(way, number, moment, victim):
         return codes[0], what_is_wrong(number, codes, text, left), text
 
 
-def run_turn(ways, rounds, seed, turn, n_turns, results):
-    """Every n_turns-th round, in a process of its own: what is left of a job is found among its children."""
-    launches.adopt_orphans()
+def play(ways, rounds, seed, turn, n_turns):
+    """Every n_turns-th round."""
     nodes.share_ports(turn, n_turns)
     draw = random.Random(seed * n_turns + turn)
     for way in ways:
@@ -141,30 +140,12 @@ def run_turn(ways, rounds, seed, turn, n_turns, results):
             for number in SIGNALS:
                 moment = draw.uniform(0, whole * 1.05) if draw.random() < 0.75 else draw.uniform(0, 0.03)  # a quarter at the start
                 code, wrong, text = one_round(way, number, moment, draw.randrange(2))
-                results.put((way, number.name, code, moment, wrong, text))
-    results.put(None)
-
-
-def take_result(results, turns):
-    while True:
-        try:
-            return results.get(timeout=1)
-        except queue.Empty:
-            assert not any(process.exitcode for process in turns), "a process of this test has failed"
+                yield way, number.name, code, moment, wrong, text
 
 
 def run(ways, rounds, seed, n_turns):
-    context, n_turns = multiprocessing.get_context("fork"), min(n_turns, rounds)
-    results, codes, n_bad, n_running = context.Queue(), collections.Counter(), 0, n_turns
-    turns = [context.Process(target=run_turn, args=(ways, rounds, seed, turn, n_turns, results), daemon=True) for turn in range(n_turns)]
-    for process in turns:
-        process.start()
-    while n_running > 0:
-        result = take_result(results, turns)
-        if not result:
-            n_running -= 1
-            continue
-        way, name, code, moment, wrong, text = result
+    codes, n_bad = collections.Counter(), 0
+    for way, name, code, moment, wrong, text in turns.results_of(functools.partial(play, ways, rounds, seed), min(n_turns, rounds)):
         codes[way, name, code] += 1
         if wrong:
             n_bad += 1
