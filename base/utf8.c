@@ -1,5 +1,6 @@
 #include "base/utf8.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 size_t text_control_size(const char *text)
@@ -34,15 +35,38 @@ size_t text_whole_size(const char *text, size_t n)
     return n - begin + 1 < wanted ? begin - 1 : n;
 }
 
+/* Controls of the direction of text, U+202A to U+202E and U+2066 to U+2069: the rest of a line would be shown in another order. */
+static bool is_direction_control(const unsigned char *c)
+{
+    return c[0] == 0xE2 &&
+           ((c[1] == 0x80 && c[2] >= 0xAA && c[2] <= 0xAE) || (c[1] == 0x81 && c[2] >= 0xA6 && c[2] <= 0xA9));
+}
+
+/* Bytes at the beginning of a character that a terminal may obey; 0: none. A lone byte of C1 is CSI, for example, outside UTF-8. */
+static size_t unsafe_size(const char *text)
+{
+    const unsigned char *c = (const unsigned char *)text;
+    size_t n = text_control_size(text);
+
+    if (n > 0)
+        return n;
+    return is_direction_control(c) ? 3 : *c >= 0x80 && *c < 0xA0;
+}
+
 void text_clean(char *text)
 {
     char *to = text;
 
     while (*text) {
-        size_t n = text_control_size(text);
+        size_t n_unsafe = unsafe_size(text), n = utf8_sequence((const unsigned char *)text);
 
-        *to++ = n == 0 ? *text : *text == '\n' || *text == '\t' || *text == '\r' ? ' ' : '?';
-        text += n > 0 ? n : 1;
+        n = n_unsafe > 0 ? n_unsafe : n > 0 ? n : 1;
+        if (n_unsafe > 0)
+            *to++ = *text == '\n' || *text == '\t' || *text == '\r' ? ' ' : '?';
+        else
+            for (size_t i = 0; i < n; i++)
+                *to++ = text[i];
+        text += n;
     }
     *to = 0;
 }

@@ -28,7 +28,8 @@ size_t text_bytes_of_columns(const char *text, size_t columns);
 /* n, or less: without the last of n bytes that are the beginning of a character of UTF-8. */
 size_t text_whole_size(const char *text, size_t n);
 
-/* Makes one printable line of a text from the network: white space becomes a blank, any other control character "?". */
+/* Makes one printable line of a text from the network: white space becomes a blank. Any other control character becomes "?", and so does a
+ * control of the direction of text, or a byte from 0x80 to 0x9f outside UTF-8. */
 void text_clean(char *text);
 
 /* Copies as much as fits, at a boundary of characters where the text is UTF-8, and ends it with NUL. */
