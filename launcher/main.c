@@ -31,6 +31,7 @@
 #include "launcher/host/gpu_sysfs_os.h"
 #include "launcher/host/job_secret_os.h"
 #include "launcher/host/munge_os.h"
+#include "launcher/host/local_address_os.h"
 #include "launcher/host/machine_os.h"
 #include "launcher/host/node_check_os.h"
 #include "launcher/host/numa_os.h"
@@ -486,6 +487,7 @@ static int run_options(const struct options *options, const sigset_t *before)
                                   .count_gpus = count_gpus,
                                   .count_xpus = count_xpus,
                                   .data = environ,
+                                  .find_address = local_address_in,
                                   .slurm_conf = slurm_conf,
                                   .random_id = uuid};
     _cleanup_free_ char *warnings = NULL;

@@ -765,6 +765,7 @@ int job_init(struct job *job, const struct options *options, char *const *enviro
 void job_finish(struct job *job)
 {
     free(job->master_addr);
+    free(job->found_addr);
     for (size_t i = 0; i < job->n_endpoints; i++)
         free(job->endpoints[i].host);
     free(job->redirects);

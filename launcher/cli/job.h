@@ -60,6 +60,8 @@ struct job_machine {
     int (*count_gpus)(void *data);
     int (*count_xpus)(void *data);
     void *data;
+    /* An address of this machine in a network, as local_address_in(); NULL: its addresses are not known. */
+    int (*find_address)(const char *network, char *ret, size_t size);
     const char *slurm_conf; /* Slurm's configuration; NULL outside Slurm or if unreadable */
     const char *random_id;  /* a fresh UUID for jobs that have no name of their own */
 };
@@ -98,6 +100,7 @@ struct job {
     size_t n_endpoints;
     int agent_fd;           /* ROUNDS: socket of the program that is the agent; -1: crun is */
     const char *local_addr; /* where other nodes reach this one; NULL: not given */
+    char *found_addr;       /* text of local_addr, found in a network; NULL: local_addr was given as it is */
     enum job_hosting hosting;
     struct session_params params;          /* ROUNDS */
     uint32_t cutoff_ms;                    /* ROUNDS: how long a lost rendezvous is redialled; 0: not given */

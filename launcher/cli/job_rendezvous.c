@@ -622,6 +622,30 @@ static void look_for_munge(struct job_builder *b)
     slurm_munge_socket(b->machine->slurm_conf, b->job->munge_socket);
 }
 
+/* A name, an address, or the network in which this node has its address. */
+static int take_local_addr(struct job_builder *b)
+{
+    const char *text = job_text_or_none(b, OPTION_LOCAL_ADDR);
+    char address[SESSION_ADDR_SIZE];
+
+    b->job->local_addr = text;
+    if (!text || !strchr(text, '/'))
+        return 0;
+    int r = b->machine->find_address ? b->machine->find_address(text, address, sizeof(address)) : -ENOSYS;
+    if (r == -EINVAL)
+        return job_refuse(b, "--local-addr=%s: a network is ADDRESS/BITS, as in 10.1.0.0/16", text);
+    if (r == -EADDRNOTAVAIL)
+        return job_refuse(b,
+                          "--local-addr=%s: this node has no address in that network (`ip -brief address` "
+                          "lists its addresses)",
+                          text);
+    if (r < 0)
+        return job_refuse(b, "--local-addr=%s: the addresses of this node are not known: %s", text,
+                          strerror(-r));
+    b->job->local_addr = b->job->found_addr = strdup(address);
+    return b->job->local_addr ? 0 : job_refuse(b, "out of memory");
+}
+
 /* The name of the job, and where its nodes meet (docs/torchrun-contract.md, 1.4). */
 int job_take_rendezvous(struct job_builder *b)
 {
@@ -633,7 +657,8 @@ int job_take_rendezvous(struct job_builder *b)
 
     (void)snprintf(job->run_id, sizeof(job->run_id), "%s", b->machine->random_id); /* a UUID fits */
     job->run_id_text = job_text(b, OPTION_RDZV_ID);
-    job->local_addr = job_text_or_none(b, OPTION_LOCAL_ADDR);
+    if (take_local_addr(b) != 0)
+        return 1;
     bool alone =
         job_flag(b, OPTION_STANDALONE) ||
         (is_static && !has_endpoint && !job_value(b, OPTION_MASTER_PORT)->text && job->max_nodes == 1);

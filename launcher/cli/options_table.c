@@ -61,8 +61,10 @@ const struct option_spec options_table[OPTION_COUNT] = {
     [OPTION_MASTER_PORT] = {"master-port", OPTION_INT,
                             .not_with_hosts = "hosts meet at this crun, or at a crund (--rdzv-endpoint)",
                             .placeholder = "PORT", .help = "port on node 0 (static rendezvous; 29500)"},
-    [OPTION_LOCAL_ADDR] = {"local-addr", .not_with_hosts = "each host finds its own address",
-                           .placeholder = "HOST", .help = "address at which other nodes reach this one"},
+    [OPTION_LOCAL_ADDR] =
+        {"local-addr", .placeholder = "HOST|NETWORK/BITS",
+         .help =
+             "address at which other nodes reach this one, or the network of that address, as 10.1.0.0/16"},
 
     [OPTION_SECRET_FILE] = {"secret-file", .of_front = true, .ours = true, .placeholder = "FILE",
                             .help =

@@ -29,7 +29,8 @@ extern char **environ;
 
 enum { SECRET_FD = 3, OUTPUT_FD = 4, N_CHILD_FDS = 5, ADDRESS_SIZE = 64 };
 
-/* Where workers of other hosts reach this host: as ssh reached it, else by the default route. */
+/* Where workers of other hosts reach this host: as ssh reached it, else by the default route, else at any address. An option
+ * --local-addr of the user comes later, and wins. */
 static void find_local_address(char ret[ADDRESS_SIZE])
 {
     const char *connection = envp_get(environ, "SSH_CONNECTION");
@@ -37,7 +38,11 @@ static void find_local_address(char ret[ADDRESS_SIZE])
 
     bool is_by_ssh = connection && sscanf(connection, "%*63s %*63s %63s", address) == 1 &&
                      !address_is_loopback(address) && local_address_towards(address, ret, ADDRESS_SIZE) == 0;
-    if (!is_by_ssh && local_address_towards("192.0.2.1", ret, ADDRESS_SIZE) < 0) /* no packet is sent */
+    bool is_found = is_by_ssh ||
+                    local_address_towards("192.0.2.1", ret, ADDRESS_SIZE) == 0 || /* sends nothing */
+                    local_address_in(LOCAL_ADDRESS_ANY_V4, ret, ADDRESS_SIZE) == 0 ||
+                    local_address_in(LOCAL_ADDRESS_ANY_V6, ret, ADDRESS_SIZE) == 0;
+    if (!is_found)
         (void)snprintf(ret, ADDRESS_SIZE, "127.0.0.1");
 }
 

@@ -49,7 +49,7 @@ static int refuse_with_hosts(struct plan_maker *m, enum option_id id, const char
 
 static int check_combination(struct plan_maker *m)
 {
-    const char *backend = front_text(m, OPTION_RDZV_BACKEND);
+    const char *backend = front_text(m, OPTION_RDZV_BACKEND), *local_addr = front_text(m, OPTION_LOCAL_ADDR);
 
     for (enum option_id id = 0; id < OPTION_COUNT; id++) {
         const struct option_value *value = job_value(&m->b, id);
@@ -57,6 +57,10 @@ static int check_combination(struct plan_maker *m)
         if (is_given && options_table[id].not_with_hosts)
             return refuse_with_hosts(m, id, options_table[id].not_with_hosts);
     }
+    if (local_addr && !strchr(local_addr, '/'))
+        return refuse_with_hosts(m, OPTION_LOCAL_ADDR,
+                                 "an address is of one host; give the network in which each host has one "
+                                 "(--local-addr=10.1.0.0/16)");
     if (backend && strcmp(backend, "c10d") != 0)
         return refuse_with_hosts(m, OPTION_RDZV_BACKEND, "hosts meet by c10d");
     if (m->plan->hosts_rendezvous && job_value(&m->b, OPTION_TLS_CERT)->set)

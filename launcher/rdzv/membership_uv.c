@@ -248,7 +248,8 @@ static void on_store_unreachable(void *data, const char *why)
     log_line(
         "the worker store of this generation cannot be reached from this node at %s (%s), so its workers wait "
         "without result; that address is the --local-addr of node 0, or else the address from which node 0 connected "
-        "to the rendezvous: start node 0 with --local-addr=ADDRESS, one at which all nodes reach it, and look for a firewall between",
+        "to the rendezvous: start node 0 with --local-addr=ADDRESS, one at which all nodes reach it, or the job with the network of "
+        "such addresses (--local-addr=10.1.0.0/16), and look for a firewall between",
         n->probed, why);
 }
 
@@ -259,7 +260,8 @@ static void on_proof_failed(void *data, const char *why)
     probe_stop(steal_ptr(n->proof));
     log_line(
         "the worker store of this generation at %s does not accept this node (%s), so its workers are refused there; "
-        "look for a firewall between, and give node 0 a --local-addr at which all nodes reach it",
+        "look for a firewall between, and give node 0 a --local-addr at which all nodes reach it, or the job the network of such "
+        "addresses (--local-addr=10.1.0.0/16)",
         n->probed, why);
 }
 

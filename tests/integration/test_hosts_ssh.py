@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+import fabric
 import hostile_tries
 import jobs
 import secret_search
@@ -296,6 +297,36 @@ def test_the_front_works_behind_a_router_that_translates(tmp_path):
 
 
 # ---- commands in place of ssh
+
+
+# ---- the addresses of hosts
+
+ADDRESS = 'echo "$RANK $MASTER_ADDR"'
+
+
+def test_localhost_beside_another_host(hosts):
+    """ssh reached it at 127.0.0.1, and no default route names another address."""
+    with open(hosts.folder / "known_hosts", "a") as known:
+        known.write(f"localhost {hosts.host_key[0]}")
+    command = hosts.command("--worker-store=shared", *shell(ADDRESS), hosts=["localhost", "host1"])
+    p = subprocess.run([*hosts.place_prefix(0), *command], capture_output=True, text=True, timeout=60, env=hosts.environment(),
+                       cwd=hosts.folder, stdin=subprocess.DEVNULL)
+    address = hosts.fabric.address(0)
+    assert p.returncode == 0 and sorted(p.stdout.splitlines()) == [f"0 {address}", f"1 {address}"], p.stdout + p.stderr
+
+
+@pytest.mark.parametrize("network, address", [("10.99.0.0/24", "10.99.0.7"), ("fd79::/64", "fd79::1")])
+def test_a_network_chooses_the_address_of_each_host(hosts, network, address):
+    for host in range(2):
+        fabric.sh(f"ip -n {hosts.fabric.space(host)} addr replace 10.99.0.{7 + host}/24 dev eth0")
+    p = hosts.crun("--worker-store=shared", f"--local-addr={network}", *shell(ADDRESS), hosts=["host0", "host1"], cwd=hosts.folder)
+    assert p.returncode == 0 and sorted(p.stdout.splitlines()) == [f"0 {address}", f"1 {address}"], p.stdout + p.stderr
+
+
+def test_a_network_that_hosts_lack_is_named(hosts):
+    p = hosts.crun("--local-addr=198.51.100.0/24", *shell("true"), hosts=["host0", "host1"], cwd=hosts.folder)
+    assert p.returncode == 1 and p.stdout == ""
+    assert_named(p.stderr, "--local-addr=198.51.100.0/24", "this node has no address in that network")
 
 
 def test_another_command_starts_the_hosts(hosts):

@@ -1,6 +1,8 @@
 /* What command lines mean on one node, and which are refused with which sentence. */
 
+#include <errno.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,6 +33,13 @@ static int n_xpus(void *data)
     return (*(const struct conversation **)data)->n_xpus;
 }
 
+static int find_address(const char *network, char *ret, size_t size)
+{
+    if (strcmp(network, "10.1.0.0/16") != 0)
+        return strcmp(network, "10.2.0.0/16") == 0 ? -EADDRNOTAVAIL : -EINVAL;
+    return snprintf(ret, size, "10.1.2.3") < (int)size ? 0 : -ENOBUFS;
+}
+
 struct outcome {
     struct job job;
     char *warnings;
@@ -49,6 +58,7 @@ static void hold(const struct conversation *c, struct outcome *o)
     const struct job_machine machine = {.count_cpus = n_cpus,
                                         .count_gpus = n_gpus,
                                         .count_xpus = n_xpus,
+                                        .find_address = find_address,
                                         .data = &o->said,
                                         .random_id = "uuid"};
     assert_int_equal(options_parse((char *const *)(uintptr_t)c->words, environment, &options, usage), 0);
@@ -137,6 +147,7 @@ static void test_rendezvous(void **state)
         {{{"--rdzv-backend=c10d", "--rdzv-id=b", "--rdzv-endpoint=other:29400", "x"}}, "b", "127.0.0.1", 0},
         {{{"--standalone", "--local-addr=10.0.0.7", "x"}}, "uuid", "10.0.0.7", 0},
         {{{"--standalone", "--local-addr=", "x"}}, "uuid", "127.0.0.1", 0},
+        {{{"--standalone", "--local-addr=10.1.0.0/16", "x"}}, "uuid", "10.1.2.3", 0},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -306,6 +317,9 @@ static void test_refused(void **state)
         {{{"--restart-pause=-1", "x"}}, "--restart-pause=-1: a number of seconds from 0 to 3600"},
         {{{"--restart-pause=3601", "x"}}, "--restart-pause=3601"},
         {{{"--debug=", "x"}}, "--debug= names no file"},
+        {{{"--local-addr=10.2.0.0/16", "x"}},
+         "--local-addr=10.2.0.0/16: this node has no address in that network"},
+        {{{"--local-addr=x/16", "x"}}, "--local-addr=x/16: a network is ADDRESS/BITS"},
         {{{"--nnodes=2", "--rdzv-endpoint=h:1", "--rdzv-backend=c10d", "--tls-cert=c", "x"}},
          "--tls-cert, --tls-key and --tls-ca: all three are needed"},
         {{{"--nnodes=2", "--rdzv-endpoint=h:1", "--rdzv-backend=c10d", "--tls-cert=c", "--tls-key=k",

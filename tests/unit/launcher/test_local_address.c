@@ -2,6 +2,8 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -62,9 +64,60 @@ static void test_address_towards(void **state)
     }
 }
 
+static void test_networks(void **state)
+{
+    static const struct {
+        const char *network;
+        int result;
+    } cases[] = {
+        {"10.1.0.0", -EINVAL},
+        {"10.1.0.0/", -EINVAL},
+        {"10.1.0.0/33", -EINVAL},
+        {"10.1.0.0/-1", -EINVAL},
+        {"10.1.0/16", -EINVAL},
+        {"/16", -EINVAL},
+        {"eth0/16", -EINVAL},
+        {"fd00::/129", -EINVAL},
+        {"1111:1111:1111:1111:1111:1111:1111:1111:1111:1111/8", -EINVAL},
+        {"127.0.0.0/8", -EADDRNOTAVAIL},
+        {"::1/128", -EADDRNOTAVAIL},
+        {"fe80::/10", -EADDRNOTAVAIL},
+        {"198.51.100.0/24", -EADDRNOTAVAIL},
+        {"2001:db8::/32", -EADDRNOTAVAIL},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        char found[64] = "";
+        if (local_address_in(cases[i].network, found, sizeof(found)) != cases[i].result || found[0])
+            fail_msg("%s: %s", cases[i].network, found);
+    }
+}
+
+/* For each prefix of an own address: the address is found, and is not once a bit of the prefix differs. */
+static void test_prefixes(void **state)
+{
+    char own[64], network[80], found[64];
+    struct in_addr bits;
+
+    if (local_address_in(LOCAL_ADDRESS_ANY_V4, own, sizeof(own)) != 0)
+        skip(); /* nothing but loopback */
+    assert_int_equal(local_address_in(LOCAL_ADDRESS_ANY_V4, found, 3), -ENOBUFS);
+    for (int n = 1; n <= 32; n++) {
+        assert_int_equal(inet_pton(AF_INET, own, &bits), 1);
+        (void)snprintf(network, sizeof(network), "%s/%d", own, n);
+        assert_int_equal(local_address_in(network, found, sizeof(found)), 0);
+        assert_string_equal(found, own);
+        bits.s_addr ^= htonl(UINT32_C(1) << (32 - n));
+        (void)snprintf(network, sizeof(network), "%s/%d", inet_ntoa(bits), n);
+        int r = local_address_in(network, found, sizeof(found));
+        assert_true(r == -EADDRNOTAVAIL || (r == 0 && strcmp(found, own) != 0));
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_addresses),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_addresses), cmocka_unit_test(test_networks),
+                                       cmocka_unit_test(test_prefixes),
                                        cmocka_unit_test(test_address_towards)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
