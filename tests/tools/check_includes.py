@@ -65,7 +65,7 @@ EXCEPTIONS = {
     "rendezvous/store/outbox.h": {"sys/uio.h": "struct iovec"},
     "worker-runtime/checkpoint/snapshot.h": {
         "worker-runtime/checkpoint/snapshot_file_os.h": "the table of system calls, which tests replace"},
-    "worker-runtime/base/crc32c.c": {"pthread.h": "pthread_once() around a table"},
+    "base/crc32.c": {"pthread.h": "pthread_once() around a table"},
     "worker-runtime/kernels/cuda/mma.cuh": {
         "tests/fakes/cuda_host/cuda_mma.h": "the tests compile the kernels for the host, which has no such instruction"},
 }

@@ -9,8 +9,11 @@
 #include "worker-runtime/checkpoint/snapshot_image.h"
 
 #include "base/cleanup.h"
+#include "base/crc32.h"
 #include "base/decimal.h"
 #include "base/format.h"
+#include "worker-runtime/base/error.h"
+#include "worker-runtime/crw.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -117,6 +120,11 @@ int snapshot_image_stage(uint64_t step, const struct crw_tensor *tensors, size_t
 }
 
 /* ---- checksums ---- */
+
+uint32_t crw_crc32c(uint32_t crc, const void *data, size_t n_bytes)
+{
+    return is_array(data, n_bytes, 1) ? crc32c(crc, data, n_bytes) : crc;
+}
 
 /* Over the length and the header, with zeros for the eight digits at `at`. */
 static uint32_t header_crc(const uint8_t *image, size_t header_end, size_t at)

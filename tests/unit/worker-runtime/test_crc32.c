@@ -1,8 +1,10 @@
-/* CRC-32C: known answers, and the instruction against the table. */
+/* Checksums: known answers, the instruction against the table, and zlib. */
 
 #include <string.h>
 
-#include "worker-runtime/base/crc32c.h"
+#include <zlib.h>
+
+#include "base/crc32.h"
 #include "worker-runtime/crw.h"
 
 #include "tests/support/c/cmocka_fixed.h"
@@ -22,7 +24,7 @@ static void test_known_answers(void **state)
     assert_int_equal(crc32c_table(0, "123456789", 9), 0xe3069283u);
 }
 
-static void test_table_and_pieces_agree(void **state)
+static void test_tables_pieces_and_zlib_agree(void **state)
 {
     uint8_t bytes[200];
     struct crw_rng rng;
@@ -35,6 +37,9 @@ static void test_table_and_pieces_agree(void **state)
             assert_int_equal(crc32c_table(0, bytes + start, n), whole);
             assert_int_equal(
                 crw_crc32c(crw_crc32c(0, bytes + start, n / 3), bytes + start + n / 3, n - n / 3), whole);
+            assert_int_equal(
+                crc32_zlib(crc32_zlib(0, bytes + start, n / 3), bytes + start + n / 3, n - n / 3),
+                crc32(0, bytes + start, (unsigned)n));
         }
 }
 
@@ -42,7 +47,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_known_answers),
-        cmocka_unit_test(test_table_and_pieces_agree),
+        cmocka_unit_test(test_tables_pieces_and_zlib_agree),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
