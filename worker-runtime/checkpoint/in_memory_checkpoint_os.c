@@ -17,7 +17,7 @@
 #include "worker-runtime/base/env_os.h"
 #include "worker-runtime/base/file_limit_os.h"
 #include "worker-runtime/base/error.h"
-#include "worker-runtime/base/memory.h"
+#include "base/memory.h"
 #include "worker-runtime/group/group_os.h"
 
 #include <errno.h>

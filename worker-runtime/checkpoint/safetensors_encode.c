@@ -9,7 +9,7 @@
 #include "base/minmax.h"
 #include "base/strbuf.h"
 #include "worker-runtime/base/error.h"
-#include "worker-runtime/base/memory.h"
+#include "base/memory.h"
 
 #include <errno.h>
 #include <inttypes.h>

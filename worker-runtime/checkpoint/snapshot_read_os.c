@@ -9,7 +9,7 @@
 
 #include "base/cleanup.h"
 #include "worker-runtime/base/error.h"
-#include "worker-runtime/base/memory.h"
+#include "base/memory.h"
 #include "worker-runtime/checkpoint/snapshot.h"
 #include "worker-runtime/checkpoint/snapshot_image.h"
 

@@ -20,7 +20,7 @@
 #include "base/lock_os.h"
 #include "base/thread_os.h"
 #include "worker-runtime/base/error.h"
-#include "worker-runtime/base/memory.h"
+#include "base/memory.h"
 
 struct slot {
     struct crw_batch batch;

@@ -16,7 +16,7 @@
 
 #include "base/cleanup.h"
 #include "worker-runtime/base/error.h"
-#include "worker-runtime/base/memory.h"
+#include "base/memory.h"
 
 struct crw_sampler {
     struct crw_sampler_options options;

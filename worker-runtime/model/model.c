@@ -16,7 +16,7 @@
 #include <string.h>
 
 #include "worker-runtime/base/error.h"
-#include "worker-runtime/base/memory.h"
+#include "base/memory.h"
 
 enum { ALIGNMENT = 64, N_BUFFERS_OF_NORM = 3 };
 

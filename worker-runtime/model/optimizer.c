@@ -20,7 +20,7 @@
 #include <string.h>
 
 #include "worker-runtime/base/error.h"
-#include "worker-runtime/base/memory.h"
+#include "base/memory.h"
 #include "worker-runtime/kernels/cpu/kernels.h"
 
 enum { N_STATES_MAX = 2, ALIGNMENT = 64 };

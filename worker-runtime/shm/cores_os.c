@@ -5,7 +5,7 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include "worker-runtime/base/cgroup_os.h"
+#include "base/cgroup_numbers_os.h"
 
 void cores_add_own(_Atomic uint64_t set[CORES_WORDS])
 {

@@ -22,7 +22,7 @@
 #include "worker-runtime/shm/cores_os.h"
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/base/file_limit_os.h"
-#include "worker-runtime/base/memory.h"
+#include "base/memory.h"
 
 #include <assert.h>
 #include <errno.h>

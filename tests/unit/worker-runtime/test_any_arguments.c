@@ -22,7 +22,7 @@
 #include "proto/worker_memory.h"
 #include "tests/support/c/bounded_child.h"
 #include "tests/support/c/clock.h"
-#include "worker-runtime/base/memory.h"
+#include "base/memory.h"
 
 enum { SMALL_MAX = 100, ARRAY_BYTES = 64 << 10, BEFORE_MAX = 6, CALLS = IS_SANITIZED ? 2 : 5 };
 

@@ -1,6 +1,6 @@
 /* How much memory there is, read from a tree of files as /proc and /sys have them. */
 
-#include "worker-runtime/base/memory.h"
+#include "base/memory.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -14,7 +14,7 @@
 
 #include "tests/support/c/bounded_child.h"
 #include "tests/support/c/cmocka_fixed.h"
-#include "worker-runtime/base/memory.h"
+#include "base/memory.h"
 #include "worker-runtime/crw.h"
 #include "worker-runtime/crw_trainer.h"
 

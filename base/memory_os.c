@@ -4,12 +4,12 @@
  * refused, and the absurd ones still are.
  */
 
-#include "worker-runtime/base/memory.h"
+#include "base/memory.h"
 
 #include <errno.h>
 #include <stdatomic.h>
 
-#include "worker-runtime/base/cgroup_os.h"
+#include "base/cgroup_numbers_os.h"
 
 enum { SMALL = 1 << 20 };
 

@@ -1,4 +1,4 @@
-#include "worker-runtime/base/cgroup_os.h"
+#include "base/cgroup_numbers_os.h"
 
 #include <inttypes.h>
 #include <string.h>
