@@ -29,7 +29,7 @@ static int compare_runs(const void *left, const void *right)
     return (a->node > b->node) - (a->node < b->node);
 }
 
-void snapshot_sort(struct block_run *runs, size_t n)
+void block_runs_sort(struct block_run *runs, size_t n)
 {
     qsort(runs, n, sizeof(*runs), compare_runs);
 }

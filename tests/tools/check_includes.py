@@ -23,7 +23,7 @@ ORDER = """
     rendezvous/store rendezvous/relay rendezvous/session rendezvous/rounds rendezvous/etcd rendezvous/server
     rendezvous/keys rendezvous/agents rendezvous/daemon
     launcher/util launcher/cli launcher/host launcher/output launcher/supervise launcher/report launcher/rdzv launcher/watch launcher/ctl
-    launcher/crunctl launcher/agent launcher/front launcher launcher/completions
+    launcher/snapshots launcher/crunctl launcher/agent launcher/front launcher launcher/completions
     worker-runtime worker-runtime/base worker-runtime/shm worker-runtime/net worker-runtime/kernels/cpu
     worker-runtime/model worker-runtime/data worker-runtime/group worker-runtime/checkpoint
     worker-runtime/kernels/cuda worker-runtime/cuda

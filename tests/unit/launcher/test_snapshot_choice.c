@@ -59,7 +59,7 @@ static void test_choices(void **state)
         while (n < RUNS_MAX && rows[i].runs[n].world_size > 0)
             n++;
         memcpy(runs, rows[i].runs, sizeof(runs));
-        snapshot_sort(runs, n);
+        block_runs_sort(runs, n);
         struct snapshot_choice got = snapshot_choose(runs, n);
         if (!is_same(&got, &rows[i].choice))
             fail_msg("%s: step %llu of generation %u", rows[i].what, (unsigned long long)got.step,
@@ -110,7 +110,7 @@ static void test_random_inventories(void **state)
                                          .n = 1 + (uint32_t)rand_r(&seed) % 3,
                                          .tier = 1 + (uint32_t)rand_r(&seed) % 2,
                                          .node = rand_r(&seed) % 3};
-        snapshot_sort(runs, n);
+        block_runs_sort(runs, n);
         struct snapshot_choice got = snapshot_choose(runs, n), want = choose_slowly(runs, n);
         if (!is_same(&got, &want))
             fail_msg("seed %u, inventory %d", first_seed, i);
@@ -131,7 +131,7 @@ static void test_the_nearest_block(void **state)
         {7, 0, 2, 0, 2, TIER_MEMORY, 0}, {7, 0, 2, 0, 2, TIER_PEER, 1}, {7, 0, 2, 1, 1, TIER_MEMORY, 2}};
     struct snapshot_choice choice = {true, 7, 0, 2};
 
-    snapshot_sort(runs, ARRAY_SIZE(runs));
+    block_runs_sort(runs, ARRAY_SIZE(runs));
     assert_int_equal(snapshot_find(runs, 3, &choice, 0, 1)->node, 1);
     assert_int_equal(snapshot_find(runs, 3, &choice, 0, 2)->node, 0);
     assert_int_equal(snapshot_find(runs, 3, &choice, 1, 2)->node, 2);
