@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 #include <uv.h>
 
@@ -780,11 +781,23 @@ static bool is_pipe_or_socket(int fd)
     return fstat(fd, &st) == 0 && (S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode));
 }
 
+/* srun --unbuffered gives the step a terminal. Such a terminal must not change line ends. */
+static bool makes_bytes_pass(int terminal)
+{
+    struct termios mode;
+
+    if (tcgetattr(terminal, &mode) < 0)
+        return false;
+    mode.c_oflag &= ~(tcflag_t)OPOST;
+    return tcsetattr(terminal, TCSANOW, &mode) == 0;
+}
+
 int far_run(const sigset_t *before)
 {
     static struct far f;
 
-    if (!is_pipe_or_socket(STDIN_FILENO) || !is_pipe_or_socket(STDOUT_FILENO)) {
+    if (!is_pipe_or_socket(STDIN_FILENO) ||
+        !(is_pipe_or_socket(STDOUT_FILENO) || makes_bytes_pass(STDOUT_FILENO))) {
         log_line(
             "--front-channel is for crun --hosts, which speaks on pipes or sockets as standard input and output");
         return 2;

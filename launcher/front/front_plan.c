@@ -167,7 +167,7 @@ static const struct launcher {
     /* Without --unbuffered srun holds output back until a newline comes. Without --cpu-bind=none a step of one task may get one CPU. */
     [FRONT_LAUNCH_SRUN] =
         {"srun",
-         "--nodes=1 --ntasks=1 --ntasks-per-node=1 --overlap --unbuffered --cpu-bind=none --input=all",
+         "--quiet --nodes=1 --ntasks=1 --ntasks-per-node=1 --overlap --unbuffered --cpu-bind=none --input=all",
          "--nodelist={host}", "/bin/sh -c {script}"},
     [FRONT_LAUNCH_COMMAND] = {"", "", "", "/bin/sh -c {script}"},
 };

@@ -30,8 +30,10 @@ static const struct {
      "its ssh server closed the connection at once: look for MaxStartups in its sshd_config, and into its log"},
     {"Bad owner or permissions",
      "ssh refuses its configuration here: the files in ~/.ssh must be yours alone (chmod 600)"},
-    {"srun: error: ",
+    {"srun: error: Unable to",
      "srun could not start a step on it: is it in this allocation of Slurm (SLURM_JOB_NODELIST)?"},
+    {": task 0: Exited with exit code", ""}, /* srun, behind the cause */
+    {": task 0: Killed", ""},
     {"command not found", "a command that starts crun is missing on it"},
 };
 

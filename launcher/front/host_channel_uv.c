@@ -152,12 +152,14 @@ static void on_error_line(void *data, const char *line)
 {
     struct host_channel *c = data;
 
+    _cleanup_free_ char *remedy = front_remedy(line, c->name);
+    if (!*line || (remedy && !*remedy))
+        return;
     if (c->is_greeted && !c->is_closed)
         c->handler->on_line(c->handler->data, c->host, line);
-    if (c->is_greeted || !*line)
+    if (c->is_greeted)
         return;
     line += strncmp(line, "crun: ", 6) == 0 ? 6 : 0;
-    _cleanup_free_ char *remedy = front_remedy(line, c->name);
     if (!c->has_remedy) /* the first one is the cause: "host key has changed", then "verification failed" */
         note_why(c, remedy ? remedy : line);
     c->has_remedy = c->has_remedy || remedy;

@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -265,6 +266,28 @@ def test_a_launch_command_that_cannot_work(start, tmp_path, command, words):
     code, out, err = start("--hosts=a", f"--launch={tmp_path}/launch {{host}}", *shell("exec sleep 600")).wait()
     assert code == 1 and out == "", err
     assert any("host a " in line and words in line for line in own_lines(err)), err
+
+
+# srun --unbuffered does the same.
+TERMINAL = """\
+import os, pty, subprocess, sys
+master, slave = pty.openpty()
+process = subprocess.Popen(sys.argv[2:], stdout=slave)
+os.close(slave)
+try:
+    while data := os.read(master, 65536):
+        os.write(1, data)
+except OSError:
+    pass
+sys.exit(process.wait())
+"""
+
+
+def test_a_launch_command_with_a_terminal_as_output(start, tmp_path):
+    (tmp_path / "launch").write_text(f"#!{sys.executable}\n{TERMINAL}")
+    (tmp_path / "launch").chmod(0o755)
+    code, out, err = start("--hosts=a,b", f"--launch={tmp_path}/launch {{host}}", "--nproc-per-node=1", *shell(HELLO)).wait()
+    assert code == 0 and sorted(out.splitlines()) == ["rank 0 of 2", "rank 1 of 2"], err
 
 
 # ---- losses

@@ -237,7 +237,8 @@ static void test_rendered_options(void **state)
 /* ------------------------------------------------------------------ launch commands */
 
 #define SSH "-T|-o|BatchMode=yes|-o|ConnectTimeout=10|-o|ServerAliveInterval=7|"
-#define SRUN "--nodes=1|--ntasks=1|--ntasks-per-node=1|--overlap|--unbuffered|--cpu-bind=none|--input=all|"
+#define SRUN                                                                                                 \
+    "--quiet|--nodes=1|--ntasks=1|--ntasks-per-node=1|--overlap|--unbuffered|--cpu-bind=none|--input=all|"
 
 /* "$" stands for the bootstrap as a line for a shell, "$$" for "/bin/sh|-c|" and the script. */
 static const struct launch_row {
@@ -440,6 +441,7 @@ static void test_remedies(void **state)
         {"kex_exchange_identification: Connection closed by remote host\r\n", "MaxStartups"},
         {"bash: line 1: exec: command not found\n", "a command that starts crun is missing on it"},
         {"srun: error: Unable to create step\n", "srun could not start a step on it"},
+        {"srun: error: n1: task 0: Exited with exit code 1\n", ""},
         {"Welcome to n1\n", NULL},
         {"", NULL},
     };
@@ -447,6 +449,7 @@ static void test_remedies(void **state)
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
         char *remedy = front_remedy(rows[i].printed, "u@n1");
         assert_true(rows[i].expected ? remedy && strstr(remedy, rows[i].expected) : !remedy);
+        assert_true(!remedy || !*remedy == !*rows[i].expected);
         free(remedy);
     }
 }
