@@ -78,7 +78,7 @@ void text_copy(char *to, size_t size, const char *from)
     if (n == size) {
         size_t cut = --n;
 
-        /* A continuation at from[n] is of a character that is cut; after three of them the text is not UTF-8. */
+        /* A continuation at from[n] belongs to a cut character; after three of them the text is not UTF-8. */
         while (cut > 0 && n - cut < CHARACTER_SIZE_MAX && ((unsigned char)from[cut] & 0xC0) == 0x80)
             cut--;
         if (n - cut < CHARACTER_SIZE_MAX)
@@ -86,4 +86,17 @@ void text_copy(char *to, size_t size, const char *from)
     }
     memmove(to, from, n);
     to[n] = 0;
+}
+
+void text_copy_words(char *to, size_t size, const char *from)
+{
+    static const char end[] = " ...";
+
+    text_copy(to, size, from);
+    if (strlen(to) == strlen(from))
+        return;
+    text_copy(to, size - sizeof(end) + 1, from);
+    char *blank = strrchr(to, ' ');
+    /* A very long word is cut itself. */
+    memcpy(blank && (size_t)(blank - to) > size / 4 ? blank : to + strlen(to), end, sizeof(end));
 }

@@ -34,3 +34,6 @@ void text_clean(char *text);
 
 /* Copies as much as fits, at a boundary of characters where the text is UTF-8, and ends it with NUL. */
 void text_copy(char *to, size_t size, const char *from);
+
+/* The same for a sentence: a longer one ends behind a word, with " ...". size: at least 16. */
+void text_copy_words(char *to, size_t size, const char *from);

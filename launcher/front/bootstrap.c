@@ -17,8 +17,10 @@ static bool is_plain_text(const char *text)
 /* Looks for an installed crun. $v: output of --version. f: fails with a sentence; without quotes in f a sentence of several lines
  * becomes a single line, and set -f keeps patterns in a sentence. i: executes $1 if it has the version. */
 static const char installed[] =
-    "f() { echo CRUN-FAILED $*; exit 1; }; "
-    "i() { [ \"$($1 --version 2>/dev/null </dev/null)\" = \"$v\" ] && exec $1 --front-channel; }; "
+    "f() { echo " BOOTSTRAP_FAILED
+    "$*; exit 1; }; "
+    "i() { [ \"$($1 --version 2>/dev/null </dev/null)\" = \"$v\" ] && exec $1 " BOOTSTRAP_MARK
+    "; }; "
     "i crun; i crun-launch; ";
 
 /* The path of the front's crun: another user of the host may have made such a path, as below /tmp. In a folder of the own user,
@@ -53,11 +55,13 @@ static const char cached[] =
     "command -v sha256sum >/dev/null || f \"sha256sum is missing there, by which a copy of crun is checked\"; "
     "e=$( { mkdir -p \"$d\" && chmod 700 \"$d\"; } 2>&1) || f \"no folder for a copy of crun there: $e\"; "
     "[ -O \"$d\" ] || f \"the folder for a copy of crun there, $d, has another owner\"; "
+    "[ -d \"$p\" ] && f \"a folder is in the place of the copy of crun there: remove $p\"; "
     "[ -f \"$p\" ] && k \"$p\" && r; ";
 
 /* $n: number of bytes. $t: temporary name. */
 static const char copied[] =
-    "echo CRUN-NEEDS $m $h; read -r n || f \"the launch command passes no standard input on, by which crun is copied\"; "
+    "echo " BOOTSTRAP_NEEDS
+    "$m $h; read -r n || f \"the launch command passes no standard input on, by which crun is copied\"; "
     "[ \"$n\" -gt 0 ] || f \"$v is not on PATH there, and its build for a machine $m cannot be read here\"; "
     "t=$d/.$h.$(uname -n).$$; x() { rm -f \"$t\"; }; trap x EXIT; trap \"exit 1\" HUP INT PIPE TERM; "
     "e=$(head -c \"$n\" 2>&1 >\"$t\") || f \"cannot write a copy of crun into $d there: $e\"; "

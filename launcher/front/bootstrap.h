@@ -23,6 +23,7 @@
 
 #define BOOTSTRAP_NEEDS "CRUN-NEEDS "
 #define BOOTSTRAP_FAILED "CRUN-FAILED "
+#define BOOTSTRAP_MARK "--front-channel" /* in each script */
 
 struct bootstrap_build {
     const char *machine; /* as uname -m prints it */

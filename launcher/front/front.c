@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "launcher/util/signal_name.h"
 
 enum { ACTIONS_PER_HOST = 2, ACTIONS_OF_JOB = 4 };
@@ -116,8 +117,10 @@ static void lose_usable(struct front *f, unsigned host, const char *event, const
     f->n_usable--;
     f->spares_ms = spares_ms < f->spares_ms ? spares_ms : f->spares_ms;
     bool is_enough = f->n_usable >= f->config.min_nodes;
-    (void)snprintf(f->why, sizeof(f->why), "host %.100s %s%s%.300s; the job %s", f->names[host], event,
-                   *detail ? ": " : "", detail, is_enough ? "goes on without it" : "cannot run without it");
+    char reason[FRONT_REASON_SIZE];
+    text_copy_words(reason, sizeof(reason), detail);
+    (void)snprintf(f->why, sizeof(f->why), "host %.100s %s%s%s; the job %s", f->names[host], event,
+                   *reason ? ": " : "", reason, is_enough ? "goes on without it" : "cannot run without it");
     if (!is_enough && !stops(f))
         end_job(f, now_ms);
 }

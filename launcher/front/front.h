@@ -33,6 +33,7 @@ enum {
     FRONT_SAME_REQUEST_MS =
         1050, /* a signal so soon after another one is the same request; a bit longer than in agents */
     FRONT_WHY_SIZE = 512,
+    FRONT_REASON_SIZE = 320, /* of that, for the reason of a loss */
 };
 
 enum front_host_state {

@@ -13,6 +13,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/utf8.h"
+#include "launcher/front/bootstrap.h"
 #include "launcher/front/front_remedy.h"
 #include "launcher/front/line_cutter.h"
 #include "launcher/supervise/spawn_worker_os.h"
@@ -30,7 +31,8 @@ struct host_channel {
     const struct host_channel_handler *handler;
     unsigned host;
     const char *name;
-    pid_t pid; /* 0: reaped */
+    const char *command; /* first word of the launch command */
+    pid_t pid;           /* 0: reaped */
     int status;
     uv_pipe_t pipe[3]; /* by descriptor of the launch command */
     bool is_over[3];   /* the pipe has ended */
@@ -67,6 +69,25 @@ static void break_channel(struct host_channel *c, const char *why)
     report_lost(c, why);
 }
 
+/* For an end without a reason on standard error. */
+static void describe_end(const struct host_channel *c, char text[WHY_SIZE])
+{
+    const char *noise = c->is_greeted ? "" : line_cutter_last(&c->noise);
+    char code[32] = "";
+
+    if (!c->pid && WIFEXITED(c->status) && WEXITSTATUS(c->status) != 0)
+        (void)snprintf(code, sizeof(code), " with exit code %d", WEXITSTATUS(c->status)); /* fits */
+    if (strstr(noise, BOOTSTRAP_MARK))
+        (void)snprintf(text, WHY_SIZE,
+                       "`%.100s`, the launch command, has printed its last words, which it has to run on the "
+                       "host: /bin/sh -c SCRIPT",
+                       c->command); /* fits */
+    else
+        (void)snprintf(text, WHY_SIZE, "%s has ended%s%s%.300s",
+                       c->is_greeted ? "its connection" : "the launch command", code,
+                       *noise ? " after the line: " : "", noise); /* fits */
+}
+
 /* The reason is on standard error, and in the exit status. */
 static void report_when_over(struct host_channel *c)
 {
@@ -77,13 +98,7 @@ static void report_when_over(struct host_channel *c)
     bool is_known = c->is_over[CHANNEL_ERR] && !c->pid;
     if (!is_known && c->n_farewell < FAREWELL_TICKS)
         return;
-    const char *what = c->is_greeted ? "its connection has ended" : "the launch command has ended";
-    const char *noise = c->is_greeted ? "" : line_cutter_last(&c->noise);
-    if (c->pid || !WIFEXITED(c->status) || WEXITSTATUS(c->status) == 0)
-        (void)snprintf(text, sizeof(text), "%s%s%.300s", what, *noise ? " after the line: " : "", noise);
-    else
-        (void)snprintf(text, sizeof(text), "%s with exit code %d%s%.300s", what, WEXITSTATUS(c->status),
-                       *noise ? " after the line: " : "", noise);
+    describe_end(c, text);
     report_lost(c, text);
 }
 
@@ -141,10 +156,10 @@ static void on_noise_line(void *data, const char *line)
     struct host_channel *c = data;
     char machine[65], hash[65];
 
-    if (sscanf(line, "CRUN-NEEDS %64s %64s", machine, hash) == 2)
+    if (sscanf(line, BOOTSTRAP_NEEDS "%64s %64s", machine, hash) == 2)
         c->handler->on_needs(c->handler->data, c->host, hash);
-    else if (strncmp(line, "CRUN-FAILED ", 12) == 0)
-        note_why(c, line + 12);
+    else if (strncmp(line, BOOTSTRAP_FAILED, strlen(BOOTSTRAP_FAILED)) == 0)
+        note_why(c, line + strlen(BOOTSTRAP_FAILED));
 }
 
 /* Before the greeting: the reason of a failure; later a line of the far end. */
@@ -312,6 +327,7 @@ int host_channel_start(struct host_channel **ret, uv_loop_t *loop, unsigned host
     c->handler = handler;
     c->host = host;
     c->name = name;
+    c->command = launch->argv[0];
     channel_streams_init(&c->streams, false);
     for (int i = 0; i < 3; i++) {
         (void)uv_pipe_init(loop, &c->pipe[i], 0); /* cannot fail */

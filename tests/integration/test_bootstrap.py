@@ -206,6 +206,13 @@ def test_no_folder(host):
     assert (host.home / "a b/crun/bin" / HASH).read_bytes() == COPY
 
 
+def test_a_folder_in_the_place_of_the_copy(host):
+    place = host.home / ".cache/crun/bin" / HASH
+    place.mkdir(parents=True)
+    assert start(host, line(MACHINE, HASH)) == ([f"CRUN-FAILED a folder is in the place of the copy of crun there: remove {place}"], "")
+    assert host.cache() == [HASH] and list(place.iterdir()) == []
+
+
 def test_copy_that_does_not_run(host):
     broken = b"#!/bin/sh\necho libx.so: cannot open >&2\necho 'two * lines' >&2\nexit 127\n"
     digest = hashlib.sha256(broken).hexdigest()

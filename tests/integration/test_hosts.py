@@ -258,6 +258,7 @@ def test_a_relative_directory_begins_at_home(start, tmp_path):
     ("echo '@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @' >&2; echo 'Host key verification failed.' >&2; exit 255",
      "its host key has changed"),
     ("echo no shell here", "no shell here"),
+    ('echo "$@"', "launch`, the launch command, has printed its last words, which it has to run on the host: /bin/sh -c SCRIPT"),
     ("printf '\\nCRUN-CHANNEL 1 0.1.0 x86_64 0123456789abcdef\\nno frame here'; exec sleep 600", "broke the protocol")])
 def test_a_launch_command_that_cannot_work(start, tmp_path, command, words):
     (tmp_path / "launch").write_text(f"#!/bin/sh\nshift\n{command}\n")

@@ -63,11 +63,35 @@ static void test_direction(void **state)
         "a?b?c");
 }
 
+static void test_sentences_end_behind_a_word(void **state)
+{
+    static const struct {
+        const char *from, *to; /* of 16 bytes */
+    } cases[] = {
+        {"", ""},
+        {"123456789 12345", "123456789 12345"},
+        {"123456789 123456", "123456789 ..."},
+        {"1234567890 12345", "1234567890 ..."},
+        {"12345678901 1234", "12345678901 ..."},
+        {"one two three four", "one two ..."},
+        {"one 34567890123456789", "one 3456789 ..."},
+        {"12345678901234567", "12345678901 ..."},
+        {"1234567890\xc3\xa4 12345", "1234567890 ..."},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        char to[16];
+        text_copy_words(to, sizeof(to), cases[i].from);
+        assert_string_equal(to, cases[i].to);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_controls), cmocka_unit_test(test_bytes_outside_utf8),
-        cmocka_unit_test(test_characters_stay), cmocka_unit_test(test_direction)};
+        cmocka_unit_test(test_sentences_end_behind_a_word), cmocka_unit_test(test_controls),
+        cmocka_unit_test(test_bytes_outside_utf8), cmocka_unit_test(test_characters_stay),
+        cmocka_unit_test(test_direction)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

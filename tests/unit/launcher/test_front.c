@@ -158,6 +158,12 @@ static void test_sentences(void **state)
     front_step(&f, read_event("g0"));
     front_step(&f, read_event("x0"));
     assert_string_equal(front_why(&f), "host a could not be started: why; the job goes on without it");
+    char words[2 * FRONT_REASON_SIZE];
+    for (size_t i = 0; i < sizeof(words); i++)
+        words[i] = "word "[i % 5];
+    words[sizeof(words) - 1] = 0;
+    front_step(&f, (struct front_event){.kind = FRONT_EVENT_LOST, .host = 1, .text = words});
+    assert_non_null(strstr(front_why(&f), " word ...; the job cannot run without it"));
     front_finish(&f);
 }
 
