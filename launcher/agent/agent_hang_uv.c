@@ -145,14 +145,17 @@ static void act_on_hang(struct agent_hang *h, int worker)
 {
     enum job_hang_action action = h->host->job->hang_action;
 
-    if (!may_act(h) || worker < 0)
+    if (!may_act(h))
+        return;
+    if (action == JOB_HANG_STOP) /* of the signal that another node may send to the whole job */
+        h->host->note_sender(h->host->data, "--hang-action=stop");
+    if (worker < 0)
         return;
     if (action == JOB_HANG_RESTART)
         restart_after_hang(h, worker);
-    if (action == JOB_HANG_STOP) {
-        h->host->note_sender(h->host->data, "--hang-action=stop");
-        send_signal(h->host, (struct group_event){.kind = GROUP_SIGNAL, .worker = -1, .value = SIGTERM});
-    }
+    if (action == JOB_HANG_STOP)
+        send_signal(h->host, (struct group_event){
+                                 .kind = GROUP_SIGNAL, .worker = -1, .value = SIGTERM, .stops_job = true});
 }
 
 /* Of all nodes, the node with the rank that stands out acts. */

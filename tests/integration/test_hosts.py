@@ -401,6 +401,14 @@ def test_a_request_to_one_agent_stops_the_others(start):
     assert not [word for word in ("rank", "failed first", "FAILED", "goes on as") if word in err], err
 
 
+def test_a_hang_stops_the_whole_job(start):
+    """No rank is the cause, though all of them end by the signal."""
+    front = start("--hosts=a,b", "--nproc-per-node=2", "--hang-timeout=1", "--hang-action=stop", *shell("exec sleep 600"))
+    code, _, err = front.wait()
+    assert code == 1 and "stopped by SIGTERM from --hang-action=stop" in err, err
+    assert not [word for word in ("failed", "FAILED") if word in err], err
+
+
 def test_one_signal_ends_a_flood_on_a_blocked_console(start):
     front = start("--hosts=a,b", "--nproc-per-node=1", *shell('echo "up $RANK"; exec yes'))
     time.sleep(2)  # the pipe of the test is full by then
