@@ -1,5 +1,6 @@
 #include "launcher/watch/proc_sample_os.h"
 
+#include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +13,7 @@
 #include "base/err.h"
 #include "base/utf8.h"
 #include "launcher/host/worker_beat_os.h"
+#include "launcher/supervise/child_processes_os.h"
 #include "launcher/util/folder_list_os.h"
 #include "launcher/util/proc_stat_os.h"
 #include "launcher/watch/digest.h"
@@ -60,26 +62,69 @@ static struct process_entry *find_entry(const struct process_table *t, pid_t pid
     return t->n && pid ? bsearch(&key, t->items, t->n, sizeof(key), compare_entries) : NULL;
 }
 
-static int list_processes(struct process_table *t)
+static int add_entry(struct process_table *t, pid_t pid)
+{
+    struct proc_stat stat;
+
+    if (pid <= 0 || !read_stat(pid, &stat))
+        return 0;
+    const struct process_entry e = {
+        .pid = pid, .parent = stat.parent, .tree = -2, .sleeps = stat.state == 'S'};
+    int r = buf_append(&t->buf, &e, sizeof(e));
+    t->items = (struct process_entry *)(void *)buf_bytes(&t->buf);
+    t->n = buf_size(&t->buf) / sizeof(e);
+    return r;
+}
+
+static int list_all(struct process_table *t)
 {
     _cleanup_(folder_list_close) struct folder_list list;
-    struct proc_stat stat;
     const char *name;
     int r = folder_list_open(&list, "/proc");
 
-    if (r)
-        return r;
-    while (!r && (name = folder_list_next(&list))) {
-        struct process_entry e = {.pid = (pid_t)atol(name), .tree = -2};
+    while (!r && (name = folder_list_next(&list)))
+        r = add_entry(t, (pid_t)atol(name));
+    return r;
+}
 
-        if (e.pid <= 0 || !read_stat(e.pid, &stat))
-            continue;
-        e.parent = stat.parent;
-        e.sleeps = stat.state == 'S';
-        r = buf_append(&t->buf, &e, sizeof(e));
+static int add_children(struct process_table *t, pid_t pid)
+{
+    _cleanup_(folder_list_close) struct folder_list threads;
+    pid_t children[PROC_TREE_MAX];
+    char path[64];
+    const char *name;
+
+    (void)snprintf(path, sizeof(path), "/proc/%d/task", (int)pid); /* both fit */
+    int r = folder_list_open(&threads, path);
+    if (r)
+        return 0; /* it has ended */
+    while (!r && (name = folder_list_next(&threads))) {
+        (void)snprintf(path, sizeof(path), "/proc/%d/task/%.20s/children", (int)pid, name);
+        _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
+        int n = fd < 0 ? 0 : child_processes_read(fd, children, PROC_TREE_MAX);
+        for (int i = 0; !r && i < n; i++)
+            r = add_entry(t, children[i]);
     }
-    t->items = (struct process_entry *)(void *)buf_bytes(&t->buf);
-    t->n = buf_size(&t->buf) / sizeof(*t->items);
+    return r;
+}
+
+/* A node may have thousands of other processes. */
+static int list_below(struct process_table *t, const pid_t *workers, int n)
+{
+    int r = 0;
+
+    for (int i = 0; !r && i < n; i++)
+        r = add_entry(t, workers[i]);
+    for (size_t i = 0; !r && i < t->n && i < (size_t)n * PROC_TREE_MAX; i++)
+        r = add_children(t, t->items[i].pid);
+    return r;
+}
+
+static int list_processes(struct process_table *t, const pid_t *workers, int n)
+{
+    bool has_children = access("/proc/thread-self/children", F_OK) == 0; /* not in every kernel */
+    int r = has_children ? list_below(t, workers, n) : list_all(t);
+
     if (t->n)
         qsort(t->items, t->n, sizeof(*t->items), compare_entries);
     for (size_t i = 0; i < t->n; i++) {
@@ -144,7 +189,7 @@ static pid_t find_judged(const struct process_table *t, pid_t worker)
 int proc_find_trees(const pid_t *workers, int n, struct proc_tree *trees)
 {
     struct process_table table = {.n = 0};
-    int r = list_processes(&table);
+    int r = list_processes(&table, workers, n);
 
     for (int i = 0; i < n; i++) {
         struct process_entry *e = find_entry(&table, workers[i]);
@@ -156,8 +201,10 @@ int proc_find_trees(const pid_t *workers, int n, struct proc_tree *trees)
             e->tree = i;
     }
     for (size_t i = 0; i < table.n; i++) {
+        bool is_twice = i > 0 && table.items[i].pid == table.items[i - 1].pid; /* its parent has changed */
         int at = tree_of(&table, table.items[i].pid, 0);
-        if (at >= 0 && table.items[i].pid != trees[at].pids[0] && trees[at].n_pids < PROC_TREE_MAX)
+        if (at >= 0 && !is_twice && table.items[i].pid != trees[at].pids[0] &&
+            trees[at].n_pids < PROC_TREE_MAX)
             trees[at].pids[trees[at].n_pids++] = table.items[i].pid;
     }
     buf_finish(&table.buf);

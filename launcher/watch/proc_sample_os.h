@@ -30,7 +30,7 @@ struct proc_tree {
     } sums;                            /* as of proc_sum() */
 };
 
-/* Finds the trees of n workers (0: none) in one pass over /proc. Returns 0 or -errno; then each tree has the worker alone. */
+/* Finds the trees of n workers (0: none) by their children, or in one pass over /proc where the kernel lists no children. Returns 0 or -errno; then each tree has the worker alone. */
 int proc_find_trees(const pid_t *workers, int n, struct proc_tree *trees);
 
 /* Bytes of the process so far, as in progress_sample.n_bytes; 0: no such process, or no permission. */
