@@ -411,6 +411,8 @@ static void receive_hello(struct agent_conn *a, const struct session_hello *hell
                                                        .owner = a->tls ? 0 : a->owner});
     if (a->session.node && !a->closing)
         list_unlink(&a->deadline.link); /* from here on silence ends a */
+    if (a->shell->closed_for)
+        server_close_jobs(a->server, a->shell->closed_for);
 }
 
 /* The agent has to read the answer before the next request, so that answers cannot pile up. */

@@ -85,6 +85,15 @@ void server_close_jobs(struct server *s, const char *reason)
         rounds_shell_step(r, &(struct rounds_event){.kind = ROUNDS_CLOSE, .reason = reason});
 }
 
+void server_close_all_jobs(struct server *s, const char *reason)
+{
+    struct rounds_shell *r = rounds_shell_of(s);
+
+    if (r)
+        r->closed_for = reason;
+    server_close_jobs(s, reason);
+}
+
 void server_expect_nodes(struct server *s, unsigned n)
 {
     struct rounds_shell *r = rounds_shell_of(s);

@@ -66,9 +66,10 @@ struct rounds_shell {
     struct session_view last_view;
     struct buf last_view_frame;
 
-    bool was_populated; /* there was a node after the last step */
-    bool leads;         /* false: another crund may, and the core is empty */
-    bool over;          /* the core is not asked any more */
+    const char *closed_for; /* reason for which each later job ends at once; NULL: jobs may begin */
+    bool was_populated;     /* there was a node after the last step */
+    bool leads;             /* false: another crund may, and the core is empty */
+    bool over;              /* the core is not asked any more */
 };
 
 /* An agent's connection. A few hundred bytes while idle: buffers exist only while bytes are pending. */

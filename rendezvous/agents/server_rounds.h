@@ -60,3 +60,6 @@ void server_expect_nodes(struct server *s, unsigned n);
 /* Ends every job of the rounds with a failure for `reason`, a sentence without a full stop; agents are
  * notified at once. empty() is called when all nodes have left. Without rounds: does nothing. */
 void server_close_jobs(struct server *s, const char *reason);
+
+/* The same, and ends each later job as soon as the job begins. reason outlives the server. */
+void server_close_all_jobs(struct server *s, const char *reason);

@@ -275,6 +275,19 @@ static void test_closed_jobs_are_told_and_left(void **state)
     stop();
 }
 
+static void test_jobs_that_begin_later_are_closed(void **state)
+{
+    struct client a;
+
+    assert_int_equal(start(NULL), 0);
+    server_close_all_jobs(server, "a host is missing");
+    client_init(&a, 1, 2);
+    assert_true(say_hello(&a) && hear(&a, SESSION_VIEW_END));
+    assert_string_equal(a.view.cause.text, "a host is missing");
+    client_finish(&a);
+    stop();
+}
+
 static void test_stopped_from_within(void **state)
 {
     struct client a, b;
@@ -708,6 +721,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_idle_agent_is_small),
         cmocka_unit_test(test_closed_jobs_are_told_and_left),
+        cmocka_unit_test(test_jobs_that_begin_later_are_closed),
         cmocka_unit_test(test_stopped_from_within),
         cmocka_unit_test(test_drain_ends_with_agents),
         cmocka_unit_test(test_slow_disk_holds_back_what_it_must),
