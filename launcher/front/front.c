@@ -46,8 +46,7 @@ static void enter(struct front *f, unsigned host, enum front_host_state state, u
     struct host_status *h = &f->hosts[host];
 
     f->n_starting -= is_starting(h);
-    h->state = state;
-    h->since_ms = now_ms;
+    *h = (struct host_status){.state = state, .since_ms = now_ms};
     f->n_starting += is_starting(h);
 }
 
@@ -56,11 +55,26 @@ static bool stops(const struct front *f)
     return f->is_ending || f->interrupt;
 }
 
+/* Agents that have not joined the rendezvous. */
+static unsigned count_joining(const struct front *f, uint64_t now_ms)
+{
+    unsigned n_running = 0, n_young = 0;
+
+    for (unsigned i = 0; i < f->config.n_hosts && f->config.hosts_rendezvous; i++)
+        if (f->hosts[i].state == FRONT_RUNNING) {
+            n_running++;
+            n_young += now_ms < f->hosts[i].since_ms + FRONT_JOIN_MS;
+        }
+    unsigned n_away = n_running > f->n_joined ? n_running - f->n_joined : 0;
+    return n_away < n_young ? n_away : n_young;
+}
+
 static void launch_more(struct front *f, uint64_t now_ms)
 {
+    unsigned n_joining = count_joining(f, now_ms);
     unsigned n = now_ms >= f->spares_ms ? f->config.n_hosts : f->config.max_nodes;
 
-    for (unsigned i = 0; i < n && f->n_starting < FRONT_STARTING_MAX && !stops(f); i++)
+    for (unsigned i = 0; i < n && f->n_starting + n_joining < FRONT_STARTING_MAX && !stops(f); i++)
         if (f->hosts[i].state == FRONT_WAITING) {
             enter(f, i, FRONT_STARTING, now_ms);
             act(f, FRONT_DO_LAUNCH, i, 0);
@@ -138,7 +152,6 @@ static void on_lost(struct front *f, unsigned host, bool had_agent, const char *
 static void on_result(struct front *f, unsigned host, int code, uint64_t now_ms)
 {
     enter(f, host, FRONT_ENDED, now_ms);
-    f->hosts[host].code = code;
     f->n_succeeded += code == 0;
     if (code == 0) {
         give_up_starting(f, now_ms); /* the job is over */
@@ -201,6 +214,46 @@ static void push_ending(struct front *f, uint64_t now_ms)
     f->push_ms = now_ms + f->config.grace_ms;
 }
 
+/* Names with commas, cut after many. Returns the number of hosts. */
+static unsigned list_hosts(const struct front *f, bool (*is_listed)(const struct host_status *),
+                           char ret[FRONT_WHY_SIZE])
+{
+    unsigned n_listed = 0;
+    size_t n = 0;
+
+    ret[0] = 0;
+    for (unsigned i = 0; i < f->config.n_hosts; i++) {
+        if (!is_listed(&f->hosts[i]))
+            continue;
+        (void)snprintf(ret + n, FRONT_WHY_SIZE - n, "%s%s", n_listed++ ? ", " : "", f->names[i]);
+        n += strlen(ret + n);
+    }
+    return n_listed;
+}
+
+static bool is_silent(const struct host_status *h)
+{
+    return h->state == FRONT_RUNNING && h->silence_s >= FRONT_SILENCE_S && !h->is_named;
+}
+
+/* A host that does not answer holds up the end of the job. */
+static void name_silent(struct front *f)
+{
+    char names[FRONT_WHY_SIZE];
+    unsigned n = stops(f) ? list_hosts(f, is_silent, names) : 0, silence_s = 0;
+
+    if (n == 0)
+        return;
+    for (unsigned i = 0; i < f->config.n_hosts; i++)
+        if (is_silent(&f->hosts[i])) {
+            silence_s = f->hosts[i].silence_s;
+            f->hosts[i].is_named = true;
+        }
+    (void)snprintf(f->why, sizeof(f->why), "waiting for host%s %.400s, which %s not answered for %u s",
+                   n > 1 ? "s" : "", names, n > 1 ? "have" : "has", silence_s);
+    act(f, FRONT_DO_SAY, 0, 0);
+}
+
 static bool is_overdue(const struct host_status *h, uint64_t now_ms)
 {
     uint64_t limit_ms = h->state == FRONT_COPYING ? FRONT_COPY_LIMIT_MS : FRONT_START_LIMIT_MS;
@@ -208,17 +261,19 @@ static bool is_overdue(const struct host_status *h, uint64_t now_ms)
     return is_starting(h) && now_ms >= h->since_ms + limit_ms;
 }
 
-/* At most one host in a step: each has a sentence of its own. */
+/* At most one sentence in a step. */
 static void on_tick(struct front *f, uint64_t now_ms)
 {
-    for (unsigned i = 0; i < f->config.n_hosts; i++)
-        if (is_overdue(&f->hosts[i], now_ms)) {
-            bool is_copying = f->hosts[i].state == FRONT_COPYING;
-            act(f, FRONT_DO_CLOSE, i, 0);
-            on_lost(f, i, false, is_copying ? "no start within ten minutes" : "no answer within two minutes",
-                    now_ms);
-            return;
-        }
+    for (unsigned i = 0; i < f->config.n_hosts; i++) {
+        if (!is_overdue(&f->hosts[i], now_ms))
+            continue;
+        bool is_copying = f->hosts[i].state == FRONT_COPYING;
+        act(f, FRONT_DO_CLOSE, i, 0);
+        on_lost(f, i, false, is_copying ? "no start within ten minutes" : "no answer within two minutes",
+                now_ms);
+        return;
+    }
+    name_silent(f);
     if (f->is_ending && now_ms >= f->give_up_ms)
         give_up_starting(f, now_ms);
     if (f->is_ending && now_ms >= f->push_ms)
@@ -238,6 +293,12 @@ static void dispatch(struct front *f, const struct front_event *e)
         enter(f, e->host, stops(f) ? FRONT_LOST : FRONT_RUNNING, e->now_ms);
         if (stops(f))
             act(f, FRONT_DO_CLOSE, e->host, 0);
+        break;
+    case FRONT_EVENT_JOINED:
+        f->n_joined = (unsigned)e->value;
+        break;
+    case FRONT_EVENT_SILENT:
+        f->hosts[e->host].silence_s = (unsigned)e->value;
         break;
     case FRONT_EVENT_RESULT:
         on_result(f, e->host, e->value, e->now_ms);
@@ -264,8 +325,7 @@ static void dispatch(struct front *f, const struct front_event *e)
 
 static bool is_about_host(enum front_event_kind kind)
 {
-    return kind == FRONT_EVENT_COPY || kind == FRONT_EVENT_GREETED || kind == FRONT_EVENT_RESULT ||
-           kind == FRONT_EVENT_LOST || kind == FRONT_EVENT_REFUSED;
+    return kind >= FRONT_EVENT_COPY && kind <= FRONT_EVENT_REFUSED;
 }
 
 /* Waiting hosts alone are spares that came too late for the job. */
@@ -292,20 +352,13 @@ void front_step(struct front *f, struct front_event event)
 
 void front_describe_waiting(const struct front *f, char ret[FRONT_WHY_SIZE])
 {
-    unsigned n_waiting = 0;
+    char names[FRONT_WHY_SIZE];
+    unsigned n_waiting = list_hosts(f, is_starting, names);
 
     for (unsigned i = 0; i < f->config.n_hosts; i++)
-        n_waiting += f->hosts[i].state == FRONT_WAITING || is_starting(&f->hosts[i]);
+        n_waiting += f->hosts[i].state == FRONT_WAITING;
     ret[0] = 0;
-    if (n_waiting == 0)
-        return;
-    (void)snprintf(ret, FRONT_WHY_SIZE, "waiting for %u of %u hosts:", n_waiting, f->config.n_hosts);
-    const char *between = " ";
-    for (unsigned i = 0; i < f->config.n_hosts; i++) {
-        size_t n = strlen(ret);
-        if (!is_starting(&f->hosts[i]))
-            continue;
-        (void)snprintf(ret + n, FRONT_WHY_SIZE - n, "%s%s", between, f->names[i]); /* cut after many */
-        between = ", ";
-    }
+    if (n_waiting > 0)
+        (void)snprintf(ret, FRONT_WHY_SIZE, "waiting for %u of %u hosts%s%.450s", n_waiting,
+                       f->config.n_hosts, names[0] ? ": " : "", names);
 }

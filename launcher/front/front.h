@@ -13,6 +13,10 @@
  * them the first cause is reported and the rendezvous ends the job. Hosts that still start are given up after FRONT_GATHER_MS:
  * several wrong hosts are named in one run. Agents that stay for grace_ms get SIGTERM, then their channel is closed.
  *
+ * At most FRONT_STARTING_MAX hosts start at a time: from the launch command until the agent has joined the rendezvous of the front, so
+ * that the front does not launch faster than it answers agents. An agent counts for FRONT_JOIN_MS at most. Where agents use another
+ * rendezvous, a host starts until its greeting.
+ *
  * Spares are launched FRONT_SPARES_MS after the others, or when a host is lost. With the first agent that succeeds the job is over.
  *
  * The exit code is 0 if agents of min_nodes hosts have succeeded; else the code of the first agent that failed. After a signal
@@ -24,7 +28,8 @@
 #include <stdint.h>
 
 enum {
-    FRONT_STARTING_MAX = 128, /* launch commands between their start and the greeting */
+    FRONT_STARTING_MAX = 128,
+    FRONT_JOIN_MS = 30 * 1000,
     FRONT_START_LIMIT_MS =
         120 * 1000, /* from the start of a launch command to its greeting or wish for a copy */
     FRONT_COPY_LIMIT_MS = 600 * 1000,
@@ -32,6 +37,7 @@ enum {
     FRONT_SPARES_MS = 5000, /* for the first max_nodes hosts to be first in the rendezvous */
     FRONT_SAME_REQUEST_MS =
         1050, /* a signal so soon after another one is the same request; a bit longer than in agents */
+    FRONT_SILENCE_S = 2, /* of a host that holds up the end of the job, for the host to be named */
     FRONT_WHY_SIZE = 512,
     FRONT_REASON_SIZE = 320, /* of that, for the reason of a loss */
 };
@@ -47,14 +53,16 @@ enum front_host_state {
 
 struct host_status {
     enum front_host_state state;
-    uint64_t since_ms; /* start of the state */
-    int code;          /* with ENDED: exit code of the agent */
+    uint64_t since_ms;  /* start of the state */
+    bool is_named;      /* as silent */
+    unsigned silence_s; /* as of the last FRONT_EVENT_SILENT */
 };
 
 struct front_config {
     unsigned n_hosts;
     unsigned min_nodes, max_nodes; /* hosts from max_nodes on are spares */
     unsigned grace_ms;             /* for agents to end by themselves after the end of the job */
+    bool hosts_rendezvous;         /* FRONT_EVENT_JOINED comes */
     bool exit_code_of_worker; /* an interrupted front without an agent ends with 128 + signal, else with 1 */
 };
 
@@ -62,9 +70,11 @@ enum front_event_kind {
     FRONT_EVENT_BEGIN,
     FRONT_EVENT_COPY,    /* the host asks for the portable build */
     FRONT_EVENT_GREETED, /* the channel is open */
+    FRONT_EVENT_SILENT,  /* value: for how many seconds the running host has answered nothing */
     FRONT_EVENT_RESULT,  /* value: the agent's exit code */
     FRONT_EVENT_LOST,    /* text: why */
     FRONT_EVENT_REFUSED, /* text: why the far end could start no agent */
+    FRONT_EVENT_JOINED,  /* value: number of agents at the rendezvous */
     FRONT_EVENT_SIGNAL,  /* value: a signal that ends the job */
     FRONT_EVENT_PASS,    /* value: a signal for the workers */
     FRONT_EVENT_TICK,    /* at least every few seconds */
@@ -97,7 +107,8 @@ struct front {
     struct front_config config;
     struct host_status *hosts;
     const char *const *names; /* of the hosts; the caller's */
-    unsigned n_starting, n_usable, n_succeeded;
+    unsigned n_starting;      /* from the launch to the greeting */
+    unsigned n_joined, n_usable, n_succeeded;
     int first_code; /* of the first agent that failed; 0: none has */
     int interrupt;  /* first signal; 0: none */
     unsigned n_signals;

@@ -13,7 +13,11 @@
 #include "rendezvous/agents/server_rounds.h"
 #include "rendezvous/daemon/compose_uv.h"
 
-enum { FRONT_BACKLOG = 4096, FRONT_DRAIN_MS = 1000 };
+enum {
+    FRONT_BACKLOG = 4096,
+    FRONT_DRAIN_MS = 1000,
+    FRONT_HELLO_MS = 60 * 1000, /* many agents greet at once, and share the processor of the front */
+};
 
 struct front_server {
     struct server *server;
@@ -66,8 +70,10 @@ static int compose_front_server(struct front_server *s, uv_loop_t *loop, const s
 {
     const struct server_rounds rounds = {0};
     struct server_security security;
-    struct server_config config = {.rounds = &rounds, .log = log_for_front};
+    struct server_limits limits = SERVER_LIMITS_DEFAULT;
+    struct server_config config = {.rounds = &rounds, .limits = &limits, .log = log_for_front};
 
+    limits.handshake_ms = FRONT_HELLO_MS;
     if (secret->bytes) {
         int r = job_keys_init(&s->keys, secret, NULL, job, "127.0.0.1", why);
         if (r < 0)
@@ -109,9 +115,14 @@ const struct front_address *front_server_address(const struct front_server *s)
     return &s->address;
 }
 
+size_t front_server_n_nodes(const struct front_server *s)
+{
+    return s ? server_n_nodes(s->server) : 0;
+}
+
 void front_server_end_job(struct front_server *s, const char *why)
 {
-    server_close_jobs(s->server, why);
+    server_close_all_jobs(s->server, why);
 }
 
 void front_server_expect(struct front_server *s, unsigned n_nodes)

@@ -21,10 +21,13 @@ int front_server_create(struct front_server **ret, uv_loop_t *loop, const struct
 
 const struct front_address *front_server_address(const struct front_server *s);
 
+/* Agents that have joined. NULL: 0. */
+size_t front_server_n_nodes(const struct front_server *s);
+
 /* At most n_nodes hosts can come: agents of so many need not wait for more. */
 void front_server_expect(struct front_server *s, unsigned n_nodes);
 
-/* Ends a job that still runs, for the reason `why`. */
+/* Ends the job, also for agents that come later. why outlives the server. */
 void front_server_end_job(struct front_server *s, const char *why);
 
 /* Frees the server later, on the loop. NULL is fine. */

@@ -233,7 +233,7 @@ static void on_host_lost(void *data, unsigned host, const char *why)
                                            .text = note ? note : why});
 }
 
-/* An agent that was killed has reported nothing. */
+/* A killed agent has reported nothing. */
 static void lose_agent(struct front_loop *f, unsigned host, int signal)
 {
     char name[SIGNAL_NAME_SIZE], why[SIGNAL_NAME_SIZE + 64];
@@ -252,6 +252,9 @@ static int on_host_frame(void *data, unsigned host, const struct channel_frame *
 
     if (frame->kind == CHANNEL_PONG)
         return 0;
+    size_t n_nodes = front_server_n_nodes(f->streams.server);
+    if (n_nodes != f->core.n_joined)
+        front_dispatch(f, (struct front_event){.kind = FRONT_EVENT_JOINED, .value = (int)n_nodes});
     if (frame->kind != CHANNEL_RESULT)
         return front_streams_frame(&f->streams, host, f->channels[host], frame);
     int r = channel_result_take(frame, &result);
@@ -336,6 +339,15 @@ static void show_waiting(struct front_loop *f)
         log_line("%s", line);
 }
 
+static void tick_host(struct front_loop *f, unsigned host)
+{
+    host_channel_tick(f->channels[host]);
+    unsigned silence_s = host_channel_silence_s(f->channels[host]);
+    if (silence_s != f->core.hosts[host].silence_s)
+        front_dispatch(
+            f, (struct front_event){.kind = FRONT_EVENT_SILENT, .host = host, .value = (int)silence_s});
+}
+
 static void on_front_tick(uv_timer_t *timer)
 {
     struct front_loop *f = timer->data;
@@ -344,12 +356,9 @@ static void on_front_tick(uv_timer_t *timer)
     f->n_farewell += f->is_finished;
     for (unsigned i = 0; i < f->core.config.n_hosts; i++)
         if (f->channels[i])
-            host_channel_tick(f->channels[i]);
+            tick_host(f, i);
     if (f->streams.input)
         front_stdin_tick(f->streams.input);
-    if (f->core.is_ending &&
-        f->streams.server) /* an agent may have come later, and begun a job of the same name */
-        front_server_end_job(f->streams.server, f->core.cause);
     front_dispatch(f, (struct front_event){.kind = FRONT_EVENT_TICK});
 }
 
@@ -362,6 +371,7 @@ static int prepare_hosts(struct front_loop *f, const struct front_plan *plan)
                                         .min_nodes = (unsigned)plan->min_nodes,
                                         .max_nodes = (unsigned)plan->max_nodes,
                                         .grace_ms = f->setup->grace_ms,
+                                        .hosts_rendezvous = plan->hosts_rendezvous,
                                         .exit_code_of_worker = f->setup->job->exit_code_of_worker};
 
     f->names = calloc(n, sizeof(const char *));
@@ -453,7 +463,7 @@ int front_run(const struct front_setup *setup)
         return 1;
     }
     log_redirect(show_in_order, f.streams.output);
-    on_front_signals(&f.signals, 0, 0); /* a signal that came before */
+    on_front_signals(&f.signals, 0, 0); /* an earlier signal */
     front_dispatch(&f, (struct front_event){.kind = FRONT_EVENT_BEGIN});
     (void)uv_run(&f.loop, UV_RUN_DEFAULT); /* ends when the last handle is closed */
     log_redirect(NULL, NULL);

@@ -20,7 +20,8 @@
 #include "launcher/supervise/worker_start.h"
 
 enum {
-    SILENT_TICKS = 10,  /* of two seconds: counted, so that a stopped front does not lose its hosts */
+    TICK_S = 2,
+    SILENT_TICKS = 10,  /* counted, so that a stopped front does not lose its hosts */
     FAREWELL_TICKS = 2, /* for the exit status and the last lines of a launch command without output */
     WHY_SIZE = 512,
 };
@@ -371,6 +372,11 @@ void host_channel_tick(struct host_channel *c)
         else if (channel_frame_append(&c->out, CHANNEL_PING, 0, NULL, 0) == 0)
             host_channel_flush(c);
     }
+}
+
+unsigned host_channel_silence_s(const struct host_channel *c)
+{
+    return c->is_greeted && !c->is_closed && c->n_silent > 1 ? (c->n_silent - 1) * TICK_S : 0;
 }
 
 bool host_channel_reap(struct host_channel *c, pid_t pid, int status)

@@ -57,6 +57,9 @@ const char *host_channel_note(const struct host_channel *c);
 /* Every two seconds: a PING, and the judgement about silence. */
 void host_channel_tick(struct host_channel *c);
 
+/* For how long the far end has not answered a PING. */
+unsigned host_channel_silence_s(const struct host_channel *c);
+
 /* That process of the front's has ended: whether it was the launch command. */
 bool host_channel_reap(struct host_channel *c, pid_t pid, int status);
 

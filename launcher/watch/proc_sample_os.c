@@ -201,7 +201,7 @@ int proc_find_trees(const pid_t *workers, int n, struct proc_tree *trees)
             e->tree = i;
     }
     for (size_t i = 0; i < table.n; i++) {
-        bool is_twice = i > 0 && table.items[i].pid == table.items[i - 1].pid; /* its parent has changed */
+        bool is_twice = i > 0 && table.items[i].pid == table.items[i - 1].pid; /* the parent has changed */
         int at = tree_of(&table, table.items[i].pid, 0);
         if (at >= 0 && !is_twice && table.items[i].pid != trees[at].pids[0] &&
             trees[at].n_pids < PROC_TREE_MAX)

@@ -427,6 +427,20 @@ def test_a_second_signal_kills(start):
     assert code == 1 and "a second signal" in err, err
 
 
+def test_a_silent_host_is_named_while_the_job_ends(start):
+    front = start("--hosts=a,b", "--nproc-per-node=1", *shell(POLITE))
+    front.await_lines(2)
+    silent = front.processes("--front-channel")[0]
+    os.kill(silent, signal.SIGSTOP)
+    front.process.send_signal(signal.SIGINT)
+    line = next(line for line in front.process.stderr if "waiting for host " in line)
+    assert "which has not answered for " in line, line
+    assert front.process.poll() is None
+    os.kill(silent, signal.SIGCONT)
+    code, _, err = front.wait()
+    assert code == 1, err
+
+
 def test_a_signal_while_hosts_start(start):
     front = start("--hosts=a,mute", "--nproc-per-node=1", *shell(HELLO))
     while not front.processes("--front-channel"):

@@ -12,7 +12,8 @@
 enum { HOSTS = 3, STEPS = 16, LOG_SIZE = 512 };
 
 /*
- * A step as a word: b begin; gN greeted, cN copy, lN lost, xN refused (host N); rN=CODE result; sMS SIGINT at MS; p SIGUSR1; tMS tick at MS. An
+ * A step as a word: b begin; gN greeted, cN copy, lN lost, xN refused (host N); nN=S silent for S seconds; j=N number of joined agents; rN=CODE result;
+ * sMS SIGINT at MS; p SIGUSR1; tMS tick at MS. An
  * action as a word: LN launch, SN=SIGNAL, CN close, say, end, fin=CODE.
  */
 struct front_case {
@@ -61,16 +62,21 @@ static const struct front_case cases[] = {
     {"a spare replaces an agent", 2, "b g0 g1 r0=1 t999 t1000 g2 r1=0 r2=0", "L0 L1 L2 fin=0", 2},
     {"a job ends before its spares", 1, "b g0 g1 r0=7 r1=1", "L0 L1 fin=7", 2},
     {"a job ends before a host is there", 1, "b g0 g1 r0=0 r1=0", "L0 L1 L2 C2 fin=0"},
+    {"a silent host is named while the job ends", 3,
+     "b g0 g1 g2 n1=2 t9 s10 n1=1 t11 n1=2 t12 n1=4 t13 r0=1 r1=1 r2=1", "L0 L1 L2 S0=2 S1=2 S2=2 say fin=1"},
+    {"a silent host is named behind a lost one", 3, "b g0 g1 g2 l2 n1=2 t9 r0=1 r1=1",
+     "L0 L1 L2 say end say fin=1"},
     {"nothing after the end", 3, "b g0 g1 g2 r0=0 r1=0 r2=0 s0 l0 t999999", "L0 L1 L2 fin=0"},
 };
 
 static struct front_event read_event(const char *word)
 {
-    static const char kinds[] = "bcgrlxspt";
+    static const char kinds[] = "bcgnrlxjspt";
     struct front_event e = {.kind = (enum front_event_kind)(strchr(kinds, word[0]) - kinds), .text = "why"};
     unsigned number = 0;
 
-    (void)sscanf(word + 1, "%u=%d", &number, &e.value);
+    if (sscanf(word + 1, "%u=%d", &number, &e.value) < 1)
+        (void)sscanf(word + 1, "=%d", &e.value);
     if (e.kind == FRONT_EVENT_TICK || e.kind == FRONT_EVENT_SIGNAL)
         e.now_ms = number;
     else
@@ -138,7 +144,7 @@ static void test_sentences(void **state)
 
     assert_int_equal(front_init(&f, &config, names), 0);
     front_describe_waiting(&f, text);
-    assert_string_equal(text, "waiting for 3 of 3 hosts:");
+    assert_string_equal(text, "waiting for 3 of 3 hosts");
     front_step(&f, read_event("b"));
     front_step(&f, read_event("l1"));
     front_describe_waiting(&f, text);
@@ -191,12 +197,56 @@ static void test_starts_are_bounded(void **state)
     front_finish(&f);
 }
 
+static void test_agents_hold_starts_until_they_join(void **state)
+{
+    enum { MANY = FRONT_STARTING_MAX + 3 };
+    static const char *names[MANY];
+    const struct front_config config = {
+        .n_hosts = MANY, .min_nodes = 1, .max_nodes = MANY, .hosts_rendezvous = true};
+    static const struct {
+        const char *step;
+        size_t n_actions;
+    } steps[] = {{"g5", 0}, {"g6", 0}, {"j=1", 1}, {"j=1", 0}, {"t29999", 0}, {"t30000", 1}};
+    struct front f;
+
+    for (size_t i = 0; i < MANY; i++)
+        names[i] = "host";
+    assert_int_equal(front_init(&f, &config, names), 0);
+    front_step(&f, read_event("b"));
+    for (size_t i = 0; i < ARRAY_SIZE(steps); i++) {
+        front_step(&f, read_event(steps[i].step));
+        if (f.n_actions != steps[i].n_actions)
+            fail_msg("%s: %zu actions", steps[i].step, f.n_actions);
+    }
+    front_finish(&f);
+}
+
+static void test_silent_hosts_are_named(void **state)
+{
+    static const char *const names[HOSTS] = {"a", "b", "c"};
+    const struct front_config config = {.n_hosts = HOSTS, .min_nodes = 1, .max_nodes = HOSTS};
+    static const char *const steps[] = {"b", "g0", "g1", "g2", "n0=4", "s0", "t1"};
+    struct front f;
+
+    assert_int_equal(front_init(&f, &config, names), 0);
+    for (size_t i = 0; i < ARRAY_SIZE(steps); i++)
+        front_step(&f, read_event(steps[i]));
+    assert_string_equal(front_why(&f), "waiting for host a, which has not answered for 4 s");
+    front_step(&f, read_event("n1=2"));
+    front_step(&f, read_event("n2=2"));
+    front_step(&f, read_event("t2"));
+    assert_string_equal(front_why(&f), "waiting for hosts b, c, which have not answered for 2 s");
+    front_finish(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cases),
         cmocka_unit_test(test_sentences),
         cmocka_unit_test(test_starts_are_bounded),
+        cmocka_unit_test(test_agents_hold_starts_until_they_join),
+        cmocka_unit_test(test_silent_hosts_are_named),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
