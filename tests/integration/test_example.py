@@ -43,6 +43,19 @@ def test_first_name_is_left_out_beside_tools_for_containers(tmp_path):
     assert {"crun-launch", "crun-launch.1", "crund"} <= names and not {"crun", "crun.1", "_crun", "crun.fish"} & names, names
 
 
+def test_builds_for_hosts_are_installed_where_crun_looks_for_them(tmp_path):
+    (tmp_path / "portable").mkdir()
+    command = ["meson", "setup", str(tmp_path / "build"), str(jobs.ROOT), "-Druntime=false", f"-Dportable_dir={tmp_path}/portable",
+               "--prefix=/opt/crun"]
+    p = jobs.run(command)
+    assert p.returncode == 1 and "no crun-MACHINE" in p.stdout, p.stdout
+    (tmp_path / "portable/crun-aarch64").write_text("")
+    p = jobs.run(command)
+    assert p.returncode == 0, p.stdout
+    places = json.loads(jobs.run(["meson", "introspect", "--installed", str(tmp_path / "build")]).stdout)
+    assert places[f"{tmp_path}/portable/crun-aarch64"] == "/opt/crun/lib/crun/portable/crun-aarch64"
+
+
 def environment(root):
     pc = next(root.rglob("libcrw.pc"))
     return {**os.environ, "PKG_CONFIG_PATH": str(pc.parent), "PKG_CONFIG_SYSROOT_DIR": str(root),

@@ -145,6 +145,21 @@ def test_a_copy_travels(start, tmp_path):
     assert code == 0 and out == f"Linux\n{mask:04o}\n", err
 
 
+def test_an_installed_build_travels(start, tmp_path):
+    """In place of the front's own program, which may need libraries that hosts lack."""
+    program, build = tmp_path / "opt/bin/crun", tmp_path / f"opt/lib/crun/portable/crun-{os.uname().machine}"
+    for path in program, build:
+        path.parent.mkdir(parents=True)
+        shutil.copy(jobs.crun(), path)
+    with open(build, "ab") as f:
+        f.write(b"portable")
+    hold = start("--hosts=a", *shell("cat; echo $0"), program=str(program), stdin=subprocess.PIPE)
+    program.unlink()
+    code, _, err = hold.wait()
+    copy, = (tmp_path / "homes/a/.cache/crun/bin").iterdir()
+    assert code == 0 and copy.read_bytes() == build.read_bytes(), err
+
+
 # ---- failure
 
 def test_a_failure_is_reported_once(start):

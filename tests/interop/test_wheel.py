@@ -46,7 +46,11 @@ sys.stdout.write(f"RANK {accelerator.process_index} OF {accelerator.num_processe
 def env(tmp_path_factory):
     """An environment with the wheel and nothing else: its bin folder."""
     folder = tmp_path_factory.mktemp("wheel")
-    p = jobs.run([sys.executable, jobs.ROOT / "packaging" / "build-wheel", "--build", jobs.build_folder(), "--out", folder])
+    (folder / "portable").mkdir()
+    for machine in (os.uname().machine, "other"):
+        (folder / "portable" / f"crun-{machine}").write_text(machine)
+    p = jobs.run([sys.executable, jobs.ROOT / "packaging" / "build-wheel", "--build", jobs.build_folder(), "--out", folder,
+                  "--portable", folder / "portable"])
     assert p.returncode == 0, p.stdout + p.stderr
     wheel, = folder.glob("*.whl")
     # pip of this Python installs into it: to copy pip takes longer than all tests.
@@ -65,6 +69,7 @@ def plain_environment(**more):
 def test_what_is_installed(env):
     assert {"crun", "crun-launch", "crunctl", "crund"} <= set(os.listdir(env))
     assert not any(name.startswith("torchrun") for name in os.listdir(env)), "that name is torch's"
+    assert os.listdir(env.parent / "lib/crun/portable") == ["crun-other"], "for hosts of its own type the wheel's crun is the build"
     for page in ("man1/crun.1", "man1/crun-launch.1", "man1/crunctl.1", "man8/crund.8"):
         assert (env.parent / "share" / "man" / page).exists()
     for name in ("crun", "crun-launch", "crunctl", "crund"):
