@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <linux/sockios.h>
+#include <net/if.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,7 @@
 
 #include "launcher/agent/agent_uv.h"
 #include "launcher/supervise/guardian_release_os.h"
+#include "launcher/host/local_address_os.h"
 #include "launcher/host/worker_memory_os.h"
 #include "launcher/cli/job.h"
 #include "launcher/output/attempt_files_uv.h"
@@ -115,6 +117,15 @@ static const char *own_address(const struct job *job, const struct rank_assignme
     return assignment->group_world_size > 1 && assignment->own_host[0] ? assignment->own_host : NULL;
 }
 
+/* Without the variable gloo listens at the address of its host's name, which is 127.0.1.1 by the default of Debian. torchrun leaves
+ * that to the user; with --hosts crun has chosen the address, or the user has by a network. */
+static const char *find_interface(const struct job *job, const struct plan *plan, char ret[IF_NAMESIZE])
+{
+    bool is_chosen = (job->output_fd || job->found_addr) && plan->local_addr;
+
+    return is_chosen && local_address_interface(plan->local_addr, ret) ? ret : NULL;
+}
+
 static int describe_workers(struct generation *g, struct worker_starts *s, const struct agent_config *config,
                             const struct rank_assignment *assignment, int restarts)
 {
@@ -139,7 +150,9 @@ static int describe_workers(struct generation *g, struct worker_starts *s, const
         .seals = job->seals,
         .environment = config->environment,
     };
+    char interface[IF_NAMESIZE];
 
+    plan.interface = find_interface(job, &plan, interface);
     for (int i = 0; i < job->n_workers; i++) {
         if (!s->workers[i].is_selected)
             continue;

@@ -108,6 +108,8 @@ static int add_worker_variables(const struct plan *plan, int local_rank, struct 
         strlist_add(out, "CRUN_INSTANCE=%016llx", (unsigned long long)place->instance);
     if (plan->local_addr)
         strlist_add(out, "CRUN_LOCAL_ADDR=%s", plan->local_addr);
+    if (plan->interface && !envp_get(plan->environment, "GLOO_SOCKET_IFNAME"))
+        strlist_add(out, "GLOO_SOCKET_IFNAME=%s", plan->interface);
     if (plan->state_fd)
         strlist_add(out, WORKER_MEMORY_STATE_ENVIRONMENT "=%d", plan->state_fd);
     if (plan->key_fd)

@@ -34,10 +34,12 @@ struct plan {
     const char *attempt_dir; /* folder with one folder for each local rank, or NULL; see has_flat_files */
     bool has_flat_files; /* the names of the generation's files begin with attempt_dir, and are not in it */
     int notice_fd;       /* number of the notice socket in the worker */
-    const char *local_addr;   /* numeric, where ranks of other nodes reach this one; NULL: not given */
-    int state_fd;             /* number of the worker memory in the worker (proto/worker_memory.h); 0: none */
-    int key_fd;               /* the same, of the job's key */
-    bool seals;               /* libcrw encrypts data between hosts, if there is a key */
+    const char *local_addr; /* numeric, where ranks of other nodes reach this one; NULL: not given */
+    const char
+        *interface; /* name of the interface with local_addr, for gloo; NULL: gloo looks up its host's name */
+    int state_fd;   /* number of the worker memory in the worker (proto/worker_memory.h); 0: none */
+    int key_fd;     /* the same, of the job's key */
+    bool seals;     /* libcrw encrypts data between hosts, if there is a key */
     char *const *environment; /* of crun itself */
 };
 

@@ -60,6 +60,22 @@ int local_address_towards(const char *host, char *ret, size_t size)
     return address_format(&address.any, ret, size) ? 0 : -ENOBUFS;
 }
 
+bool local_address_interface(const char *host, char ret[IF_NAMESIZE])
+{
+    union address_endpoint address;
+    struct ifaddrs *list;
+
+    if (!parse_numeric(host, &address) || getifaddrs(&list) < 0)
+        return false;
+    const struct ifaddrs *i = list;
+    while (i && !(i->ifa_addr && address_is_same_host(&address.any, i->ifa_addr)))
+        i = i->ifa_next;
+    if (i)
+        (void)snprintf(ret, IF_NAMESIZE, "%s", i->ifa_name); /* fits */
+    freeifaddrs(list);
+    return i != NULL;
+}
+
 /* The bytes of an address, and *ret_bits of them in bits; NULL: neither IPv4 nor IPv6. */
 static const uint8_t *address_bytes(const struct sockaddr *address, unsigned *ret_bits)
 {

@@ -5,6 +5,7 @@
  * to an address that other machines do not see.
  */
 
+#include <net/if.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -22,6 +23,9 @@ bool local_address_is_own(const struct sockaddr *address);
 /* The numeric address from which this machine sends to a numeric host; for a host on this machine the
  * host itself. Nothing is sent. 0; -EINVAL: host is a name; -ENOBUFS: ret is too small; -errno: there is no route. */
 int local_address_towards(const char *host, char *ret, size_t size);
+
+/* The name of the interface with a numeric address, as if_nametoindex() takes the name. False: no interface has the address. */
+bool local_address_interface(const char *host, char ret[IF_NAMESIZE]);
 
 /* The first address of this machine in a network, 10.1.0.0/16 or fd00::/64, without addresses of loopback and of a single link
  * (fe80::/10). 0; -EINVAL: network is none; -EADDRNOTAVAIL: this machine has no address there; -ENOBUFS: ret is too small; -errno. */

@@ -301,7 +301,7 @@ def test_the_front_works_behind_a_router_that_translates(tmp_path):
 
 # ---- the addresses of hosts
 
-ADDRESS = 'echo "$RANK $MASTER_ADDR"'
+ADDRESS = 'echo "$RANK $MASTER_ADDR $GLOO_SOCKET_IFNAME"'
 
 
 def test_localhost_beside_another_host(hosts):
@@ -312,7 +312,7 @@ def test_localhost_beside_another_host(hosts):
     p = subprocess.run([*hosts.place_prefix(0), *command], capture_output=True, text=True, timeout=60, env=hosts.environment(),
                        cwd=hosts.folder, stdin=subprocess.DEVNULL)
     address = hosts.fabric.address(0)
-    assert p.returncode == 0 and sorted(p.stdout.splitlines()) == [f"0 {address}", f"1 {address}"], p.stdout + p.stderr
+    assert p.returncode == 0 and sorted(p.stdout.splitlines()) == [f"{rank} {address} eth0" for rank in range(2)], p.stdout + p.stderr
 
 
 @pytest.mark.parametrize("network, address", [("10.99.0.0/24", "10.99.0.7"), ("fd79::/64", "fd79::1")])
@@ -320,7 +320,12 @@ def test_a_network_chooses_the_address_of_each_host(hosts, network, address):
     for host in range(2):
         fabric.sh(f"ip -n {hosts.fabric.space(host)} addr replace 10.99.0.{7 + host}/24 dev eth0")
     p = hosts.crun("--worker-store=shared", f"--local-addr={network}", *shell(ADDRESS), hosts=["host0", "host1"], cwd=hosts.folder)
-    assert p.returncode == 0 and sorted(p.stdout.splitlines()) == [f"0 {address}", f"1 {address}"], p.stdout + p.stderr
+    assert p.returncode == 0 and sorted(p.stdout.splitlines()) == [f"{rank} {address} eth0" for rank in range(2)], p.stdout + p.stderr
+
+
+def test_a_given_interface_stays(hosts):
+    p = hosts.crun("--export=GLOO_SOCKET_IFNAME=lo", *shell(ADDRESS), hosts=["host0", "host1"], cwd=hosts.folder)
+    assert p.returncode == 0 and sorted(p.stdout.splitlines()) == [f"{rank} 127.0.0.1 lo" for rank in range(2)], p.stdout + p.stderr
 
 
 def test_a_network_that_hosts_lack_is_named(hosts):

@@ -102,6 +102,9 @@ static void test_prefixes(void **state)
     if (local_address_in(LOCAL_ADDRESS_ANY_V4, own, sizeof(own)) != 0)
         skip(); /* nothing but loopback */
     assert_int_equal(local_address_in(LOCAL_ADDRESS_ANY_V4, found, 3), -ENOBUFS);
+    assert_true(local_address_interface("127.0.0.1", found) && strcmp(found, "lo") == 0);
+    assert_true(local_address_interface(own, found) && strcmp(found, "lo") != 0 && if_nametoindex(found) > 0);
+    assert_true(!local_address_interface("198.51.100.1", found) && !local_address_interface("lo", found));
     for (int n = 1; n <= 32; n++) {
         assert_int_equal(inet_pton(AF_INET, own, &bits), 1);
         (void)snprintf(network, sizeof(network), "%s/%d", own, n);

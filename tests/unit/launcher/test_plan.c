@@ -88,6 +88,7 @@ static const struct plan usual = {
     .attempt_dir = "/tmp/a/attempt_2",
     .notice_fd = 3,
     .local_addr = "10.0.0.7",
+    .interface = "ib0",
     .state_fd = 4,
     .key_fd = 6,
 };
@@ -131,6 +132,7 @@ static void test_environment(void **state)
         "CRUN_GENERATION=4",
         "CRUN_SHUTDOWN_TIMEOUT=7",
         "CRUN_LOCAL_ADDR=10.0.0.7",
+        "GLOO_SOCKET_IFNAME=ib0",
         "CRUN_STATE_FD=4",
         "CRUN_KEY_FD=6",
         "HOME=/root",
@@ -157,10 +159,12 @@ static void test_outer_variables_end_here(void **state)
 
     plan.local_addr = NULL;
     plan.state_fd = plan.key_fd = 0;
-    plan.environment = ENVIRONMENT("CRUN_LOCAL_ADDR=10.9.9.9", "CRUN_STATE_FD=7", "CRUN_CACHE_FD=8",
-                                   "CRUN_KEY_FD=9", "CRUN_SEAL=1", "CRUN_MASTER_HOST=10.9.9.8",
-                                   "CRUN_SECRET_FD=3", "CRUN_OUTPUT_FD=4", "HOME=/root");
+    plan.environment =
+        ENVIRONMENT("CRUN_LOCAL_ADDR=10.9.9.9", "CRUN_STATE_FD=7", "CRUN_CACHE_FD=8", "CRUN_KEY_FD=9",
+                    "CRUN_SEAL=1", "CRUN_MASTER_HOST=10.9.9.8", "CRUN_SECRET_FD=3", "CRUN_OUTPUT_FD=4",
+                    "GLOO_SOCKET_IFNAME=lo", "HOME=/root");
     assert_int_equal(plan_environment(&plan, 0, &environment), 0);
+    expect_variable(&environment, "GLOO_SOCKET_IFNAME=lo"); /* the user's */
     assert_null(envp_get(environment.items, "CRUN_LOCAL_ADDR"));
     assert_null(envp_get(environment.items, "CRUN_STATE_FD"));
     assert_null(envp_get(environment.items, "CRUN_CACHE_FD"));
