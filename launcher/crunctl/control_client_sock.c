@@ -1,13 +1,14 @@
 /*
- * A folder below /tmp may be another user's, and so may a socket in it: it could make crunctl show anything. So the folder and the
- * socket have to belong to the caller or to root before they are used, and then the process behind the socket, as the
- * kernel names it.
+ * A folder below /tmp may be another user's, and so may a socket in the folder: crunctl could be made to show anything. So folder and
+ * socket have to belong to the caller or to root before a connection, and afterwards the process behind the socket, as the
+ * kernel names the owner.
  */
 
 #include "launcher/crunctl/control_client_sock.h"
 
 #include <dirent.h>
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +21,9 @@
 #include "base/own_user_os.h"
 #include "base/time.h"
 
-enum { REPLY_MAX = 64 << 20, PIECE = 64 << 10 };
+enum { REPLY_MAX = 64 << 20, PIECE = 64 << 10, FRONTS_MAX = 1024 };
+
+enum { LISTENS = 1 << 16 }; /* __SO_ACCEPTCON of the kernel */
 
 /* ---- which sockets ---- */
 
@@ -53,7 +56,7 @@ static int list_folder(char *const *environment, struct strlist *ret)
 
     control_folder(environment, geteuid(), folder);
     if (lstat(folder, &info) < 0)
-        return 0; /* no crun of this user has made one */
+        return 0; /* no crun of this user has made a socket */
     if (!S_ISDIR(info.st_mode) || !own_user_or_root(info.st_uid)) {
         (void)fprintf(stderr, "crunctl: %s: %s\n", folder, control_client_error(-EPERM));
         return -EPERM;
@@ -73,9 +76,33 @@ int control_client_list(char *const *environment, const char *named, struct strl
     return ret->failed ? -ENOMEM : r;
 }
 
+/* The line of a socket that listens under such a name, in /proc/net/unix. */
+static void add_front(const char *line, const char *beginning, struct strlist *ret)
+{
+    char name[sizeof(((struct sockaddr_un *)NULL)->sun_path) + 1];
+    unsigned flags;
+
+    if (sscanf(line, "%*s %*s %*s %x %*s %*s %*s @%108s", &flags, name) == 2 && flags == LISTENS &&
+        strncmp(name, beginning, strlen(beginning)) == 0 && ret->n_items < FRONTS_MAX)
+        strlist_add(ret, "@%s", name);
+}
+
+int control_client_fronts(char *const *environment, struct strlist *ret)
+{
+    char beginning[CONTROL_PATH_SIZE], line[512];
+    FILE *sockets = fopen("/proc/net/unix", "re");
+
+    control_front_name(environment, geteuid(), 0, beginning);
+    while (sockets && fgets(line, sizeof(line), sockets))
+        add_front(line, beginning, ret);
+    if (sockets)
+        (void)fclose(sockets);
+    return ret->failed ? -ENOMEM : 0;
+}
+
 /* ---- owners ---- */
 
-/* Root may name a socket of another user. Then all three owners are that user, or root. */
+/* Root may name a socket of another user. Then all three owners are the same user, or root. */
 static bool is_trusted(uid_t owner, const struct control_socket *s, uid_t *other)
 {
     if (own_user_or_root(owner))
@@ -140,16 +167,22 @@ int control_client_dial_address(const struct sockaddr *to, socklen_t size, int t
 
 int control_client_dial(struct control_socket *s, int timeout_ms, int *ret)
 {
+    const bool is_abstract = s->path[0] == '@';
     struct sockaddr_un to = {.sun_family = AF_UNIX};
+    socklen_t size = sizeof(to);
     _cleanup_close_ int fd = -1;
     uid_t other = 0;
 
     if (strlen(s->path) >= sizeof(to.sun_path))
         return -ENAMETOOLONG;
     (void)strcpy(to.sun_path, s->path);
-    int r = check_path(s, &other);
+    if (is_abstract) {
+        to.sun_path[0] = '\0';
+        size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(s->path));
+    }
+    int r = is_abstract ? 0 : check_path(s, &other);
     if (!r)
-        r = control_client_dial_address((const struct sockaddr *)&to, sizeof(to), timeout_ms, &fd);
+        r = control_client_dial_address((const struct sockaddr *)&to, size, timeout_ms, &fd);
     if (!r)
         r = check_peer(fd, s, &other);
     s->is_foreign = other != 0;

@@ -16,8 +16,12 @@ enum { CONTROL_PATIENCE_MS = 3000 };
  * user's; -ENOMEM. */
 int control_client_list(char *const *environment, const char *named, struct strlist *ret);
 
+/* Appends "@NAME" of each abstract socket that a front of the user listens on. Another user's process may have taken such a name:
+ * control_client_dial() refuses it. 0 or -ENOMEM. */
+int control_client_fronts(char *const *environment, struct strlist *ret);
+
 struct control_socket {
-    const char *path;
+    const char *path; /* "@NAME": of an abstract socket */
     bool
         is_named; /* the user has named this socket, and not a folder: root may then ask one of another user */
     bool is_foreign; /* what was reached is another user's */

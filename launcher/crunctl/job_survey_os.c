@@ -91,6 +91,46 @@ static int ask_sockets(struct job_survey *look, struct survey_options *o)
     return result;
 }
 
+/* The agent of a host on this machine may have answered for the same job. */
+static int take_front_job(struct job_survey *look, struct job_status *job, const char *socket)
+{
+    for (size_t i = 0; i < look->n_jobs; i++)
+        if (strcmp(look->jobs[i].job, job->job) == 0)
+            return job_status_take_nodes(&look->jobs[i], job);
+    if (!array_resize(look->jobs, look->n_jobs + 1))
+        return -ENOMEM;
+    job->socket = socket;
+    look->jobs[look->n_jobs++] = *job;
+    *job = (struct job_status){0};
+    return 0;
+}
+
+static int ask_front(struct job_survey *look, const struct survey_options *o, const char *socket)
+{
+    _cleanup_(query_answer_finish) struct query_answer looked;
+    int r = 0;
+
+    if (other_nodes_ask_front(socket, &looked) != 0)
+        return 0;
+    for (size_t i = 0; i < looked.n_jobs && !r; i++)
+        if (job_status_match(looked.jobs[i].job, o->job) != JOB_MATCH_NONE) {
+            job_status_mark_slow(&looked.jobs[i]);
+            r = take_front_job(look, &looked.jobs[i], socket);
+        }
+    return r;
+}
+
+/* crun --hosts has no workers here: its rendezvous knows the hosts and their workers. */
+static int ask_fronts(struct job_survey *look, const struct survey_options *o)
+{
+    size_t n = look->sockets.n_items;
+    int r = o->socket ? 0 : control_client_fronts(o->environment, &look->sockets);
+
+    for (; !r && n < look->sockets.n_items; n++)
+        r = ask_front(look, o, look->sockets.items[n]);
+    return r;
+}
+
 static void keep_best_matches(struct job_survey *look, const char *asked)
 {
     enum job_match best = JOB_MATCH_BEGINNING;
@@ -236,6 +276,8 @@ int job_survey_take(struct job_survey *ret, struct survey_options *request)
     int r = control_client_list(request->environment, request->socket, &ret->sockets);
     if (!r)
         r = ask_sockets(ret, request);
+    if (!r)
+        r = ask_fronts(ret, request);
     keep_best_matches(ret, request->job);
     ret->taken_ns = now_ns();
     if (!request->wants_stacks)

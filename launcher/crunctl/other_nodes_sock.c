@@ -180,6 +180,18 @@ int other_nodes_ask(struct survey_options *request, struct query_answer *ret)
     return r;
 }
 
+/* A name that another user's process has taken is passed over. */
+int other_nodes_ask_front(const char *name, struct query_answer *ret)
+{
+    const struct rendezvous_query target = {.endpoint = name, .patience_ms = CONTROL_PATIENCE_MS};
+    char error[RENDEZVOUS_QUERY_ERROR_SIZE];
+    int r = ask_until_whole(&target, ret, error);
+
+    if (r && r != -EPERM)
+        (void)fprintf(stderr, "crunctl: %s: %s\n", name, error);
+    return r;
+}
+
 /* The crun of the socket serves the rendezvous, so crun answers. False: another process serves the rendezvous. */
 static bool ask_host(struct control_socket *s, struct query_answer *ret)
 {

@@ -73,7 +73,7 @@ static int dial_tcp(struct query_client *c, const char *endpoint, int timeout_ms
 
 static int dial_unix(const char *path, int timeout_ms, int *ret)
 {
-    struct control_socket s = {.path = path, .is_named = true};
+    struct control_socket s = {.path = path, .is_named = *path != '@'};
 
     return control_client_dial(&s, timeout_ms, ret);
 }

@@ -35,25 +35,6 @@ static int ask_for_stacks(struct control_socket *s, bool is_json)
     return 1;
 }
 
-static int stacks_of_sockets(struct survey_options *request, bool is_json)
-{
-    const char *job = request->job;
-    _cleanup_(job_survey_finish) struct job_survey look;
-    int code = job_survey_take(&look, request) == 0 ? 0 : 1;
-
-    if (look.n_jobs == 0 && code == 0) {
-        (void)fprintf(stderr, "crunctl: no job%s%s%s of yours runs on this node\n", job ? " '" : "",
-                      job ? job : "", job ? "'" : "");
-        code = 3;
-    }
-    for (size_t i = 0; i < look.n_jobs; i++) {
-        struct control_socket s = {.path = look.jobs[i].socket, .is_named = request->socket != NULL};
-
-        code |= ask_for_stacks(&s, is_json);
-    }
-    return code;
-}
-
 static int print_looked_stacks(const struct query_answer *l, const char *job, bool is_json)
 {
     if (l->n_jobs == 0) {
@@ -70,11 +51,40 @@ static int print_looked_stacks(const struct query_answer *l, const char *job, bo
     return 1;
 }
 
-int stacks_command(struct survey_options *request, bool is_json)
+static int stacks_of_endpoint(struct survey_options *request, bool is_json)
 {
     _cleanup_(query_answer_finish) struct query_answer looked = {0};
 
-    if (!request->endpoint)
-        return stacks_of_sockets(request, is_json);
     return other_nodes_ask(request, &looked) == 0 ? print_looked_stacks(&looked, request->job, is_json) : 1;
+}
+
+static int stacks_of_front(const struct job_status *job, bool is_json)
+{
+    struct survey_options request = {.endpoint = job->socket, .job = job->job, .wants_stacks = true};
+
+    return stacks_of_endpoint(&request, is_json);
+}
+
+static int stacks_of_sockets(struct survey_options *request, bool is_json)
+{
+    const char *job = request->job;
+    _cleanup_(job_survey_finish) struct job_survey look;
+    int code = job_survey_take(&look, request) == 0 ? 0 : 1;
+
+    if (look.n_jobs == 0 && code == 0) {
+        (void)fprintf(stderr, "crunctl: no job%s%s%s of yours runs on this node\n", job ? " '" : "",
+                      job ? job : "", job ? "'" : "");
+        code = 3;
+    }
+    for (size_t i = 0; i < look.n_jobs; i++) {
+        struct control_socket s = {.path = look.jobs[i].socket, .is_named = request->socket != NULL};
+
+        code |= *s.path == '@' ? stacks_of_front(&look.jobs[i], is_json) : ask_for_stacks(&s, is_json);
+    }
+    return code;
+}
+
+int stacks_command(struct survey_options *request, bool is_json)
+{
+    return request->endpoint ? stacks_of_endpoint(request, is_json) : stacks_of_sockets(request, is_json);
 }

@@ -1,6 +1,7 @@
 #include "launcher/front/front_server_uv.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 
 #include "base/cleanup.h"
 #include "launcher/rdzv/job_keys_os.h"
+#include "launcher/util/control_path.h"
 #include "launcher/util/log_os.h"
 #include "rendezvous/agents/server_rounds.h"
 #include "rendezvous/daemon/compose_uv.h"
@@ -31,23 +33,36 @@ static void log_for_front(void *data, const char *line)
     log_line("rendezvous: %s", line);
 }
 
-/* The kernel chooses a free name. Returns the descriptor or -errno. */
-static int open_abstract(struct front_address *ret)
+/* crunctl finds the name. The kernel chooses a free name where another process has taken this one. */
+static int bind_abstract(int fd, char *const *environment)
 {
-    const struct sockaddr_un unnamed = {.sun_family = AF_UNIX};
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    char name[CONTROL_PATH_SIZE];
+
+    control_front_name(environment, geteuid(), (int)getpid(), name);
+    int n = snprintf(address.sun_path + 1, sizeof(address.sun_path) - 1, "%s", name); /* fits */
+    socklen_t size = (socklen_t)offsetof(struct sockaddr_un, sun_path) + 1 + (socklen_t)n;
+    if (bind(fd, (const struct sockaddr *)&address, size) == 0)
+        return 0;
+    return bind(fd, (const struct sockaddr *)&address, sizeof(address.sun_family));
+}
+
+/* Returns the descriptor or -errno. */
+static int open_abstract(struct front_address *ret, char *const *environment)
+{
     _cleanup_close_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 
     ret->size = sizeof(ret->name);
-    if (fd < 0 || bind(fd, (const struct sockaddr *)&unnamed, sizeof(unnamed.sun_family)) < 0 ||
-        listen(fd, FRONT_BACKLOG) < 0 || getsockname(fd, (struct sockaddr *)&ret->name, &ret->size) < 0)
+    if (fd < 0 || bind_abstract(fd, environment) < 0 || listen(fd, FRONT_BACKLOG) < 0 ||
+        getsockname(fd, (struct sockaddr *)&ret->name, &ret->size) < 0)
         return -errno;
     return steal_fd(&fd);
 }
 
-static int listen_abstract(struct front_server *s)
+static int listen_abstract(struct front_server *s, char *const *environment)
 {
     uint16_t no_port;
-    _cleanup_close_ int fd = open_abstract(&s->address);
+    _cleanup_close_ int fd = open_abstract(&s->address, environment);
     int r = fd < 0 ? fd : server_listen_fd(s->server, fd, &no_port);
 
     if (r == 0)
@@ -89,7 +104,7 @@ static int compose_front_server(struct front_server *s, uv_loop_t *loop, const s
 }
 
 int front_server_create(struct front_server **ret, uv_loop_t *loop, const struct secret *secret,
-                        const char *job, char error[FRONT_SERVER_ERROR_SIZE])
+                        const char *job, char *const *environment, char error[FRONT_SERVER_ERROR_SIZE])
 {
     char why[CERTIFICATE_ERROR_SIZE] = "";
     struct front_server *s = calloc(1, sizeof(*s));
@@ -98,7 +113,7 @@ int front_server_create(struct front_server **ret, uv_loop_t *loop, const struct
     if (r < 0) {
         free(s);
     } else {
-        r = listen_abstract(s);
+        r = listen_abstract(s, environment);
         if (r < 0)
             server_stop(s->server, on_front_server_stopped, s);
         else

@@ -17,7 +17,7 @@ enum { FRONT_SERVER_ERROR_SIZE = 512 };
 /* secret: without bytes the job is open; not needed afterwards. job: id of the job, outlives the server. 0, or -errno with a
  * sentence. */
 int front_server_create(struct front_server **ret, uv_loop_t *loop, const struct secret *secret,
-                        const char *job, char error[FRONT_SERVER_ERROR_SIZE]);
+                        const char *job, char *const *environment, char error[FRONT_SERVER_ERROR_SIZE]);
 
 const struct front_address *front_server_address(const struct front_server *s);
 

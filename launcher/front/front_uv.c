@@ -403,7 +403,8 @@ static int open_services(struct front_loop *f)
     if (r == 0)
         r = front_stdin_create(&f->streams.input, &f->loop);
     if (r == 0 && setup->plan->hosts_rendezvous) {
-        r = front_server_create(&f->streams.server, &f->loop, setup->secret, setup->plan->job_id, error);
+        r = front_server_create(&f->streams.server, &f->loop, setup->secret, setup->plan->job_id,
+                                setup->environment, error);
         if (r < 0)
             log_line("%s", error);
     }

@@ -45,6 +45,16 @@ void control_socket_name(const char *job, int pid, char ret[CONTROL_NAME_SIZE])
         (void)snprintf(ret, CONTROL_NAME_SIZE, "%s.sock", name); /* fits */
 }
 
+void control_front_name(char *const *environment, unsigned user, int pid, char ret[CONTROL_PATH_SIZE])
+{
+    control_folder(environment, user, ret);
+    size_t n = strlen(ret);
+    if (pid)
+        (void)snprintf(ret + n, CONTROL_PATH_SIZE - n, "/front.%d", pid); /* fits, as the name of a job */
+    else
+        (void)snprintf(ret + n, CONTROL_PATH_SIZE - n, "/front.");
+}
+
 bool control_history_path(char *const *environment, char ret[CONTROL_PATH_SIZE])
 {
     const char *state = absolute_path(environment, "XDG_STATE_HOME"),

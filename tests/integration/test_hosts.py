@@ -1,6 +1,7 @@
 """crun --hosts with an ssh that runs each command here, in a home of the host's own: life, signals, losses, output, input."""
 
 import ctypes
+import json
 import os
 import re
 import shutil
@@ -565,6 +566,25 @@ def test_a_crund(start, tmp_path, security):
         code, out, err = start("--hosts=a,b", *options, f"--rdzv-endpoint=127.0.0.1:{crund.port}", "--nproc-per-node=1",
                                *shell("echo $RANK of $WORLD_SIZE")).wait()
     assert code == 0 and sorted(out.splitlines()) == ["0 of 2", "1 of 2"], err
+
+
+def ask(*words):
+    p = subprocess.run([jobs.build_folder() / "launcher/crunctl", *words], capture_output=True, text=True, timeout=60)
+    assert p.returncode == 0, p.stderr
+    return p.stdout
+
+
+def test_crunctl_where_the_front_is(start):
+    """The agents have no sockets here, as if they ran on other machines."""
+    job = f"front-{os.getpid()}"
+    front = start("--hosts=a,b", f"--rdzv-id={job}", "--export=XDG_RUNTIME_DIR=/no-such-folder", "--nproc-per-node=1", *shell(HOLD))
+    front.await_lines(2)
+    status = json.loads(ask("status", "--json", job))
+    assert sorted(worker["rank"] for node in status["nodes"] for worker in node["workers"]) == [0, 1], status
+    assert "2/2 nodes, ranks: 2 running" in ask("top", "--once", job)
+    assert "ranks 0-1 on " in ask("stacks", job)
+    front.process.send_signal(signal.SIGTERM)
+    front.wait()
 
 
 # ---- standard input

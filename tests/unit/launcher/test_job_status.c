@@ -276,6 +276,10 @@ static void paths_follow_the_environment(void **state)
     assert_string_equal(path, "/12345678901234567890123456789012345678901234567/crun");
     control_folder(too_long, 1000, path); /* the address of a socket would be */
     assert_string_equal(path, "/tmp/crun-1000");
+    control_front_name(longest, 1000, 4194304, path);
+    assert_string_equal(path, "/12345678901234567890123456789012345678901234567/crun/front.4194304");
+    control_front_name(runtime, 7, 0, path);
+    assert_string_equal(path, "/run/user/7/crun/front.");
     assert_true(control_history_path(runtime, path));
     assert_string_equal(path, "/home/u/.local/state/crun/history.jsonl");
     assert_true(control_history_path(state_home, path));
