@@ -319,7 +319,10 @@ static int find_python(char *const *environment, const char *home, struct plan_c
 
     *ret_file = chosen ? program_on_path(chosen, environment, &why) : choose_python(environment, home);
     if (!*ret_file && chosen)
-        return program_refuse(error, "cannot run Python: PYTHON_EXEC=%s: %s", chosen, strerror(why));
+        return program_refuse(error, "cannot run Python: PYTHON_EXEC=%s: %s%s", chosen, strerror(why),
+                              envp_get(environment, "CRUN_OUTPUT_FD") /* the front has chosen the path */
+                                  ? "; make it there, or choose another one with --export=PYTHON_EXEC=PATH"
+                                  : "");
     if (!*ret_file)
         return program_refuse(
             error,
@@ -384,9 +387,10 @@ static int check_script(const struct job *job, int local_rank, char *error)
     int why = errno;
     if (*options_note_on_end(path))
         return program_refuse(error, "%s: %s.%s", path, strerror(why), options_note_on_end(path));
-    return program_refuse(error, "%s: %s%s", path, strerror(why),
-                          strchr(path, '/') ? ""
-                                            : "; for a command on PATH use --no-python, for a module -m");
+    return program_refuse(
+        error, "%s: %s%s%s", path, strerror(why),
+        strchr(path, '/') ? "" : "; for a command on PATH use --no-python, for a module -m",
+        job->output_fd ? "; crun --hosts copies no programs: put it there, or choose --chdir" : "");
 }
 
 /* pip and uv tie the scripts that they install to the interpreter beside them. Malloc'ed; NULL: this script is not tied. */

@@ -203,6 +203,17 @@ def test_a_program_that_is_missing(start):
     assert "no-such-program" in err, err
 
 
+def test_a_python_that_is_missing(start):
+    _, _, err = start("--hosts=a", "--export=PYTHON_EXEC=/no/python", "train.py").wait()
+    assert "PYTHON_EXEC=/no/python: No such file or directory; make it there, or choose another one with --export=PYTHON_EXEC=PATH" in err
+
+
+def test_a_script_that_is_missing(start):
+    code, _, err = start("--hosts=a,b", "--nproc-per-node=1", "train.py").wait()
+    assert code == 1
+    assert "train.py: No such file or directory; " in err and "crun --hosts copies no programs: put it there" in err, err
+
+
 # ---- hosts that cannot be reached
 
 def not_started(err):
