@@ -3,6 +3,7 @@
 #include "launcher/agent/agent_signals_uv.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/signalfd.h>
@@ -51,10 +52,20 @@ static enum group_event_kind event_of_signal(uint32_t signal)
     return signal == SIGTSTP ? GROUP_SUSPEND : signal == SIGCONT ? GROUP_RESUME : GROUP_PASS_SIGNAL;
 }
 
-/* From the front of the job, which has sent the signal to all nodes. */
+/* The far end is gone or has left the front, and the rendezvous has gone with them. */
+static bool has_lost_front(const struct job *job)
+{
+    struct pollfd link = {.fd = job->output_fd};
+
+    return job_has_front_rendezvous(job) && poll(&link, 1, 0) > 0 && link.revents & POLLHUP;
+}
+
+/* From the front of the job, which has sent the signal to all nodes; without the front each node is alone. */
 static bool is_for_all(const struct agent_host *host, const struct signalfd_siginfo *info)
 {
-    return host->job->output_fd && info->ssi_code == SI_QUEUE && info->ssi_int == JOB_SIGNAL_OF_ALL;
+    bool is_queued = info->ssi_code == SI_QUEUE && info->ssi_int == JOB_SIGNAL_OF_ALL;
+
+    return host->job->output_fd && (is_queued || has_lost_front(host->job));
 }
 
 /* sender: 0 when unknown. */

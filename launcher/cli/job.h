@@ -166,6 +166,9 @@ void job_finish(struct job *job);
  */
 bool job_parse_streams(const char *text, uint8_t *map, int n_workers);
 
+/* Whether the rendezvous is the front's that started this agent (crun --hosts), behind the far end's port. */
+bool job_has_front_rendezvous(const struct job *job);
+
 /* Whether any output of any worker goes into files (-r, -t). */
 bool job_has_logs(const struct job *job);
 

@@ -316,6 +316,11 @@ int job_take_conf(struct job_builder *b)
 
 /* ---- endpoint ---- */
 
+bool job_has_front_rendezvous(const struct job *job)
+{
+    return job->output_fd && job->hosting == JOB_HOSTS_NOT && address_is_loopback(job->endpoints[0].host);
+}
+
 /* The endpoint's port, with *ret_host_size set to the length of the host in front; -1: no port; -2: malformed. */
 static long endpoint_port(const char *endpoint, size_t *ret_host_size)
 {

@@ -240,6 +240,12 @@ static void format_endpoints(char to[ENDPOINT_SIZE], const struct job *job)
     }
 }
 
+/* For sentences. The port of a far end means nothing to the user. */
+static const char *shown_endpoint(const struct membership *n)
+{
+    return job_has_front_rendezvous(n->host.job) ? "the crun that started this job" : n->endpoint;
+}
+
 static void on_store_unreachable(void *data, const char *why)
 {
     struct membership *n = data;
@@ -300,7 +306,7 @@ static void on_node_store_failed(void *data, const char *why)
     log_line(
         "the keys of this node's workers, which the rendezvous at %s keeps, are lost (%s): their connections to the worker "
         "store are closed",
-        n->endpoint, why);
+        shown_endpoint(n), why);
 }
 
 static bool find_rendezvous(void *data, struct resolver_addresses *ret)
@@ -938,7 +944,7 @@ static void begin_session(struct membership *n)
                                          .on_action = on_session_action,
                                          .listener = n->host.listener,
                                          .data = n};
-    struct session_config config = {.endpoint = n->endpoint,
+    struct session_config config = {.endpoint = shown_endpoint(n),
                                     .has_more_endpoints = job->n_endpoints > 1,
                                     .cutoff_ns = job->cutoff_ms * UINT64_C(1000000),
                                     .hello = session_hello_of_node(&job->params, (uint32_t)job->n_workers)};
