@@ -12,7 +12,8 @@
  *   RESULT                                              ->
  *
  * A frame is a head of CHANNEL_HEAD bytes (u8 kind, u8 zero, u16 zero, u32 stream, u32 size; little endian) and `size` bytes of
- * payload. A frame that its sender may not send, of a wrong size, or with a NUL byte in a text ends the channel.
+ * payload: bytes, or up to CHANNEL_NUMBERS_MAX u32. A frame that its sender may not send, of a wrong size, with a NUL byte in a text, or with a number that the kind does
+ * not have ends the channel. The decoder finds all of these, so that no consumer checks a payload again.
  *
  * Decoders take all bytes that have arrived, and need at most one frame (or one greeting) at a time. No allocation but in
  * the encoders.
@@ -29,15 +30,14 @@ enum channel_kind {
     CHANNEL_DIRECTORY,  /* header, at most once: the working directory */
     CHANNEL_VARIABLE,   /* header: NAME=VALUE */
     CHANNEL_ARGUMENT,   /* header: an argument of the agent */
-    CHANNEL_START,      /* end of the header */
+    CHANNEL_START,      /* end of the header: struct channel_start */
     CHANNEL_OPEN,       /* a new stream: struct channel_open */
-    CHANNEL_STDIN_WANTED,
     CHANNEL_DATA,
     CHANNEL_END_OF_STREAM, /* the sender sends no more DATA on the stream */
-    CHANNEL_WINDOW,        /* u32: number of further bytes that the sender of the frame takes */
+    CHANNEL_WINDOW,        /* number of further bytes that the sender of the frame takes */
     CHANNEL_PING,
     CHANNEL_PONG,
-    CHANNEL_SIGNAL, /* u8: number of a signal for the agent */
+    CHANNEL_SIGNAL, /* number of a signal for the agent */
     CHANNEL_NOTE,   /* a sentence of the far end */
     CHANNEL_RESULT, /* last frame of the far end: struct channel_result */
     CHANNEL_KIND_COUNT
@@ -51,24 +51,8 @@ enum {
     CHANNEL_HEADER_MAX = 4 << 20, /* heads and payloads of a whole header */
 };
 
-struct channel_frame {
-    enum channel_kind kind;
-    uint32_t stream;
-    const uint8_t *bytes; /* the payload; points into the bytes that were decoded */
-    size_t n;
-};
-
-/* 0 or -ENOMEM; `out` is unchanged then. The caller keeps the bounds of the kind. */
-int channel_frame_append(struct buf *out, enum channel_kind kind, uint32_t stream, const void *bytes,
-                         size_t n);
-
-/* 1: *ret is the next frame, of *ret_size bytes in all. 0: more bytes are needed. -EBADMSG: the sender broke the protocol;
- * found as soon as the head is there. */
-int channel_frame_take(const uint8_t *bytes, size_t n, bool from_far, struct channel_frame *ret,
-                       size_t *ret_size);
-
 enum channel_stream_kind {
-    CHANNEL_STDIN, /* stream 0, never in an OPEN */
+    CHANNEL_STDIN, /* of rank 0, on the host of rank 0 */
     CHANNEL_STDOUT,
     CHANNEL_STDERR,
     CHANNEL_AGENT_OUT,
@@ -77,23 +61,47 @@ enum channel_stream_kind {
     CHANNEL_STREAM_KIND_COUNT
 };
 
+struct channel_start {
+    uint32_t shutdown_ms; /* time of the agent for its workers, after SIGTERM */
+    uint32_t n_workers;   /* workers that the host can have; the bound of its streams comes from these */
+};
+
 struct channel_open {
-    enum channel_stream_kind kind;
+    uint32_t kind;                      /* enum channel_stream_kind */
     uint32_t rank, local_rank, attempt; /* of STDOUT and STDERR; else 0 */
 };
 
-int channel_open_append(struct buf *out, uint32_t stream, const struct channel_open *open);
-/* 0 or -EBADMSG. */
-int channel_open_take(const struct channel_frame *frame, struct channel_open *ret);
-
 struct channel_result {
-    bool has_exited;
-    uint32_t code; /* exit code, or without has_exited the number of the signal */
+    uint32_t has_exited; /* 1 or 0 */
+    uint32_t code;       /* exit code, or without has_exited the number of the signal */
 };
 
-int channel_result_append(struct buf *out, const struct channel_result *result);
-/* 0 or -EBADMSG. */
-int channel_result_take(const struct channel_frame *frame, struct channel_result *ret);
+enum { CHANNEL_NUMBERS_MAX = 4 };
+
+struct channel_frame {
+    enum channel_kind kind;
+    uint32_t stream;
+    const uint8_t *bytes; /* the payload; points into the bytes that were decoded */
+    size_t n;
+    union { /* the payload of a kind with numbers */
+        uint32_t numbers[CHANNEL_NUMBERS_MAX];
+        struct channel_start start;
+        struct channel_open open;
+        uint32_t window, signal;
+        struct channel_result result;
+    };
+};
+
+/* 0 or -ENOMEM; `out` is unchanged then. The caller keeps the bounds of the kind. */
+int channel_frame_append(struct buf *out, enum channel_kind kind, uint32_t stream, const void *bytes,
+                         size_t n);
+int channel_numbers_append(struct buf *out, enum channel_kind kind, uint32_t stream, const uint32_t *numbers,
+                           size_t n);
+
+/* 1: *ret is the next frame, of *ret_size bytes in all. 0: more bytes are needed. -EBADMSG: the sender broke the protocol;
+ * found as soon as the head is there, or the whole frame. */
+int channel_frame_take(const uint8_t *bytes, size_t n, bool from_far, struct channel_frame *ret,
+                       size_t *ret_size);
 
 enum { GREETING_WORD_SIZE = 65, GREETING_NONCE_SIZE = 17, GREETING_MAX = 192, GREETING_PROTOCOL = 1 };
 

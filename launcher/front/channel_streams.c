@@ -2,11 +2,9 @@
 
 #include <assert.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/buf.h"
 #include "base/err.h"
-#include "proto/wire.h"
 
 static const uint32_t windows[CHANNEL_STREAM_KIND_COUNT] = {
     [CHANNEL_STDIN] = CHANNEL_STDIN_WINDOW,      [CHANNEL_STDOUT] = CHANNEL_OUTPUT_WINDOW,
@@ -14,202 +12,128 @@ static const uint32_t windows[CHANNEL_STREAM_KIND_COUNT] = {
     [CHANNEL_AGENT_ERR] = CHANNEL_OUTPUT_WINDOW, [CHANNEL_CONNECTION] = CHANNEL_CONNECTION_WINDOW,
 };
 
-/* Whether an end sends DATA on a stream of the kind. */
-static bool is_sender(enum channel_stream_kind kind, bool is_far)
+bool channel_kind_is_sent(enum channel_stream_kind kind, bool by_far)
 {
-    return kind == CHANNEL_CONNECTION || (kind == CHANNEL_STDIN) == !is_far;
+    return kind == CHANNEL_CONNECTION || (kind == CHANNEL_STDIN) == !by_far;
 }
 
 void channel_streams_init(struct channel_streams *s, bool is_far)
 {
     *s = (struct channel_streams){.is_far = is_far};
+    for (size_t i = 0; i < CHANNEL_BUCKETS; i++)
+        list_init(&s->all[i]);
+}
+
+void channel_streams_limit(struct channel_streams *s, size_t n_workers)
+{
+    s->max_connections = 16 + 8 * n_workers; /* of the agent, and of the workers to their store */
+    s->max_others = 64 + 4 * n_workers;      /* output of the workers, and of those that they replace */
 }
 
 void channel_streams_finish(struct channel_streams *s)
 {
-    for (size_t i = 0; i < s->n; i++)
-        free(s->all[i]);
-    free(s->all);
+    for (size_t i = 0; i < CHANNEL_BUCKETS; i++)
+        list_for_each_entry_safe(struct channel_stream, stream, &s->all[i], entry) free(stream);
     channel_streams_init(s, s->is_far);
-}
-
-/* Index of the first stream with this number or a higher one. */
-static size_t find_place(const struct channel_streams *s, uint32_t number)
-{
-    size_t low = 0, high = s->n;
-
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-
-        if (s->all[middle]->number < number)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
 }
 
 struct channel_stream *channel_streams_find(const struct channel_streams *s, uint32_t number)
 {
-    const size_t i = find_place(s, number);
-
-    return i < s->n && s->all[i]->number == number ? s->all[i] : NULL;
+    list_for_each_entry(struct channel_stream, stream, &s->all[number % CHANNEL_BUCKETS], entry)
+    {
+        if (stream->number == number)
+            return stream;
+    }
+    return NULL;
 }
 
-static int make_room(struct channel_streams *s)
+static size_t *count_of(struct channel_streams *s, enum channel_stream_kind kind)
 {
-    const size_t capacity = s->capacity ? 2 * s->capacity : 16;
+    return kind == CHANNEL_CONNECTION ? &s->n_connections : &s->n_others;
+}
 
-    if (s->n < s->capacity)
-        return 0;
-    struct channel_stream **all = realloc(s->all, capacity * sizeof(struct channel_stream *));
-    if (!all)
-        return -ENOMEM;
-    s->all = all;
-    s->capacity = capacity;
-    return 0;
+bool channel_streams_have_room(const struct channel_streams *s, enum channel_stream_kind kind)
+{
+    return kind == CHANNEL_CONNECTION ? s->n_connections < s->max_connections : s->n_others < s->max_others;
 }
 
 static int add_stream(struct channel_streams *s, uint32_t number, const struct channel_open *open,
                       struct channel_stream **ret)
 {
-    const size_t i = find_place(s, number);
-    const bool sends = is_sender(open->kind, s->is_far), receives = is_sender(open->kind, !s->is_far);
-    const uint32_t window = open->kind == CHANNEL_STDIN ? 0 : windows[open->kind];
+    const bool sends = channel_kind_is_sent(open->kind, s->is_far),
+               receives = channel_kind_is_sent(open->kind, !s->is_far);
+    const uint32_t window = windows[open->kind];
 
-    int r = s->n >= CHANNEL_STREAMS_MAX ? -EMFILE : make_room(s);
-    struct channel_stream *stream = r ? NULL : malloc(sizeof(*stream));
+    if (!channel_streams_have_room(s, open->kind))
+        return -EMFILE;
+    struct channel_stream *stream = *ret = malloc(sizeof(*stream));
     if (!stream)
-        return r ? r : -ENOMEM;
+        return -ENOMEM;
     *stream = (struct channel_stream){.number = number,
                                       .open = *open,
                                       .may_send = sends ? window : 0,
                                       .may_receive = receives ? window : 0,
                                       .has_sent_end = !sends,
                                       .has_received_end = !receives};
-    memmove(s->all + i + 1, s->all + i, (s->n - i) * sizeof(struct channel_stream *));
-    s->all[i] = *ret = stream;
-    s->n++;
+    list_append(&s->all[number % CHANNEL_BUCKETS], &stream->entry);
+    ++*count_of(s, open->kind);
     return 0;
 }
 
 static void remove_stream(struct channel_streams *s, struct channel_stream *stream)
 {
-    const size_t i = find_place(s, stream->number);
-
-    memmove(s->all + i, s->all + i + 1, (s->n - i - 1) * sizeof(struct channel_stream *));
-    s->n--;
+    --*count_of(s, stream->open.kind);
+    list_unlink(&stream->entry);
     free(stream);
 }
 
 int channel_streams_open(struct channel_streams *s, const struct channel_open *open, struct buf *out,
                          struct channel_stream **ret)
 {
-    if (s->last == UINT32_MAX)
-        return -EMFILE;
-    int r = add_stream(s, s->last + 1, open, ret);
-    if (r)
-        return r;
-    r = channel_open_append(out, s->last + 1, open);
-    if (r)
-        remove_stream(s, *ret);
-    else
-        s->last++;
-    return r;
-}
+    const uint32_t numbers[] = {open->kind, open->rank, open->local_rank, open->attempt};
 
-static int append_window(struct channel_stream *stream, uint32_t n, struct buf *out)
-{
-    const uint8_t bytes[] = {(uint8_t)n, (uint8_t)(n >> 8), (uint8_t)(n >> 16), (uint8_t)(n >> 24)};
-    int r = channel_frame_append(out, CHANNEL_WINDOW, stream->number, bytes, sizeof(bytes));
-
-    if (!r)
-        stream->may_receive += n;
-    return r;
-}
-
-int channel_streams_want_stdin(struct channel_streams *s, struct buf *out, struct channel_stream **ret)
-{
-    const struct channel_open open = {.kind = CHANNEL_STDIN};
-    int r = add_stream(s, 0, &open, ret);
-
-    if (r)
-        return r;
-    s->wants_stdin = true;
-    if (s->is_far)
-        r = channel_frame_append(out, CHANNEL_STDIN_WANTED, 0, NULL, 0);
-    return r || !s->is_far ? r : append_window(*ret, CHANNEL_STDIN_WINDOW, out);
+    int r = s->last == UINT32_MAX ? -EMFILE : add_stream(s, s->last + 1, open, ret);
+    return r ? r : channel_numbers_append(out, CHANNEL_OPEN, ++s->last, numbers, 4);
 }
 
 /* ---- frames of the other end ---- */
 
-static int apply_open(struct channel_streams *s, const struct channel_frame *frame,
-                      struct channel_stream **ret)
+/* stream: NULL: none has the number. */
+static int take_window(const struct channel_streams *s, struct channel_stream *stream,
+                       const struct channel_frame *frame)
 {
-    struct channel_open open;
-
-    if (frame->stream == 0 || frame->stream != s->last + 1 || channel_open_take(frame, &open) < 0)
-        return -EBADMSG;
-    int r = add_stream(s, frame->stream, &open, ret);
-    if (!r)
-        s->last++;
-    return r == -EMFILE ? -EBADMSG : r;
-}
-
-static int apply_stdin_wanted(struct channel_streams *s, const struct channel_frame *frame,
-                              struct channel_stream **ret)
-{
-    if (s->wants_stdin)
-        return -EBADMSG;
-    return channel_streams_want_stdin(s, NULL, ret);
-}
-
-static int apply_data(struct channel_streams *s, const struct channel_frame *frame,
-                      struct channel_stream **ret)
-{
-    struct channel_stream *stream = *ret;
-
-    if (!stream || stream->has_received_end || frame->n > stream->may_receive)
-        return -EBADMSG;
-    stream->may_receive -= (uint32_t)frame->n;
-    return 0;
-}
-
-static int apply_end(struct channel_streams *s, const struct channel_frame *frame,
-                     struct channel_stream **ret)
-{
-    if (!*ret || (*ret)->has_received_end)
-        return -EBADMSG;
-    (*ret)->has_received_end = true;
-    return 0;
-}
-
-static int apply_window(struct channel_streams *s, const struct channel_frame *frame,
-                        struct channel_stream **ret)
-{
-    const uint32_t n = wire_load_u32(frame->bytes);
-    struct channel_stream *stream = *ret;
-
     if (!stream)
         return frame->stream <= s->last ? 0 : -EBADMSG;
-    if (n > windows[stream->open.kind] - stream->may_send || !is_sender(stream->open.kind, s->is_far))
+    if (frame->window > windows[stream->open.kind] - stream->may_send ||
+        !channel_kind_is_sent(stream->open.kind, s->is_far))
         return -EBADMSG;
-    stream->may_send += n;
+    stream->may_send += frame->window;
     return 0;
 }
 
 int channel_streams_apply(struct channel_streams *s, const struct channel_frame *frame,
                           struct channel_stream **ret)
 {
-    static int (*const handlers[CHANNEL_KIND_COUNT])(struct channel_streams *, const struct channel_frame *,
-                                                     struct channel_stream **) = {
-        [CHANNEL_OPEN] = apply_open,     [CHANNEL_STDIN_WANTED] = apply_stdin_wanted,
-        [CHANNEL_DATA] = apply_data,     [CHANNEL_END_OF_STREAM] = apply_end,
-        [CHANNEL_WINDOW] = apply_window,
-    };
+    struct channel_stream *stream = *ret = channel_streams_find(s, frame->stream);
 
-    *ret = channel_streams_find(s, frame->stream);
-    return handlers[frame->kind] ? handlers[frame->kind](s, frame, ret) : -EBADMSG;
+    switch (frame->kind) {
+    case CHANNEL_OPEN:
+        if (frame->stream == 0 || frame->stream != s->last + 1)
+            return -EBADMSG;
+        return add_stream(s, ++s->last, &frame->open, ret);
+    case CHANNEL_DATA:
+        if (!stream || stream->has_received_end || frame->n > stream->may_receive)
+            return -EBADMSG;
+        stream->may_receive -= (uint32_t)frame->n;
+        return 0;
+    case CHANNEL_END_OF_STREAM:
+        if (!stream || stream->has_received_end)
+            return -EBADMSG;
+        stream->has_received_end = true;
+        return 0;
+    default:
+        return frame->kind == CHANNEL_WINDOW ? take_window(s, stream, frame) : -EBADMSG;
+    }
 }
 
 /* ---- the owner's ---- */
@@ -241,9 +165,11 @@ int channel_stream_grant(struct channel_stream *stream, size_t n, struct buf *ou
     stream->owed += (uint32_t)n;
     if (stream->has_received_end || stream->owed < window / 2)
         return 0;
-    int r = append_window(stream, stream->owed, out);
-    if (!r)
+    int r = channel_numbers_append(out, CHANNEL_WINDOW, stream->number, &stream->owed, 1);
+    if (!r) {
+        stream->may_receive += stream->owed;
         stream->owed = 0;
+    }
     return r;
 }
 

@@ -15,21 +15,17 @@ struct far_header {
     size_t n_secret;
     char *directory; /* NULL: the one in which the far end was started */
     struct strlist variables, arguments;
+    struct channel_start start;
 };
 
 /* Takes one frame. 1: the header is complete. 0: more follows. -EBADMSG: the frame has no place in a header; -E2BIG: above
  * CHANNEL_HEADER_MAX; -ENOMEM. */
 int far_header_take(struct far_header *h, const struct channel_frame *frame);
 
-/* Overwrites the secret. */
+/* All but `start`. Overwrites the secret. */
 void far_header_finish(struct far_header *h);
 
 /* The arguments behind crun's name, --local-addr and --rdzv-endpoint: an option of the header comes later, and wins. Check
  * ret->failed. */
 void far_header_arguments(const struct far_header *h, const char *local_addr, const char *endpoint,
                           struct strlist *ret);
-
-/* The variables of `own`, of the header and of base; a name of an earlier list wins. The list borrows all strings. Check
- * ret->failed. */
-void far_header_environment(const struct far_header *h, char *const *own, char *const *base,
-                            struct strlist *ret);

@@ -16,7 +16,6 @@
 #include <unistd.h>
 
 #include "base/err.h"
-#include "base/strbuf.h"
 #include "launcher/front/far_header.h"
 #include "launcher/host/local_address_os.h"
 #include "launcher/supervise/spawn_worker_os.h"
@@ -27,7 +26,7 @@
 
 extern char **environ;
 
-enum { SECRET_FD = 3, OUTPUT_FD = 4, N_CHILD_FDS = 5, ADDRESS_SIZE = 64 };
+enum { ADDRESS_SIZE = 64 };
 
 /* Where workers of other hosts reach this host: as ssh reached it, else by the default route, else at any address. An option
  * --local-addr of the user comes later, and wins. */
@@ -50,41 +49,65 @@ static void find_local_address(char ret[ADDRESS_SIZE])
 
 struct child_start {
     const struct far_header *header;
-    const char *directory;
-    char *const *argv, *const *environment;
+    char *const *argv;
     const sigset_t *mask;
     pid_t parent;
-    int fds[N_CHILD_FDS]; /* by their number in the agent; -1: none */
+    int links[FAR_LINK_COUNT]; /* the child's ends */
 };
 
-static int place_descriptors(const struct child_start *s)
+/* The loop of the far end has the low numbers, so no link has the number of another link. */
+static int place_links(const struct child_start *s)
 {
-    int moved[N_CHILD_FDS];
-
-    for (int i = 0; i < N_CHILD_FDS; i++) {
-        moved[i] = s->fds[i] < 0 ? -1 : fcntl(s->fds[i], F_DUPFD_CLOEXEC, N_CHILD_FDS);
-        if (s->fds[i] >= 0 && moved[i] < 0)
-            return -errno;
-    }
-    for (int i = 0; i < N_CHILD_FDS; i++)
-        if (moved[i] >= 0 && dup2(moved[i], i) < 0)
+    for (int i = 0; i < FAR_LINK_FAILURE; i++)
+        if (s->links[i] >= 0 && dup2(s->links[i], i) < 0)
             return -errno;
     return 0;
 }
 
-/* Changes the directory and executes; returns the sentence of a failure. */
+/* A variable of the header takes the place of the far end's; of two in the header the first one holds. */
+static int set_environment(const struct far_header *h, const char *directory)
+{
+    int r = 0;
+
+    for (size_t i = h->variables.n_items; i > 0 && r == 0; i--)
+        r = putenv(h->variables.items[i - 1]);
+    if (r == 0)
+        r = setenv("PWD", directory, 1);
+    if (r == 0)
+        r = setenv("CRUN_OUTPUT_FD", "4", 1);
+    if (r == 0)
+        r = setenv("CRUN_SECRET_FD", h->n_secret > 0 ? "3" : "", 1);
+    return r == 0 ? 0 : -errno;
+}
+
+/* The bootstrap may have left the home directory, where a relative directory begins. */
+static int change_directory(const char *directory, char path[PATH_MAX])
+{
+    const char *home = getenv("HOME");
+
+    if (directory && *directory == '/')
+        (void)snprintf(path, PATH_MAX, "%s", directory); /* cut, and not found, if too long for the kernel */
+    else
+        (void)snprintf(path, PATH_MAX, "%s/%s", home ? home : "", directory ? directory : "");
+    return chdir(path) < 0 ? -errno : 0;
+}
+
+/* Returns the sentence of a failure. */
 static const char *become_agent(const struct child_start *s)
 {
     char path[PATH_MAX];
     static char sentence[CHANNEL_TEXT_MAX];
 
-    int r = place_descriptors(s);
-    if (!r && chdir(s->directory) < 0) {
+    int r = change_directory(s->header->directory, path);
+    if (r) {
         (void)snprintf(sentence, sizeof(sentence),
                        "the working directory %.3800s: %s; create it, or choose another one with --chdir",
-                       s->directory, strerror(errno)); /* cut if long */
+                       path, strerror(-r)); /* cut if long */
         return sentence;
     }
+    r = place_links(s);
+    if (!r)
+        r = set_environment(s->header, path);
     (void)prctl(PR_SET_PDEATHSIG, SIGTERM); /* cannot fail */
     if (getppid() != s->parent)
         _exit(1); /* the far end is dead already */
@@ -92,8 +115,8 @@ static const char *become_agent(const struct child_start *s)
     ssize_t n = r ? 0 : readlink("/proc/self/exe", path, sizeof(path) - 1);
     path[n > 0 ? n : 0] = '\0';
     if (!r) {
-        (void)execve(path, s->argv, s->environment);             /* its name is in process lists */
-        (void)execve("/proc/self/exe", s->argv, s->environment); /* the file was replaced or deleted */
+        (void)execv(path, s->argv);             /* its name is in process lists */
+        (void)execv("/proc/self/exe", s->argv); /* the file was replaced or deleted */
         r = -errno;
     }
     (void)snprintf(sentence, sizeof(sentence), "cannot start crun: %s", strerror(-r));
@@ -102,32 +125,27 @@ static const char *become_agent(const struct child_start *s)
 
 /* ---- the far end ---- */
 
-/* Pipes between the two: the standard streams, the secret, a failure; `theirs` becomes the child's end. */
-struct links {
-    int ours[N_CHILD_FDS + 1], theirs[N_CHILD_FDS + 1];
-};
-
-static int open_links(struct links *l, bool has_secret)
+static int open_links(int ours[FAR_LINK_COUNT], int theirs[FAR_LINK_COUNT], bool has_secret)
 {
-    for (int i = 0; i <= N_CHILD_FDS; i++) {
-        const bool child_reads = i == STDIN_FILENO || i == SECRET_FD;
+    for (int i = 0; i < FAR_LINK_COUNT; i++) {
+        const bool child_reads = i == FAR_LINK_IN || i == FAR_LINK_SECRET;
         int fds[2];
 
-        if (i == SECRET_FD && !has_secret)
+        if (i == FAR_LINK_SECRET && !has_secret)
             continue;
-        if ((i == OUTPUT_FD ? socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds)
-                            : pipe2(fds, O_CLOEXEC)) < 0)
+        if ((i == FAR_LINK_OUTPUT ? socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds)
+                                  : pipe2(fds, O_CLOEXEC)) < 0)
             return -errno;
-        l->ours[i] = fds[child_reads];
-        l->theirs[i] = fds[!child_reads];
+        ours[i] = fds[child_reads];
+        theirs[i] = fds[!child_reads];
     }
     return 0;
 }
 
-static void close_all(int *fds)
+static void close_links(int *links)
 {
-    for (int i = 0; i <= N_CHILD_FDS; i++)
-        cleanup_close(&fds[i]);
+    for (int i = 0; i < FAR_LINK_COUNT; i++)
+        close_fd(&links[i]);
 }
 
 /* The pipe takes CHANNEL_SECRET_MAX bytes at once. */
@@ -136,70 +154,46 @@ static int write_secret(int *fd, const struct far_header *h)
     ssize_t n = h->n_secret ? write(*fd, h->secret, h->n_secret) : 0;
     int r = n < 0 ? -errno : (size_t)n == h->n_secret ? 0 : -EIO;
 
-    cleanup_close(fd);
-    *fd = -1;
+    close_fd(fd);
     return r;
 }
 
-static int fork_agent(struct far_agent *ret, struct links *l, struct child_start *start)
+static int fork_agent(const struct child_start *start, pid_t *ret)
 {
     size_t limit;
 
-    memcpy(start->fds, l->theirs, sizeof(start->fds));
-    ret->pid = fork();
-    if (ret->pid < 0)
+    *ret = fork();
+    if (*ret < 0)
         return -errno;
-    if (ret->pid == 0) {
-        int failure = fcntl(l->theirs[N_CHILD_FDS], F_DUPFD_CLOEXEC, N_CHILD_FDS);
+    if (*ret == 0) {
         const char *sentence = become_agent(start);
-        _exit(write(failure, sentence, strlen(sentence)) < 0 ? 126 : 127);
+        _exit(write(start->links[FAR_LINK_FAILURE], sentence, strlen(sentence)) < 0 ? 126 : 127);
     }
     /* Two descriptors for each worker are to come. The agent was started with the limit as it was. */
     (void)spawn_raise_open_files(&limit); /* a lower limit is enough for few workers */
-    memcpy(ret->stdio, l->ours, sizeof(ret->stdio));
-    ret->handover = l->ours[OUTPUT_FD];
-    ret->failure = l->ours[N_CHILD_FDS];
     return 0;
-}
-
-static int start_with(struct far_agent *ret, struct child_start *start)
-{
-    struct links l = {{-1, -1, -1, -1, -1, -1}, {-1, -1, -1, -1, -1, -1}};
-    int r = open_links(&l, start->header->n_secret > 0);
-
-    if (!r && start->header->n_secret > 0)
-        r = write_secret(&l.ours[SECRET_FD], start->header);
-    if (!r)
-        r = fork_agent(ret, &l, start);
-    close_all(l.theirs);
-    if (r)
-        close_all(l.ours);
-    return r;
 }
 
 int far_agent_start(struct far_agent *ret, const struct far_header *header, const char *endpoint,
                     const sigset_t *mask)
 {
-    char output[] = "CRUN_OUTPUT_FD=4", secret[] = "CRUN_SECRET_FD=3", open[] = "CRUN_SECRET_FD=";
-    const char *directory = header->directory ? header->directory : "", *home = envp_get(environ, "HOME");
-    bool is_relative = *directory != '/'; /* the bootstrap may have left the home directory */
-    _cleanup_free_ char *place =
-        strbuf_format("PWD=%s/%s", is_relative && home ? home : "", directory + !is_relative);
-    char *own[] = {output, header->n_secret > 0 ? secret : open, place, NULL};
-    struct strlist arguments = {0}, environment = {0};
+    struct child_start start = {
+        .header = header, .mask = mask, .parent = getpid(), .links = {-1, -1, -1, -1, -1, -1}};
+    struct strlist arguments = {0};
     char local_addr[ADDRESS_SIZE];
 
+    *ret = (struct far_agent){.links = {-1, -1, -1, -1, -1, -1}};
     find_local_address(local_addr);
     far_header_arguments(header, local_addr, endpoint, &arguments);
-    far_header_environment(header, own, environ, &environment);
-    struct child_start start = {.header = header,
-                                .directory = place ? place + strlen("PWD=") : NULL,
-                                .argv = arguments.items,
-                                .environment = environment.items,
-                                .mask = mask,
-                                .parent = getpid()};
-    int r = !place || arguments.failed || environment.failed ? -ENOMEM : start_with(ret, &start);
+    start.argv = arguments.items;
+    int r = arguments.failed ? -ENOMEM : open_links(ret->links, start.links, header->n_secret > 0);
+    if (!r)
+        r = write_secret(&ret->links[FAR_LINK_SECRET], header);
+    if (!r)
+        r = fork_agent(&start, &ret->pid);
+    close_links(start.links);
+    if (r)
+        close_links(ret->links);
     strlist_finish(&arguments);
-    strlist_finish(&environment);
     return r;
 }

@@ -6,16 +6,24 @@
  */
 
 #include <signal.h>
-#include <stddef.h>
 #include <sys/types.h>
 
 struct far_header;
 
+/* Descriptors between the two processes, by their number in the agent. */
+enum far_link {
+    FAR_LINK_IN,
+    FAR_LINK_OUT,
+    FAR_LINK_ERR,
+    FAR_LINK_SECRET,
+    FAR_LINK_OUTPUT,  /* see output_handover_sock.h */
+    FAR_LINK_FAILURE, /* closed by exec: the sentence of a start that failed, at most CHANNEL_TEXT_MAX bytes */
+    FAR_LINK_COUNT
+};
+
 struct far_agent {
     pid_t pid;
-    int stdio[3]; /* the far end's ends of the agent's standard streams */
-    int handover; /* see output_handover_sock.h */
-    int failure; /* reading end: the sentence of a start that failed; at its end without one the agent runs */
+    int links[FAR_LINK_COUNT]; /* the far end's ends; -1: none */
 };
 
 /* mask: the agent's signal mask. endpoint: where the far end accepts connections of the agent. 0, or -errno without an agent. */

@@ -116,6 +116,7 @@ static void count_ranks(struct front_plan *plan, size_t i, const char *n_workers
 
     if ((int)i < plan->max_nodes && (i == 0 || plan->n_ranks > 0))
         plan->n_ranks = is_known ? plan->n_ranks + (int)n : 0;
+    plan->hosts[i].n_workers = is_known ? (int)n : JOB_WORKERS_MAX;
 }
 
 /* On the command line --nproc-per-node is for all hosts; else the slots of the host count. */

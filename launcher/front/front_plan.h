@@ -44,6 +44,7 @@ struct front_host {
     char *login;           /* USER@NAME, or NAME */
     struct strlist launch; /* argv of the command that starts the bootstrap on the host */
     struct strlist agent;  /* arguments of crun there, without the program's name */
+    int n_workers;         /* bound: JOB_WORKERS_MAX where the host counts CPUs or GPUs */
 };
 
 struct front_plan {

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -21,6 +22,12 @@ enum {
     FRONT_HELLO_MS = 60 * 1000, /* many agents greet at once, and share the processor of the front */
 };
 
+/* Address and length of an abstract socket. */
+struct front_address {
+    struct sockaddr_un name;
+    socklen_t size;
+};
+
 struct front_server {
     struct server *server;
     struct front_address address;
@@ -33,7 +40,7 @@ static void log_for_front(void *data, const char *line)
     log_line("rendezvous: %s", line);
 }
 
-/* crunctl finds the name. The kernel chooses a free name where another process has taken this one. */
+/* The name leads crunctl to the front. Where another process has the name, the kernel chooses a free name. */
 static int bind_abstract(int fd, char *const *environment)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -125,9 +132,14 @@ int front_server_create(struct front_server **ret, uv_loop_t *loop, const struct
     return r;
 }
 
-const struct front_address *front_server_address(const struct front_server *s)
+/* A unix socket connects at once, or not at all. */
+int front_server_dial(const struct front_server *s)
 {
-    return &s->address;
+    _cleanup_close_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+
+    if (fd < 0 || connect(fd, (const struct sockaddr *)&s->address.name, s->address.size) < 0)
+        return -errno;
+    return steal_fd(&fd);
 }
 
 size_t front_server_n_nodes(const struct front_server *s)

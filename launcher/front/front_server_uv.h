@@ -1,13 +1,11 @@
 #pragma once
 
 /*
- * The rendezvous of a front, on an abstract unix socket. Agents reach the socket through their channels (front_tunnel_uv.h); no
+ * The rendezvous of a front, on an abstract unix socket. Agents reach the socket through their channels (front_streams_uv.h); no
  * port of the network is opened. With a secret every agent proves the job's key, as at any rendezvous.
  */
 
 #include <uv.h>
-
-#include "launcher/front/front_tunnel_uv.h"
 
 struct front_server;
 struct secret;
@@ -19,7 +17,8 @@ enum { FRONT_SERVER_ERROR_SIZE = 512 };
 int front_server_create(struct front_server **ret, uv_loop_t *loop, const struct secret *secret,
                         const char *job, char *const *environment, char error[FRONT_SERVER_ERROR_SIZE]);
 
-const struct front_address *front_server_address(const struct front_server *s);
+/* A connection to the rendezvous, or -errno. -EAGAIN: too many at a time. */
+int front_server_dial(const struct front_server *s);
 
 /* Agents that have joined. NULL: 0. */
 size_t front_server_n_nodes(const struct front_server *s);

@@ -27,7 +27,7 @@ static void end_stdin(struct front_stdin *s)
         return;
     (void)channel_stream_send_end(s->stream, host_channel_out(s->channel));
     host_channel_flush(s->channel);
-    (void)channel_streams_drop_ended(host_channel_streams(s->channel), s->stream);
+    (void)channel_streams_drop_ended(&host_channel_link(s->channel)->streams, s->stream);
     s->stream = NULL;
 }
 

@@ -4,10 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "launcher/front/channel_port_uv.h"
 #include "launcher/front/front_output_uv.h"
 #include "launcher/front/front_server_uv.h"
 #include "launcher/front/front_stdin_uv.h"
-#include "launcher/front/front_tunnel_uv.h"
 #include "launcher/front/host_channel_uv.h"
 #include "launcher/front/line_cutter.h"
 #include "launcher/util/log_os.h"
@@ -21,38 +21,27 @@ struct stream_place {
     struct channel_stream *stream;
 };
 
-/* The verbs of a kind of stream. Each but `open` may be NULL. */
-struct stream_service {
-    int (*open)(struct stream_place *p);
-    int (*data)(struct stream_place *p, const uint8_t *bytes, size_t n);
-    void (*end)(struct stream_place *p); /* of the far end's bytes, or of the channel */
-    void (*window)(struct stream_place *p);
-};
-
 /* ---- output of ranks ---- */
 
-static int open_output(struct stream_place *p)
+static int serve_output(struct stream_place *p, const struct channel_frame *frame)
 {
-    front_output_open(p->all->output, p->host, p->stream->number, &p->stream->open);
-    return 0;
-}
+    struct front_output *o = p->all->output;
 
-static int take_output(struct stream_place *p, const uint8_t *bytes, size_t n)
-{
-    front_output_data(p->all->output, p->host, p->stream->number, bytes, n);
+    if (frame->kind == CHANNEL_OPEN)
+        front_output_open(o, p->host, p->stream->number, &p->stream->open);
+    else if (frame->kind == CHANNEL_DATA)
+        front_output_data(o, p->host, p->stream->number, frame->bytes, frame->n);
+    else
+        front_output_close(o, p->host, p->stream->number);
     return 0;
-}
-
-static void end_output(struct stream_place *p)
-{
-    front_output_close(p->all->output, p->host, p->stream->number);
 }
 
 void front_streams_grant(struct host_channel *c, uint32_t number, size_t n)
 {
-    struct channel_stream *stream = channel_streams_find(host_channel_streams(c), number);
+    struct channel_link *link = host_channel_link(c);
+    struct channel_stream *stream = channel_streams_find(&link->streams, number);
 
-    if (stream && channel_stream_grant(stream, n, host_channel_out(c)) == 0)
+    if (stream && channel_stream_grant(stream, n, &link->out.queued) == 0)
         host_channel_flush(c);
 }
 
@@ -101,23 +90,27 @@ static void on_agent_line(void *data, const char *line)
         show_due(s, uv_now(s->loop));
 }
 
-static int open_agent(struct stream_place *p)
+/* A stream whose cutter is not there is at its end, or without memory. */
+static void end_cutter(struct stream_place *p)
 {
-    p->stream->data = calloc(1, sizeof(struct line_cutter));
-    return p->stream->data ? 0 : -ENOMEM;
-}
-
-static int take_agent(struct stream_place *p, const uint8_t *bytes, size_t n)
-{
-    line_cutter_feed(p->stream->data, (const char *)bytes, n, on_agent_line, p);
-    front_streams_grant(p->channel, p->stream->number, n);
-    return 0;
-}
-
-static void end_agent(struct stream_place *p)
-{
-    line_cutter_end(p->stream->data, on_agent_line, p);
+    if (p->stream->data)
+        line_cutter_end(p->stream->data, on_agent_line, p);
     free(steal_ptr(p->stream->data));
+}
+
+static int serve_agent(struct stream_place *p, const struct channel_frame *frame)
+{
+    if (frame->kind == CHANNEL_OPEN) {
+        p->stream->data = calloc(1, sizeof(struct line_cutter));
+        return p->stream->data ? 0 : -ENOMEM;
+    }
+    if (frame->kind == CHANNEL_DATA) {
+        line_cutter_feed(p->stream->data, (const char *)frame->bytes, frame->n, on_agent_line, p);
+        front_streams_grant(p->channel, p->stream->number, frame->n);
+    } else {
+        end_cutter(p);
+    }
+    return 0;
 }
 
 /* ---- connections, standard input ---- */
@@ -125,108 +118,72 @@ static void end_agent(struct stream_place *p)
 /* Refused: the agent sees the end of the connection. */
 static int open_connection(struct stream_place *p)
 {
-    int r = p->all->server
-                ? front_tunnel_open(p->channel, p->stream, p->all->loop, front_server_address(p->all->server))
-                : -ECONNREFUSED;
+    struct channel_link *link = host_channel_link(p->channel);
+    int fd = p->all->server ? front_server_dial(p->all->server) : -ECONNREFUSED;
+    int r = fd < 0 ? fd : channel_port_create(link, fd, &p->stream->open, p->stream);
 
-    return r < 0 ? channel_stream_send_end(p->stream, host_channel_out(p->channel)) : 0;
+    return r < 0 ? channel_stream_send_end(p->stream, &link->out.queued) : 0;
 }
 
-static int take_connection(struct stream_place *p, const uint8_t *bytes, size_t n)
+static int serve_connection(struct stream_place *p, const struct channel_frame *frame)
 {
+    if (frame->kind == CHANNEL_OPEN)
+        return open_connection(p);
     if (p->stream->data)
-        return front_tunnel_data(p->stream->data, bytes, n);
-    front_streams_grant(p->channel, p->stream->number, n);
+        return channel_port_take(p->stream->data, frame);
+    if (frame->kind == CHANNEL_DATA)
+        front_streams_grant(p->channel, p->stream->number, frame->n);
     return 0;
 }
 
-static void end_connection(struct stream_place *p)
+static int serve_input(struct stream_place *p, const struct channel_frame *frame)
 {
-    if (p->stream->data)
-        front_tunnel_end(p->stream->data);
-}
-
-static void widen_connection(struct stream_place *p)
-{
-    if (p->stream->data)
-        front_tunnel_window(p->stream->data);
-}
-
-static int open_input(struct stream_place *p)
-{
-    front_stdin_attach(p->all->input, p->channel, p->stream);
-    return 0;
-}
-
-static void widen_input(struct stream_place *p)
-{
+    if (frame->kind == CHANNEL_OPEN)
+        front_stdin_attach(p->all->input, p->channel, p->stream);
     front_stdin_window(p->all->input, p->channel);
+    return 0;
 }
-
-static const struct stream_service services[CHANNEL_STREAM_KIND_COUNT] = {
-    [CHANNEL_STDIN] = {.open = open_input, .window = widen_input},
-    [CHANNEL_STDOUT] = {open_output, take_output, end_output, NULL},
-    [CHANNEL_STDERR] = {open_output, take_output, end_output, NULL},
-    [CHANNEL_AGENT_OUT] = {open_agent, take_agent, end_agent, NULL},
-    [CHANNEL_AGENT_ERR] = {open_agent, take_agent, end_agent, NULL},
-    [CHANNEL_CONNECTION] = {open_connection, take_connection, end_connection, widen_connection},
-};
 
 /* ---- frames ---- */
-
-static int serve(struct stream_place *p, const struct channel_frame *frame)
-{
-    const struct stream_service *service = &services[p->stream->open.kind];
-
-    switch (frame->kind) {
-    case CHANNEL_OPEN:
-    case CHANNEL_STDIN_WANTED:
-        return service->open(p);
-    case CHANNEL_DATA:
-        return service->data ? service->data(p, frame->bytes, frame->n) : 0;
-    case CHANNEL_END_OF_STREAM:
-        if (service->end)
-            service->end(p);
-        return 0;
-    default:
-        if (service->window)
-            service->window(p);
-        return 0;
-    }
-}
 
 int front_streams_frame(struct front_streams *s, unsigned host, struct host_channel *c,
                         const struct channel_frame *frame)
 {
+    static int (*const serve[CHANNEL_STREAM_KIND_COUNT])(struct stream_place *,
+                                                         const struct channel_frame *) = {
+        [CHANNEL_STDIN] = serve_input,     [CHANNEL_STDOUT] = serve_output,
+        [CHANNEL_STDERR] = serve_output,   [CHANNEL_AGENT_OUT] = serve_agent,
+        [CHANNEL_AGENT_ERR] = serve_agent, [CHANNEL_CONNECTION] = serve_connection,
+    };
     struct stream_place p = {.all = s, .host = host, .channel = c};
-    int r = channel_streams_apply(host_channel_streams(c), frame, &p.stream);
+    struct channel_streams *streams = &host_channel_link(c)->streams;
 
+    int r = channel_streams_apply(streams, frame, &p.stream);
     if (r < 0 || !p.stream)
         return r;
-    r = serve(&p, frame);
-    if (frame->kind != CHANNEL_END_OF_STREAM || r < 0)
-        return r;
-    struct front_tunnel *tunnel = p.stream->open.kind == CHANNEL_CONNECTION ? p.stream->data : NULL;
-    if (channel_streams_drop_ended(host_channel_streams(c), p.stream))
-        front_tunnel_close(tunnel);
-    return 0;
+    r = serve[p.stream->open.kind](&p, frame);
+    p.stream = channel_streams_find(streams, frame->stream); /* a port that closed has dropped its stream */
+    if (p.stream && !p.stream->data && frame->kind == CHANNEL_END_OF_STREAM)
+        (void)channel_streams_drop_ended(streams, p.stream);
+    return r;
 }
 
 void front_streams_close_host(struct front_streams *s, unsigned host, struct host_channel *c)
 {
-    struct channel_streams *streams = host_channel_streams(c);
+    struct channel_link *link = host_channel_link(c);
+    struct stream_place p = {.all = s, .host = host, .channel = c};
 
-    for (size_t i = 0; i < streams->n; i++) {
-        struct channel_stream *stream = streams->all[i];
-        struct stream_place p = {.all = s, .host = host, .channel = c, .stream = stream};
-
-        if (stream->open.kind == CHANNEL_CONNECTION)
-            front_tunnel_close(steal_ptr(stream->data));
-        else if (services[stream->open.kind].end && !stream->has_received_end)
-            services[stream->open.kind].end(&p);
-    }
+    channel_link_close(link, CHANNEL_CONNECTION);
+    front_output_close_host(s->output, host);
     front_stdin_detach(s->input, c);
-    channel_streams_finish(streams);
+    for (size_t i = 0; i < CHANNEL_BUCKETS; i++)
+        list_for_each_entry(struct channel_stream, stream, &link->streams.all[i], entry)
+        {
+            p.stream = stream;
+            if (stream->open.kind == CHANNEL_AGENT_OUT || stream->open.kind == CHANNEL_AGENT_ERR)
+                end_cutter(&p);
+        }
+    channel_streams_finish(&link->streams);
 }
 
 void front_streams_init(struct front_streams *s)

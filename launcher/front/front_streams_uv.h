@@ -2,7 +2,7 @@
 
 /*
  * What a front does with the streams of its channels, by kind: output of ranks is shown and kept (front_output_uv.h), lines of
- * agents are shown once (common_lines.h), connections go to the rendezvous (front_tunnel_uv.h), rank 0 gets standard input.
+ * agents are shown once (common_lines.h), connections go to the rendezvous (channel_port_uv.h), rank 0 gets standard input.
  */
 
 #include <uv.h>

@@ -113,9 +113,9 @@ static void launch_host(struct front_loop *f, unsigned host)
 
 static void signal_host(struct front_loop *f, unsigned host, int signal)
 {
-    const uint8_t number = (uint8_t)signal;
+    const uint32_t number = (uint32_t)signal;
 
-    if (channel_frame_append(host_channel_out(f->channels[host]), CHANNEL_SIGNAL, 0, &number, 1) == 0)
+    if (channel_numbers_append(host_channel_out(f->channels[host]), CHANNEL_SIGNAL, 0, &number, 1) == 0)
         host_channel_flush(f->channels[host]);
 }
 
@@ -196,6 +196,8 @@ static int append_header(const struct front_loop *f, unsigned host, struct buf *
 {
     const struct front_plan *plan = f->setup->plan;
     const struct secret *secret = f->setup->secret;
+    const uint32_t start[] = {(uint32_t)f->setup->job->shutdown_timeout_s * 1000,
+                              (uint32_t)plan->hosts[host].n_workers};
 
     int r = channel_frame_append(out, CHANNEL_SECRET, 0, secret->bytes, secret->bytes ? secret->size : 0);
     if (r == 0)
@@ -204,7 +206,7 @@ static int append_header(const struct front_loop *f, unsigned host, struct buf *
         r = append_texts(out, CHANNEL_VARIABLE, &plan->variables);
     if (r == 0)
         r = append_texts(out, CHANNEL_ARGUMENT, &plan->hosts[host].agent);
-    return r == 0 ? channel_frame_append(out, CHANNEL_START, 0, NULL, 0) : r;
+    return r == 0 ? channel_numbers_append(out, CHANNEL_START, 0, start, 2) : r;
 }
 
 static void on_host_greeted(void *data, unsigned host, const struct channel_greeting *greeting)
@@ -213,6 +215,7 @@ static void on_host_greeted(void *data, unsigned host, const struct channel_gree
     struct host_channel *c = f->channels[host];
     int r = append_header(f, host, host_channel_out(c));
 
+    channel_streams_limit(&host_channel_link(c)->streams, (size_t)f->setup->plan->hosts[host].n_workers);
     if (r == 0) {
         host_channel_flush(c);
         front_dispatch(f, (struct front_event){.kind = FRONT_EVENT_GREETED, .host = host});
@@ -248,7 +251,6 @@ static void lose_agent(struct front_loop *f, unsigned host, int signal)
 static int on_host_frame(void *data, unsigned host, const struct channel_frame *frame)
 {
     struct front_loop *f = data;
-    struct channel_result result;
 
     if (frame->kind == CHANNEL_PONG)
         return 0;
@@ -257,20 +259,17 @@ static int on_host_frame(void *data, unsigned host, const struct channel_frame *
         front_dispatch(f, (struct front_event){.kind = FRONT_EVENT_JOINED, .value = (int)n_nodes});
     if (frame->kind != CHANNEL_RESULT)
         return front_streams_frame(&f->streams, host, f->channels[host], frame);
-    int r = channel_result_take(frame, &result);
-    if (r < 0)
-        return r;
     if (host_channel_note(f->channels[host])) {
         on_host_lost(f, host, "");
         return 0;
     }
-    if (!result.has_exited) {
-        lose_agent(f, host, (int)result.code);
+    if (!frame->result.has_exited) {
+        lose_agent(f, host, (int)frame->result.code);
         return 0;
     }
     close_host(f, host);
-    front_dispatch(f, (struct front_event){
-                          .kind = FRONT_EVENT_RESULT, .host = host, .value = (int)(result.code & 0xff)});
+    front_dispatch(
+        f, (struct front_event){.kind = FRONT_EVENT_RESULT, .host = host, .value = (int)frame->result.code});
     return 0;
 }
 

@@ -39,14 +39,13 @@ struct host_channel {
     bool is_over[3];   /* the pipe has ended */
     bool is_greeted, is_closed, has_reported, has_remedy, has_note;
     unsigned n_silent, n_farewell; /* ticks */
-    struct buf in, out, writing;   /* out: behind the bytes of `writing`, which are at the kernel */
-    uv_write_t write, copy;        /* copy: of the portable build, from memory that all channels share */
-    bool is_writing;
-    char size[32]; /* of the copy, as a line */
+    struct buf in;
+    struct channel_link link;
+    uv_write_t copy; /* of the portable build, from memory that all channels share */
+    char size[32];   /* of the copy, as a line */
     struct line_cutter noise, errors;
     char why[WHY_SIZE]; /* "": no reason was given */
     char nonce[GREETING_NONCE_SIZE];
-    struct channel_streams streams;
 };
 
 /* ---- end ---- */
@@ -105,37 +104,20 @@ static void report_when_over(struct host_channel *c)
 
 /* ---- writing ---- */
 
-static void on_written(uv_write_t *write, int status)
-{
-    struct host_channel *c = write->data;
-
-    c->is_writing = false;
-    buf_clear(&c->writing, CHANNEL_PAYLOAD_MAX);
-    if (status == 0)
-        host_channel_flush(c);
-    /* else the end of standard output follows, with the reason */
-}
-
+/* After an error of a write the end of standard output follows, with the reason. */
 void host_channel_flush(struct host_channel *c)
 {
-    if (c->is_closed || c->is_writing || buf_size(&c->out) == 0)
-        return;
-    const struct buf empty = c->writing;
-    c->writing = c->out;
-    c->out = empty;
-    const uv_buf_t part = uv_buf_init((char *)buf_bytes(&c->writing), (unsigned)buf_size(&c->writing));
-    c->write.data = c;
-    c->is_writing = uv_write(&c->write, (uv_stream_t *)&c->pipe[CHANNEL_IN], &part, 1, on_written) == 0;
+    channel_writer_flush(&c->link.out);
+}
+
+struct channel_link *host_channel_link(struct host_channel *c)
+{
+    return &c->link;
 }
 
 struct buf *host_channel_out(struct host_channel *c)
 {
-    return &c->out;
-}
-
-struct channel_streams *host_channel_streams(struct host_channel *c)
-{
-    return &c->streams;
+    return &c->link.out.queued;
 }
 
 void host_channel_give_copy(struct host_channel *c, uint8_t *bytes, size_t n)
@@ -252,6 +234,8 @@ static void on_output(struct host_channel *c)
         r = take_frames(c);
     if (r == -ENOMEM)
         break_channel(c, "no memory is left for its output");
+    else if (r == -EMFILE)
+        break_channel(c, "it opened more connections or streams than its workers can have");
     else if (r < 0)
         break_channel(c, r == -EPROTO ? "its crun has another protocol" : why_broken(c));
     if (buf_size(&c->in) == 0)
@@ -329,7 +313,7 @@ int host_channel_start(struct host_channel **ret, uv_loop_t *loop, unsigned host
     c->host = host;
     c->name = name;
     c->command = launch->argv[0];
-    channel_streams_init(&c->streams, false);
+    channel_link_init(&c->link, false, (uv_stream_t *)&c->pipe[CHANNEL_IN]);
     for (int i = 0; i < 3; i++) {
         (void)uv_pipe_init(loop, &c->pipe[i], 0); /* cannot fail */
         c->pipe[i].data = c;
@@ -369,7 +353,7 @@ void host_channel_tick(struct host_channel *c)
     } else if (c->is_greeted) {
         if (++c->n_silent > SILENT_TICKS)
             break_channel(c, "nothing came from it for 20 s");
-        else if (channel_frame_append(&c->out, CHANNEL_PING, 0, NULL, 0) == 0)
+        else if (channel_frame_append(host_channel_out(c), CHANNEL_PING, 0, NULL, 0) == 0)
             host_channel_flush(c);
     }
 }
@@ -393,7 +377,7 @@ void host_channel_close(struct host_channel *c)
 {
     if (c->is_closed)
         return;
-    c->is_closed = true;
+    c->is_closed = c->link.out.is_broken = true;
     c->n_farewell = 0;
     if (!c->is_greeted && c->pid)
         (void)kill(c->pid, SIGTERM); /* as above */
@@ -411,8 +395,6 @@ void host_channel_destroy(struct host_channel *c)
     if (!c)
         return;
     buf_finish(&c->in);
-    buf_finish(&c->out);
-    buf_finish(&c->writing);
-    channel_streams_finish(&c->streams);
+    channel_link_finish(&c->link);
     free(c);
 }

@@ -16,7 +16,7 @@
 #include <uv.h>
 
 #include "launcher/front/channel_frame.h"
-#include "launcher/front/channel_streams.h"
+#include "launcher/front/channel_port_uv.h"
 
 struct host_channel;
 
@@ -45,11 +45,11 @@ int host_channel_start(struct host_channel **ret, uv_loop_t *loop, unsigned host
 /* The answer to on_needs: n bytes that stay valid until the channel is destroyed; 0: there is no such build. */
 void host_channel_give_copy(struct host_channel *c, uint8_t *bytes, size_t n);
 
+struct channel_link *host_channel_link(struct host_channel *c);
+
 /* Frames are appended to the buffer, then flushed. */
 struct buf *host_channel_out(struct host_channel *c);
 void host_channel_flush(struct host_channel *c);
-
-struct channel_streams *host_channel_streams(struct host_channel *c);
 
 /* Why the far end could not do its part, as it has noted; NULL: it has noted nothing. */
 const char *host_channel_note(const struct host_channel *c);

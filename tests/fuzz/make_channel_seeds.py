@@ -10,7 +10,7 @@ import shutil
 import struct
 
 FOLDER = pathlib.Path(__file__).resolve().parent / "seeds/fuzz_channel"
-(SECRET, DIRECTORY, VARIABLE, ARGUMENT, START, OPEN, STDIN_WANTED, DATA, END, WINDOW, PING, PONG, SIGNAL, NOTE, RESULT) = range(1, 16)
+(SECRET, DIRECTORY, VARIABLE, ARGUMENT, START, OPEN, DATA, END, WINDOW, PING, PONG, SIGNAL, NOTE, RESULT) = range(1, 15)
 GREETING = b"motd\n\nCRUN-CHANNEL 1 0.1.0 x86_64 0123456789abcdef\n"
 
 
@@ -22,18 +22,18 @@ def window(n, stream):
     return frame(WINDOW, struct.pack("<I", n), stream)
 
 
-HEADER = frame(SECRET, b"secret") + frame(DIRECTORY, b"/home/u") + frame(VARIABLE, b"A=b") + frame(ARGUMENT, b"x") + frame(START)
-OUTPUT = frame(OPEN, struct.pack("<BIII", 1, 5, 1, 0), 1) + frame(DATA, b"line\n" * 40, 1)
+HEADER = frame(SECRET, b"secret") + frame(DIRECTORY, b"/home/u") + frame(VARIABLE, b"A=b") + frame(ARGUMENT, b"x") + frame(START, struct.pack("<II", 30000, 2))
+OUTPUT = frame(OPEN, struct.pack("<IIII", 1, 5, 1, 0), 1) + frame(DATA, b"line\n" * 40, 1)
 FRONT = [  # read by a far end
-    HEADER + frame(DATA, b"typed\n") + frame(END) + frame(PING) + frame(SIGNAL, b"\x0f"),
-    HEADER + frame(DATA, b"tunnel", 5) + window(1, 5) + frame(END, b"", 5),
-    HEADER + frame(DATA, b"x" * 300, 5) * 20 + frame(DATA, b"y", 1),
+    HEADER + frame(DATA, b"typed\n", 1) + frame(END, b"", 1) + frame(PING) + frame(SIGNAL, struct.pack("<I", 15)),
+    HEADER + frame(DATA, b"tunnel", 6) + window(1, 6) + frame(END, b"", 6),
+    HEADER + frame(DATA, b"x" * 300, 6) * 20 + frame(DATA, b"y", 2),
     HEADER + window(0, 9), HEADER + HEADER, frame(START), HEADER[:-1], frame(SECRET) + frame(VARIABLE, b"=b"),
 ]
 FAR = [  # read by a front
-    GREETING + OUTPUT + frame(END, b"", 1) + frame(PONG) + frame(RESULT, b"\x01\x00\x00\x00\x00"),
-    OUTPUT + frame(STDIN_WANTED) + window(65536, 0) + window(1, 0),
-    OUTPUT + frame(OPEN, struct.pack("<BIII", 5, 0, 0, 0), 2) + frame(DATA, b"rounds", 2) + frame(END, b"", 2) + window(0, 2),
+    GREETING + OUTPUT + frame(END, b"", 1) + frame(PONG) + frame(RESULT, struct.pack("<II", 1, 0)),
+    OUTPUT + frame(OPEN, struct.pack("<IIII", 0, 0, 0, 0), 2) + window(1, 2),
+    OUTPUT + frame(OPEN, struct.pack("<IIII", 5, 0, 0, 0), 2) + frame(DATA, b"rounds", 2) + frame(END, b"", 2) + window(0, 2),
     OUTPUT + OUTPUT, frame(NOTE, b"the working directory /x: No such file or directory"), frame(NOTE, b"a\0b"), frame(99),
     GREETING[:20], GREETING.replace(b"L 1", b"L 2"),
 ]

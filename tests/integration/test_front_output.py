@@ -15,7 +15,7 @@ import pytest
 import jobs
 import test_crun_output
 
-OPEN, DATA, END, NOTE, RESULT = 6, 8, 9, 14, 15
+OPEN, DATA, END, NOTE, RESULT = 6, 7, 8, 13, 14
 STDOUT, STDERR = 1, 2
 WINDOW = 256 << 10
 SEED = random.SystemRandom().randrange(1 << 32)
@@ -73,7 +73,7 @@ class Front:
     def open(self, host, rank, local_rank=0, which=STDOUT, attempt=0):
         self.streams += 1
         self.windows[host, self.streams] = WINDOW
-        self.send(host, OPEN, self.streams, struct.pack("<B3I", which, rank, local_rank, attempt))
+        self.send(host, OPEN, self.streams, struct.pack("<4I", which, rank, local_rank, attempt))
         return host, self.streams
 
     def write(self, stream, data, timeout=60):
@@ -372,6 +372,6 @@ def test_many_streams_cost_little():
     for host in range(1000):
         stream = front.open(host, 8 * host)
         front.write(stream, b"%d\n" % host)
-        front.send(host, RESULT, 0, bytes(5))
+        front.send(host, RESULT, 0, bytes(8))
     out, err = front.end()
     assert sorted(map(int, out.split())) == list(range(1000))

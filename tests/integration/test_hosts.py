@@ -40,7 +40,7 @@ class Front:
     """A crun --hosts, and the processes that belong to its job."""
 
     def __init__(self, folder, *args, program=None, **more):
-        self.homes = str(folder / "homes")
+        self.folder, self.homes = folder, str(folder / "homes")
         path = f"{folder}/bin{os.pathsep}{os.environ['PATH']}"
         self.process = subprocess.Popen(
             [program or jobs.crun(), *args], text=True, cwd=folder,
@@ -352,11 +352,50 @@ def test_a_spare_replaces_a_lost_host(start):
     assert "was lost" in err and "goes on without it" in err, err
 
 
-def test_kill_of_the_front_leaves_nothing(start):
-    front = start("--hosts=a,b,c", "--nproc-per-node=2", *shell(HOLD))
+def test_kill_of_the_front_leaves_nothing(start, tmp_path):
+    """Agents whose rendezvous is gone for good do not look for it to ask other nodes for a snapshot."""
+    front = start("--hosts=a,b,c", "--nproc-per-node=2", f"--debug={tmp_path}/debug", *shell(HOLD))
     front.await_lines(6)
     front.process.kill()
     assert front.rest() == []
+    trace = (tmp_path / "debug").read_text()
+    assert trace.count("group event signal") == 3 and "group action leave" in trace and "request-drain" not in trace, trace[-4000:]
+
+
+def test_a_stopped_front_is_named_by_what_it_is(start):
+    """The port of the far end means nothing to a user."""
+    front = start("--hosts=a,b", "--nproc-per-node=1", "--rdzv-conf=node_timeout_ms=500",
+                  *shell('echo "up $RANK"; while [ ! -e end ]; do sleep 0.1; done'))
+    front.await_lines(2)
+    agents = front.processes("--rdzv-endpoint=")
+    front.process.send_signal(signal.SIGSTOP)
+    time.sleep(3)
+    front.process.send_signal(signal.SIGCONT)
+    (front.folder / "end").touch()
+    code, _, err = front.wait()
+    assert code == 0 and len(agents) == 2, err
+    assert "the rendezvous at the crun that started this job has stopped replying" in err and "127.0.0.1" not in err, err
+
+
+# A far end that opens as many streams of a kind as it can, after a header that it does not read.
+GREEDY = r"""#!/usr/bin/python3
+import struct, sys, time
+out = sys.stdout.buffer
+out.write(b"\nCRUN-CHANNEL 1 0.1.0 x86_64 0123456789abcdef\n")
+for number in range(1, {n} + 1):
+    out.write(struct.pack("<BBHIIIIII", 6, 0, 0, number, 16, {kind}, 0, 0, number))
+out.flush()
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("kind, n", [(5, 41), (1, 77)])
+def test_a_host_that_opens_too_much(start, tmp_path, kind, n):
+    """At most 16 + 8 connections of each of three workers, and 64 + 4 other streams."""
+    (tmp_path / "launch").write_text(GREEDY.format(kind=kind, n=n))
+    (tmp_path / "launch").chmod(0o755)
+    code, _, err = start("--hosts=a", "--nproc-per-node=3", f"--launch={tmp_path}/launch {{host}}", *shell("true")).wait()
+    assert code == 1 and "host a " in err and "it opened more connections or streams than its workers can have" in err, err
 
 
 # ---- signals

@@ -64,10 +64,9 @@ static void say(struct front_show *f, const struct channel_frame *frame)
 
 static void take_frame(struct front_show *f, uint32_t host, const struct channel_frame *frame)
 {
-    struct channel_open open;
 
-    if (frame->kind == CHANNEL_OPEN && channel_open_take(frame, &open) == 0)
-        front_output_open(f->output, host, frame->stream, &open);
+    if (frame->kind == CHANNEL_OPEN)
+        front_output_open(f->output, host, frame->stream, &frame->open);
     else if (frame->kind == CHANNEL_DATA)
         front_output_data(f->output, host, frame->stream, frame->bytes, frame->n);
     else if (frame->kind == CHANNEL_END_OF_STREAM)

@@ -13,9 +13,9 @@ import time
 import jobs
 import launches
 
-SECRET, DIRECTORY, VARIABLE, ARGUMENT, START, OPEN, STDIN_WANTED, DATA, END, WINDOW, PING, PONG, SIGNAL, NOTE, RESULT = range(1, 16)
-STDOUT, STDERR, AGENT_OUT, AGENT_ERR, CONNECTION = range(1, 6)
-OUTPUT_WINDOW, CONNECTION_WINDOW, PAYLOAD_MAX = 256 << 10, 64 << 10, 64 << 10
+SECRET, DIRECTORY, VARIABLE, ARGUMENT, START, OPEN, DATA, END, WINDOW, PING, PONG, SIGNAL, NOTE, RESULT = range(1, 15)
+STDIN, STDOUT, STDERR, AGENT_OUT, AGENT_ERR, CONNECTION = range(6)
+OUTPUT_WINDOW, CONNECTION_WINDOW, STDIN_WINDOW, PAYLOAD_MAX = 256 << 10, 64 << 10, 64 << 10, 64 << 10
 GREETING = re.compile(rb"\nCRUN-CHANNEL 1 (\S+) (\S+) ([0-9a-f]{16})\n")
 
 
@@ -23,7 +23,7 @@ def frame(kind, payload=b"", stream=0):
     return struct.pack("<BBHII", kind, 0, 0, stream, len(payload)) + payload
 
 
-def header(arguments, secret=b"", directory=None, variables=()):
+def header(arguments, secret=b"", directory=None, variables=(), shutdown_ms=1000, n_workers=4):
     """The frames of a whole header."""
     out = frame(SECRET, secret)
     if directory is not None:
@@ -32,7 +32,7 @@ def header(arguments, secret=b"", directory=None, variables=()):
         out += frame(VARIABLE, text.encode())
     for text in arguments:
         out += frame(ARGUMENT, str(text).encode())
-    return out + frame(START)
+    return out + frame(START, struct.pack("<II", shutdown_ms, n_workers))
 
 
 class Stream:
@@ -56,7 +56,7 @@ class Channel:
                                         env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {}), launches.TAG: self.tag})
         self.grants, self.rendezvous = grants, rendezvous
         self.bytes, self.streams, self.seen = b"", {}, collections.Counter()
-        self.notes, self.result, self.ended, self.stdin_window, self.greeting = [], None, False, None, None
+        self.notes, self.result, self.ended, self.stdin, self.stdin_window, self.greeting = [], None, False, None, None, None
         self.pinged = time.monotonic()
         self.wait(lambda c: c.greeting)
 
@@ -150,8 +150,10 @@ class Channel:
         if kind == OPEN:
             if stream != len(self.streams) + 1:
                 raise Broken(("OPEN", stream))
-            s = self.streams[stream] = Stream(*struct.unpack("<BIII", payload))
-            if s.kind == CONNECTION:
+            s = self.streams[stream] = Stream(*struct.unpack("<IIII", payload))
+            if s.kind == STDIN:
+                self.stdin, self.stdin_window, s.ended = stream, STDIN_WINDOW, True
+            elif s.kind == CONNECTION:
                 s.peer = socket.create_connection(self.rendezvous)
         elif kind == DATA:
             s = self.streams[stream]
@@ -171,14 +173,12 @@ class Channel:
             s.ended = True
             if s.peer:
                 s.peer.shutdown(socket.SHUT_WR)
-        elif kind == STDIN_WANTED:
-            self.stdin_window = 0
-        elif kind == WINDOW and stream == 0:
+        elif kind == WINDOW and stream == self.stdin:
             self.stdin_window += struct.unpack("<I", payload)[0]
         elif kind == NOTE:
             self.notes.append(payload.decode())
         elif kind == RESULT:
-            self.result = struct.unpack("<BI", payload)
+            self.result = struct.unpack("<II", payload)
 
 
 def hostile(random, n):

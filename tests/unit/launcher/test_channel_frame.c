@@ -20,7 +20,7 @@ static void a_frame_comes_back_and_each_shorter_piece_wants_more(void **state)
     (void)state;
     assert_int_equal(channel_frame_append(&out, CHANNEL_DATA, 0x01020304, "abc", 3), 0);
     assert_int_equal(buf_size(&out), CHANNEL_HEAD + 3);
-    assert_memory_equal(buf_bytes(&out), "\x08\0\0\0\4\3\2\1\3\0\0\0abc", CHANNEL_HEAD + 3);
+    assert_memory_equal(buf_bytes(&out), "\x07\0\0\0\4\3\2\1\3\0\0\0abc", CHANNEL_HEAD + 3);
     for (size_t n = 0; n < buf_size(&out); n++)
         assert_int_equal(channel_frame_take(buf_bytes(&out), n, true, &frame, &size), 0);
     assert_int_equal(channel_frame_take(buf_bytes(&out), buf_size(&out), true, &frame, &size), 1);
@@ -32,28 +32,25 @@ static void a_frame_comes_back_and_each_shorter_piece_wants_more(void **state)
     buf_finish(&out);
 }
 
-static void an_open_and_a_result_come_back(void **state)
+static void numbers_come_back(void **state)
 {
-    const struct channel_open open = {CHANNEL_STDERR, 7, 3, 2};
-    const struct channel_result result = {.has_exited = true, .code = 77};
-    struct channel_open open_back;
-    struct channel_result result_back;
+    const uint32_t open[] = {CHANNEL_STDERR, 7, 3, 2}, result[] = {1, 77};
     struct buf out = {0};
     struct channel_frame frame;
     size_t size;
 
     (void)state;
-    assert_int_equal(channel_open_append(&out, 9, &open), 0);
-    assert_int_equal(channel_result_append(&out, &result), 0);
+    assert_int_equal(channel_numbers_append(&out, CHANNEL_OPEN, 9, open, 4), 0);
+    assert_int_equal(channel_numbers_append(&out, CHANNEL_RESULT, 0, result, 2), 0);
+    assert_memory_equal(buf_bytes(&out), "\x06\0\0\0\x09\0\0\0\x10\0\0\0\2\0\0\0\7\0\0\0\3\0\0\0\2\0\0\0",
+                        CHANNEL_HEAD + 16);
     assert_int_equal(channel_frame_take(buf_bytes(&out), buf_size(&out), true, &frame, &size), 1);
     assert_int_equal(frame.stream, 9);
-    assert_int_equal(channel_open_take(&frame, &open_back), 0);
-    assert_true(open_back.kind == CHANNEL_STDERR && open_back.rank == 7 && open_back.local_rank == 3 &&
-                open_back.attempt == 2);
+    assert_true(frame.open.kind == CHANNEL_STDERR && frame.open.rank == 7 && frame.open.local_rank == 3 &&
+                frame.open.attempt == 2);
     buf_consume(&out, size);
     assert_int_equal(channel_frame_take(buf_bytes(&out), buf_size(&out), true, &frame, &size), 1);
-    assert_int_equal(channel_result_take(&frame, &result_back), 0);
-    assert_true(result_back.has_exited && result_back.code == 77);
+    assert_true(frame.result.has_exited && frame.result.code == 77);
     buf_finish(&out);
 }
 
@@ -79,12 +76,17 @@ static const struct bad_frame {
     {true, {CHANNEL_OPEN, 0, 0, 0, 1, 0, 0, 0, 12}, ""},
     {true, {CHANNEL_RESULT, 0, 0, 0, 0, 0, 0, 0, 6}, ""},
     {false, {CHANNEL_WINDOW, 0, 0, 0, 1, 0, 0, 0, 5}, ""},
-    {false, {CHANNEL_SIGNAL, 0, 0, 0, 0, 0, 0, 0, 2}, ""},
+    {false, {CHANNEL_START, 0, 0, 0, 0, 0, 0, 0, 4}, "\1"},
+    {false, {CHANNEL_SIGNAL, 0, 0, 0, 0, 0, 0, 0, 1}, "\2"},
+    {false, {CHANNEL_SIGNAL, 0, 0, 0, 0, 0, 0, 0, 4}, "\0"},
+    {false, {CHANNEL_SIGNAL, 0, 0, 0, 0, 0, 0, 0, 4}, "\x41"},
     {false, {CHANNEL_SECRET, 0, 0, 0, 0, 0, 0, 0, 1, 16}, ""},
     {false, {CHANNEL_DIRECTORY, 0, 0, 0, 0, 0, 0, 0, 0}, ""},
     {false, {CHANNEL_DIRECTORY, 0, 0, 0, 0, 0, 0, 0, 3}, "/\0a"},
     {false, {CHANNEL_VARIABLE, 0, 0, 0, 0, 0, 0, 0, 1}, "A"},
     {false, {CHANNEL_VARIABLE, 0, 0, 0, 0, 0, 0, 0, 4}, "A=\0b"},
+    {false, {CHANNEL_VARIABLE, 0, 0, 0, 0, 0, 0, 0, 2}, "AB"},
+    {false, {CHANNEL_VARIABLE, 0, 0, 0, 0, 0, 0, 0, 3}, "=AB"},
     {false, {CHANNEL_ARGUMENT, 0, 0, 0, 0, 0, 0, 0, 2}, "a\0"},
 };
 
@@ -110,15 +112,21 @@ static const struct way {
     uint8_t n;
     bool from_front, from_far;
 } ways[] = {
-    {CHANNEL_SECRET, 0, 0, true, false},       {CHANNEL_DIRECTORY, 0, 1, true, false},
-    {CHANNEL_VARIABLE, 0, 2, true, false},     {CHANNEL_ARGUMENT, 0, 0, true, false},
-    {CHANNEL_START, 0, 0, true, false},        {CHANNEL_OPEN, 1, 13, false, true},
-    {CHANNEL_STDIN_WANTED, 0, 0, false, true}, {CHANNEL_DATA, 1, 1, true, true},
-    {CHANNEL_END_OF_STREAM, 1, 0, true, true}, {CHANNEL_WINDOW, 1, 4, true, true},
-    {CHANNEL_PING, 0, 0, true, false},         {CHANNEL_PONG, 0, 0, false, true},
-    {CHANNEL_SIGNAL, 0, 1, true, false},       {CHANNEL_NOTE, 0, 1, false, true},
-    {CHANNEL_RESULT, 0, 5, false, true},
+    {CHANNEL_SECRET, 0, 0, true, false},   {CHANNEL_DIRECTORY, 0, 1, true, false},
+    {CHANNEL_VARIABLE, 0, 2, true, false}, {CHANNEL_ARGUMENT, 0, 0, true, false},
+    {CHANNEL_START, 0, 8, true, false},    {CHANNEL_OPEN, 1, 16, false, true},
+    {CHANNEL_DATA, 1, 1, true, true},      {CHANNEL_END_OF_STREAM, 1, 0, true, true},
+    {CHANNEL_WINDOW, 1, 4, true, true},    {CHANNEL_PING, 0, 0, true, false},
+    {CHANNEL_PONG, 0, 0, false, true},     {CHANNEL_SIGNAL, 0, 4, true, false},
+    {CHANNEL_NOTE, 0, 1, false, true},     {CHANNEL_RESULT, 0, 8, false, true},
 };
+
+static const char *payload_of(enum channel_kind kind)
+{
+    static const char small[16] = "\1\0\0\0\1";
+
+    return kind == CHANNEL_VARIABLE ? "A=" : kind == CHANNEL_NOTE || kind == CHANNEL_DIRECTORY ? "a" : small;
+}
 
 static void an_end_takes_its_kinds_only(void **state)
 {
@@ -130,7 +138,7 @@ static void an_end_takes_its_kinds_only(void **state)
         struct channel_frame frame;
         size_t size;
 
-        assert_int_equal(channel_frame_append(&out, w->kind, w->stream, "aaaaaaaaaaaaa", w->n), 0);
+        assert_int_equal(channel_frame_append(&out, w->kind, w->stream, payload_of(w->kind), w->n), 0);
         for (int far = 0; far < 2; far++)
             assert_int_equal(channel_frame_take(buf_bytes(&out), buf_size(&out), far, &frame, &size),
                              (far ? w->from_far : w->from_front) ? 1 : -EBADMSG);
@@ -138,21 +146,23 @@ static void an_end_takes_its_kinds_only(void **state)
     }
 }
 
-static void an_open_of_stdin_and_an_impossible_result_are_refused(void **state)
+static void an_open_of_no_kind_and_an_impossible_result_are_refused(void **state)
 {
-    static const uint8_t stdin_open[13] = {CHANNEL_STDIN}, other_open[13] = {CHANNEL_STREAM_KIND_COUNT};
-    static const uint8_t codes[][5] = {{1, 0, 1}, {0, 65}, {2, 0}, {1, 0, 0, 0, 1}};
-    struct channel_open open;
-    struct channel_result result;
+    static const uint32_t open[] = {CHANNEL_STREAM_KIND_COUNT, 0, 0, 0},
+                          results[][2] = {{1, 256}, {0, 65}, {2, 0}, {1, 1 << 24}};
+    struct buf out = {0};
+    struct channel_frame frame;
+    size_t size;
 
     (void)state;
-    assert_int_equal(channel_open_take(&(struct channel_frame){.bytes = stdin_open, .n = 13}, &open),
-                     -EBADMSG);
-    assert_int_equal(channel_open_take(&(struct channel_frame){.bytes = other_open, .n = 13}, &open),
-                     -EBADMSG);
-    for (size_t i = 0; i < ARRAY_SIZE(codes); i++)
-        assert_int_equal(channel_result_take(&(struct channel_frame){.bytes = codes[i], .n = 5}, &result),
-                         -EBADMSG);
+    assert_int_equal(channel_numbers_append(&out, CHANNEL_OPEN, 1, open, 4), 0);
+    assert_int_equal(channel_frame_take(buf_bytes(&out), buf_size(&out), true, &frame, &size), -EBADMSG);
+    for (size_t i = 0; i < ARRAY_SIZE(results); i++) {
+        buf_reset(&out);
+        assert_int_equal(channel_numbers_append(&out, CHANNEL_RESULT, 0, results[i], 2), 0);
+        assert_int_equal(channel_frame_take(buf_bytes(&out), buf_size(&out), true, &frame, &size), -EBADMSG);
+    }
+    buf_finish(&out);
 }
 
 /* ---- the greeting ---- */
@@ -231,10 +241,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_frame_comes_back_and_each_shorter_piece_wants_more),
-        cmocka_unit_test(an_open_and_a_result_come_back),
+        cmocka_unit_test(numbers_come_back),
         cmocka_unit_test(a_wrong_frame_is_found_by_its_head),
         cmocka_unit_test(an_end_takes_its_kinds_only),
-        cmocka_unit_test(an_open_of_stdin_and_an_impossible_result_are_refused),
+        cmocka_unit_test(an_open_of_no_kind_and_an_impossible_result_are_refused),
         cmocka_unit_test(a_greeting_is_found_behind_noise),
         cmocka_unit_test(a_greeting_without_end_is_refused),
         cmocka_unit_test(a_greeting_comes_back),

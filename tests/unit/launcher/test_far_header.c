@@ -6,36 +6,33 @@
 
 #include "base/err.h"
 #include "launcher/front/far_header.h"
-#include "launcher/util/envp.h"
 
 #include "tests/support/c/cmocka_fixed.h"
 
 static int take(struct far_header *h, enum channel_kind kind, const char *text)
 {
-    const struct channel_frame frame = {kind, 0, (const uint8_t *)text, strlen(text)};
+    const struct channel_frame frame = {kind, 0, (const uint8_t *)text, strlen(text), {{30000, 8}}};
 
     return far_header_take(h, &frame);
 }
 
 static void the_agent_gets_what_the_header_has(void **state)
 {
-    char kept[] = "KEPT=base", changed[] = "CHANGED=base", fd[] = "CRUN_OUTPUT_FD=77",
-         own_fd[] = "CRUN_OUTPUT_FD=4";
-    char *base[] = {kept, changed, fd, NULL}, *own[] = {own_fd, NULL};
-    struct strlist arguments = {0}, environment = {0};
+    struct strlist arguments = {0};
     struct far_header h = {0};
 
     (void)state;
     assert_int_equal(take(&h, CHANNEL_SECRET, "secret"), 0);
     assert_int_equal(take(&h, CHANNEL_DIRECTORY, "/work"), 0);
     assert_int_equal(take(&h, CHANNEL_VARIABLE, "CHANGED=a=b"), 0);
-    assert_int_equal(take(&h, CHANNEL_VARIABLE, "CHANGE=c"), 0);
-    assert_int_equal(take(&h, CHANNEL_VARIABLE, "CRUN_OUTPUT_FD=9"), 0);
     assert_int_equal(take(&h, CHANNEL_ARGUMENT, "x.py"), 0);
     assert_int_equal(take(&h, CHANNEL_ARGUMENT, ""), 0);
     assert_int_equal(take(&h, CHANNEL_START, ""), 1);
     assert_memory_equal(h.secret, "secret", h.n_secret);
     assert_string_equal(h.directory, "/work");
+    assert_string_equal(h.variables.items[0], "CHANGED=a=b");
+    assert_int_equal(h.start.shutdown_ms, 30000);
+    assert_int_equal(h.start.n_workers, 8);
 
     far_header_arguments(&h, "10.0.0.1", "127.0.0.1:5", &arguments);
     static const char *const expected[] = {"crun", "--local-addr=10.0.0.1", "--rdzv-endpoint=127.0.0.1:5",
@@ -43,16 +40,9 @@ static void the_agent_gets_what_the_header_has(void **state)
     assert_int_equal(arguments.n_items, ARRAY_SIZE(expected));
     for (size_t i = 0; i < ARRAY_SIZE(expected); i++)
         assert_string_equal(arguments.items[i], expected[i]);
-
-    far_header_environment(&h, own, base, &environment);
-    assert_int_equal(environment.n_items, 4);
-    assert_string_equal(envp_get(environment.items, "KEPT"), "base");
-    assert_string_equal(envp_get(environment.items, "CHANGED"), "a=b");
-    assert_string_equal(envp_get(environment.items, "CHANGE"), "c");
-    assert_string_equal(envp_get(environment.items, "CRUN_OUTPUT_FD"), "4");
     strlist_finish(&arguments);
-    strlist_finish(&environment);
     far_header_finish(&h);
+    assert_int_equal(h.start.shutdown_ms, 30000);
 }
 
 static const struct refused {
@@ -65,8 +55,6 @@ static const struct refused {
     {{{CHANNEL_START, ""}}},
     {{{CHANNEL_SECRET, "a"}, {CHANNEL_SECRET, "a"}}},
     {{{CHANNEL_SECRET, ""}, {CHANNEL_DIRECTORY, "a"}, {CHANNEL_DIRECTORY, "a"}}},
-    {{{CHANNEL_SECRET, ""}, {CHANNEL_VARIABLE, "AB"}}},
-    {{{CHANNEL_SECRET, ""}, {CHANNEL_VARIABLE, "=AB"}}},
     {{{CHANNEL_SECRET, ""}, {CHANNEL_DATA, "a"}}},
     {{{CHANNEL_SECRET, ""}, {CHANNEL_SIGNAL, "\2"}}},
 };
