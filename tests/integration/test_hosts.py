@@ -204,7 +204,7 @@ def test_a_program_that_is_missing(start):
 
 
 def test_a_python_that_is_missing(start):
-    _, _, err = start("--hosts=a", "--export=PYTHON_EXEC=/no/python", "train.py").wait()
+    _, _, err = start("--hosts=a", "--export=PYTHON_EXEC=/no/python", "-m", "json.tool").wait()
     assert "PYTHON_EXEC=/no/python: No such file or directory; make it there, or choose another one with --export=PYTHON_EXEC=PATH" in err
 
 
