@@ -17,7 +17,7 @@ int worker_memory_init(struct worker_memory *h, int n_workers)
     h->n_workers = n_workers;
     /* A worker is started without one that cannot be had (no descriptor left, no such call). */
     for (int i = 0; i < n_workers; i++)
-        h->states[i] = memfd_create("crun-state", MFD_CLOEXEC);
+        h->states[i] = memfd_create("crun-state", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     return 0;
 }
 
