@@ -300,8 +300,9 @@ static void take_for_hangs(struct agent_hang *h, const struct hang_message *mess
         hang_reports_add(h->reports, &message->piece);
 }
 
-void agent_hang_take_message(struct agent_hang *h, const uint8_t *body, size_t n)
+static void take_hang_message(void *self, const uint8_t *body, size_t n)
 {
+    struct agent_hang *h = self;
     const struct worker_group *g = h->host->group;
     struct hang_message *message = malloc(sizeof(*message));
 
@@ -414,7 +415,10 @@ struct agent_hang *agent_hang_create(struct agent_observer *observer, const stru
     h->stacks = stacks;
     (void)uv_timer_init(host->loop, &h->timer); /* cannot fail */
     h->timer.data = h;
-    *observer = (struct agent_observer){
-        .self = h, .handle = (uv_handle_t *)&h->timer, .describe = describe_hang, .stop = stop_hang};
+    *observer = (struct agent_observer){.self = h,
+                                        .take_message = take_hang_message,
+                                        .handle = (uv_handle_t *)&h->timer,
+                                        .describe = describe_hang,
+                                        .stop = stop_hang};
     return h;
 }

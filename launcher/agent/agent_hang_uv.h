@@ -39,9 +39,6 @@ bool agent_hang_put_off_quit(struct agent_hang *h, const struct group_event *qui
 /* No node makes progress. The report on several nodes is put together on node 0. */
 void agent_hang_all_quiet(struct agent_hang *h);
 
-/* A message of another agent. */
-void agent_hang_take_message(struct agent_hang *h, const uint8_t *body, size_t n);
-
 /* A generation begins: no rank is marked any more, and --hang-action is not carried out. */
 void agent_hang_forget(struct agent_hang *h);
 

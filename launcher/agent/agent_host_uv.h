@@ -69,7 +69,9 @@ struct agent_observer {
     void (*after)(void *self, const struct agent_step *step);    /* the actions are not carried out yet */
     void (*describe)(void *self,
                      struct job_status *ret); /* adds to host.describe(); ret has this node alone */
-    uv_handle_t *handle;                      /* closed when the job is over; NULL: none */
-    void (*stop)(void *self);                 /* the job is over: ends the rest */
-    void (*destroy)(void *self);              /* the loop has ended */
+    void (*take_message)(void *self, const uint8_t *body,
+                         size_t n); /* of another agent (agent_message_json.h) */
+    uv_handle_t *handle;            /* closed when the job is over; NULL: none */
+    void (*stop)(void *self);       /* the job is over: ends the rest */
+    void (*destroy)(void *self);    /* the loop has ended */
 };

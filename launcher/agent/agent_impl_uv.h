@@ -27,6 +27,7 @@ enum agent_part {
     PART_STACKS,
     PART_HANG,
     PART_HEALTH,
+    PART_SNAPSHOTS,
     PART_COUNT
 };
 

@@ -321,7 +321,9 @@ static void on_agent_message(void *data, const uint8_t *body, size_t n)
 {
     const struct agent *a = data;
 
-    agent_hang_take_message(a->hang, body, n);
+    for (size_t i = 0; i < PART_COUNT; i++)
+        if (a->parts[i].take_message)
+            a->parts[i].take_message(a->parts[i].self, body, n);
 }
 
 int agent_meet(struct agent *a)

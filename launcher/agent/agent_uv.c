@@ -31,6 +31,7 @@
 #include "launcher/agent/agent_metrics_uv.h"
 #include "launcher/agent/agent_restarts_uv.h"
 #include "launcher/agent/agent_signals_uv.h"
+#include "launcher/agent/agent_snapshots_uv.h"
 #include "launcher/agent/agent_start_uv.h"
 #include "launcher/agent/agent_status_uv.h"
 #include "launcher/agent/asked_stacks_uv.h"
@@ -884,6 +885,9 @@ static int create_parts(struct agent *a)
     if (!a->failures.texts || !a->start || !a->lines || !a->restarts || !a->stacks || !a->hang ||
         !a->health || !a->children)
         return -ENOMEM;
+    int r = agent_snapshots_create(&a->parts[PART_SNAPSHOTS], &a->host);
+    if (r)
+        return r;
     return agent_signals_create(&a->signals, &a->host, a->children, a->hang);
 }
 

@@ -148,6 +148,7 @@ static int describe_workers(struct generation *g, struct worker_starts *s, const
         .local_addr = own_address(job, assignment),
         .key_fd = g->host->worker_memory->key < 0 ? 0 : SPAWN_KEY_FD,
         .seals = job->seals,
+        .blocks_fd = g->host->worker_memory->door[1] < 0 ? 0 : SPAWN_BLOCKS_FD,
         .environment = config->environment,
     };
     char interface[IF_NAMESIZE];
@@ -194,6 +195,7 @@ static int open_descriptors(struct generation *g, struct worker_starts *s, struc
         start->fds[SPAWN_STATE_FD] =
             g->host->worker_memory->states[i]; /* not owned: struct worker_memory is */
         start->fds[SPAWN_KEY_FD] = g->host->worker_memory->key;
+        start->fds[SPAWN_BLOCKS_FD] = g->host->worker_memory->door[1];
     }
     return 0;
 }

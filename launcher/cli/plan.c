@@ -7,6 +7,7 @@
 #include "launcher/util/envp.h"
 #include "launcher/util/template.h"
 #include "base/err.h"
+#include "proto/state_blocks.h"
 #include "proto/worker_memory.h"
 #include "proto/worker_notice.h"
 #include "rendezvous/session/session_message.h"
@@ -112,6 +113,8 @@ static int add_worker_variables(const struct plan *plan, int local_rank, struct 
         strlist_add(out, "GLOO_SOCKET_IFNAME=%s", plan->interface);
     if (plan->state_fd)
         strlist_add(out, WORKER_MEMORY_STATE_ENVIRONMENT "=%d", plan->state_fd);
+    if (plan->blocks_fd)
+        strlist_add(out, STATE_BLOCKS_ENVIRONMENT "=%d", plan->blocks_fd);
     if (plan->key_fd)
         strlist_add(out, WORKER_MEMORY_KEY_ENVIRONMENT "=%d", plan->key_fd);
     if (plan->key_fd && plan->seals)
@@ -145,6 +148,7 @@ static bool is_of_outer_crun(const char *variable)
                                         "CRUN_MASTER_HOST=",
                                         WORKER_MEMORY_STATE_ENVIRONMENT "=",
                                         WORKER_MEMORY_CACHE_ENVIRONMENT "=",
+                                        STATE_BLOCKS_ENVIRONMENT "=",
                                         WORKER_MEMORY_KEY_ENVIRONMENT "=",
                                         WORKER_MEMORY_SEAL_ENVIRONMENT "="};
 

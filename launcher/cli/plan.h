@@ -39,6 +39,7 @@ struct plan {
         *interface; /* name of the interface with local_addr, for gloo; NULL: gloo looks up its host's name */
     int state_fd;   /* number of the worker memory in the worker (proto/worker_memory.h); 0: none */
     int key_fd;     /* the same, of the job's key */
+    int blocks_fd;  /* the same, for requests about blocks of state (proto/state_blocks.h) */
     bool seals;     /* libcrw encrypts data between hosts, if there is a key */
     char *const *environment; /* of crun itself */
 };

@@ -4,13 +4,14 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 
 int worker_memory_init(struct worker_memory *h, int n_workers)
 {
-    *h = (struct worker_memory){.key = -1};
+    *h = (struct worker_memory){.key = -1, .door = {-1, -1}};
     h->states = malloc((size_t)n_workers * sizeof(*h->states));
     if (!h->states)
         return -ENOMEM;
@@ -18,6 +19,8 @@ int worker_memory_init(struct worker_memory *h, int n_workers)
     /* A worker is started without one that cannot be had (no descriptor left, no such call). */
     for (int i = 0; i < n_workers; i++)
         h->states[i] = memfd_create("crun-state", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, h->door) < 0)
+        h->door[0] = h->door[1] = -1;
     return 0;
 }
 
@@ -44,6 +47,8 @@ void worker_memory_finish(struct worker_memory *h)
     for (int i = 0; i < h->n_workers; i++)
         close_fd(&h->states[i]);
     close_fd(&h->key);
+    close_fd(&h->door[0]);
+    close_fd(&h->door[1]);
     free(h->states);
-    *h = (struct worker_memory){.key = -1};
+    *h = (struct worker_memory){.key = -1, .door = {-1, -1}};
 }

@@ -15,6 +15,8 @@ struct worker_memory {
     int n_workers;
     int *states; /* for each worker; -1: none could be had, the job runs without */
     int key;     /* of the job, the same for all workers; -1: it has none */
+    int door
+        [2]; /* for requests about blocks of state (proto/state_blocks.h): crun's end, and the end of all workers; -1: none */
 };
 
 /* Zeroed before; also after a failure worker_memory_finish() is fine. 0 or -ENOMEM. */

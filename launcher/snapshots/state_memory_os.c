@@ -16,23 +16,38 @@
 
 enum { PIECE_SIZE = 1 << 20 };
 
-void state_memory_init(struct state_memory *m, int fd)
+struct state_memory *state_memory_open(int fd)
 {
-    *m = (struct state_memory){.fd = fd};
+    _cleanup_close_ int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    struct state_memory *m = own < 0 ? NULL : calloc(1, sizeof(*m));
+
+    if (!m)
+        return NULL;
+    m->fd = steal_fd(&own);
+    atomic_init(&m->n_users, 1);
     (void)pthread_mutex_init(&m->lock, NULL); /* fails only without memory for attributes */
+    return m;
 }
 
-void state_memory_finish(struct state_memory *m)
+struct state_memory *state_memory_ref(struct state_memory *m)
 {
-    (void)pthread_mutex_destroy(&m->lock); /* nobody holds it */
+    atomic_fetch_add(&m->n_users, 1);
+    return m;
+}
+
+void state_memory_unref(struct state_memory *m)
+{
+    if (!m || atomic_fetch_sub(&m->n_users, 1) > 1)
+        return;
+    (void)pthread_mutex_destroy(&m->lock); /* no user is left */
+    (void)close(m->fd);
+    free(m);
 }
 
 int state_memory_size(struct state_memory *m, uint64_t n, uint64_t *ret_room)
 {
     struct stat st;
 
-    if (m->fd < 0)
-        return -EBADF;
     if (fstat(m->fd, &st) < 0)
         return -errno;
     uint64_t before = (uint64_t)st.st_size;
@@ -71,8 +86,6 @@ int state_memory_table(const struct state_memory *m, struct state_table *ret)
     struct stat st;
 
     *ret = (struct state_table){0};
-    if (m->fd < 0)
-        return -ENOENT;
     if (fstat(m->fd, &st) < 0)
         return -errno;
     ssize_t n = read_at(m->fd, bytes, sizeof(bytes), STATE_TABLE_AT);

@@ -9,18 +9,24 @@
  */
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdint.h>
 
 #include "proto/state_blocks.h"
 
 struct state_memory {
-    int fd; /* not owned; -1: the worker has no state file */
+    int fd;
     pthread_mutex_t lock;
     uint32_t readers[STATE_SLOTS_MAX];
+    atomic_uint n_users;
 };
 
-void state_memory_init(struct state_memory *m, int fd);
-void state_memory_finish(struct state_memory *m);
+/* Of the file, through a descriptor of its own. NULL, errno: none. The caller is the first user; threads that outlive the caller are
+ * users of their own. */
+struct state_memory *state_memory_open(int fd);
+struct state_memory *state_memory_ref(struct state_memory *m);
+/* The last user frees. NULL is fine. */
+void state_memory_unref(struct state_memory *m);
 
 /* Makes the file at least n bytes long, with memory behind every byte, and seals the file against shrinking. 0; -ENOMEM: *ret_room has the
  * bytes that the machine and the cgroups would give; -errno. */

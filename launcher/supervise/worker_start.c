@@ -9,7 +9,7 @@ static_assert(sizeof((struct worker_start){0}.fds) == sizeof((int[])WORKER_START
               "one for each number");
 static_assert(sizeof(struct worker_start_head) % _Alignof(char *) == 0, "pointers follow");
 static_assert(offsetof(struct worker_start_head, attributes) == 16, "HEAD_SIZE in zygote.py");
-static_assert(SPAWN_FD_END == 7, "LAST_FD in zygote.py");
+static_assert(SPAWN_FD_END == 8, "LAST_FD in zygote.py");
 
 int worker_start_list_fds(const struct worker_start *s, int fds[SPAWN_FD_END])
 {

@@ -24,6 +24,7 @@ enum {
     SPAWN_STATE_FD,  /* see proto/worker_memory.h */
     SPAWN_IMPORT_FD, /* of the zygote alone: see zygote_launch() */
     SPAWN_KEY_FD,    /* as SPAWN_STATE_FD */
+    SPAWN_BLOCKS_FD, /* see proto/state_blocks.h */
     SPAWN_FD_END,    /* no descriptor from here on is open */
 };
 
@@ -44,7 +45,7 @@ struct worker_start {
 
 #define WORKER_START_NO_FDS                                                                                  \
     {                                                                                                        \
-        -1, -1, -1, -1, -1, -1, -1                                                                           \
+        -1, -1, -1, -1, -1, -1, -1, -1                                                                       \
     }
 
 /* The first bytes, also read by zygote.py. */

@@ -36,7 +36,7 @@ static void require_same(const struct worker_start *s, const uint8_t *bytes, siz
 /* The first byte: how many descriptors came with the others. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    const int numbers[SPAWN_FD_END] = {10, 11, 12, 13, 14, 15, 16};
+    const int numbers[SPAWN_FD_END] = {10, 11, 12, 13, 14, 15, 16, 17};
     struct worker_start s;
     int fds[SPAWN_FD_END];
 

@@ -1,50 +1,105 @@
-"""Snapshots that cannot be lost: short forms of the soak tests snapshot-kills and snapshot-damage."""
+"""Blocks of state in crun's memory: all ranks continue from the newest step of which every rank's block is whole."""
 
 import os
+import pathlib
+import sys
 
 import pytest
 
 import jobs
+import nodes as lib
 
-IN_MEMORY = {"TMPDIR": "/dev/shm"} if os.access("/dev/shm", os.W_OK) else {}
+pytestmark = [pytest.mark.sanitize]
 
-
-def run(name, *args, on_disk=False, code=0):
-    env = dict(os.environ, **({} if on_disk else IN_MEMORY))
-    p = jobs.run([str(jobs.build_folder() / "tests/support/c/snapshots" / f"snapshot-{name}"), *map(str, args)], timeout=300, env=env)
-    print(p.stdout + p.stderr)
-    assert p.returncode == code, p.stdout + p.stderr
-    return p.stdout
+WORKER = jobs.ROOT / "tests/workers/block_worker.py"
+N_STEPS = 60
 
 
-@pytest.mark.parametrize("on_disk, kills", [(True, 100), (False, 500)], ids=["disk", "memory"])
-def test_kills_at_random_times(on_disk, kills):
-    assert f" {kills} kills" in run("kills", "random", kills, on_disk=on_disk)
+def notes(tmp_path, n_ranks):
+    """For each generation the step from which its ranks continued, which is the same for all."""
+    found = [dict(map(int, line.split()) for line in (tmp_path / f"rank{rank}").read_text().splitlines()) for rank in range(n_ranks)]
+    generations = set().union(*found)
+    assert all(len({steps.get(g) for steps in found}) == 1 for g in generations), found
+    return [found[0][g] for g in sorted(generations)]
 
 
-def test_kills_at_every_system_call():
-    out = run("kills", "calls")
-    assert int(out.split()[1]) > 100, out
-
-
-def test_power_cuts_leave_a_whole_snapshot():
-    run("power", 5)
-
-
-@pytest.mark.parametrize("left_out", ["file", "folder"])
-def test_a_missing_sync_would_be_found(left_out):
-    run("power", 2, f"without-{left_out}-sync", code=1)
-
-
-def test_system_calls_of_a_training_fail_or_hang():
-    p = jobs.run_soak("snapshot_faults.py", "--sample", 24)
+def run(tmp_path, *wrong, n=3, options=()):
+    p = jobs.run([jobs.crun(), "--standalone", f"--nproc-per-node={n}", "--max-restarts=2", "--restart-pause=0", *options, "--no-python",
+                  sys.executable, WORKER, str(tmp_path), str(N_STEPS), *map(str, wrong)], timeout=120)
     assert p.returncode == 0, p.stdout + p.stderr
+    return notes(tmp_path, n)
 
 
-def test_every_system_call_refused():
-    run("damage", "errors")
+@pytest.mark.parametrize("step", [0, 1, 2, 37])
+def test_killed_rank(tmp_path, step):
+    first, again = run(tmp_path, "kill", 1, step)
+    assert first == -1 and again in (step - 1, step)
 
 
-@pytest.mark.parametrize("args", [("bits",), ("truncation",), ("random", 20000)], ids=lambda args: args[0])
-def test_damage_is_found(args):
-    run("damage", *args)
+def test_damaged_block_is_not_offered(tmp_path):
+    """The newest block of a rank is damaged while it ends: its neighbour's step before is taken by all."""
+    first, again = run(tmp_path, "damage", 0, 30, n=1)
+    assert (first, again) == (-1, 29)
+
+
+def test_rejected_step(tmp_path):
+    first, again = run(tmp_path, "reject", 0, 30, n=1)
+    assert (first, again) == (-1, -1)  # both slots have rejected steps
+
+
+def test_rejected_step_of_warm_workers(tmp_path):
+    first, again = run(tmp_path, "kill", 0, 30, n=1)
+    assert (first, again) == (-1, 30)
+
+
+def test_two_nodes(tmp_path):
+    port = lib.free_port()
+    with lib.Nodes(tmp_path) as nodes:
+        for _ in range(2):
+            nodes.crun("--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job",
+                       "--max-restarts=2", "--restart-pause=0", "--no-python", sys.executable, WORKER, tmp_path, N_STEPS, "kill", 2, 31)
+        assert nodes.codes() == [0, 0], nodes.texts()
+    first, again = notes(tmp_path, 4)
+    assert first == -1 and again in (30, 31)
+
+
+def test_a_greedy_worker_is_refused_by_name(tmp_path):
+    script = f"""
+import sys; sys.path.insert(0, {str(jobs.SUPPORT)!r})
+import block_client as blocks, errno, os
+c = blocks.Client(10)
+a = c.ask(blocks.SIZE, n_bytes=1 << 50)
+print(errno.errorcode[a.status], a.arg)
+size = os.fstat(c.file).st_size
+c.make_table()
+try:
+    os.ftruncate(c.file, 0)
+except PermissionError:
+    print("sealed", size)
+"""
+    p = jobs.run([jobs.crun(), "--standalone", "--no-python", sys.executable, "-c", script], timeout=60)
+    first, second = p.stdout.splitlines()
+    assert first.split()[0] == "ENOMEM" and 0 < int(first.split()[1]) < 1 << 30, p.stdout + p.stderr
+    assert second == "sealed 0"
+
+
+def test_foreign_records_end_a_channel_alone(tmp_path):
+    """Bytes that are no record, a local rank that does not exist, another type of socket: crun goes on and serves the next one."""
+    script = f"""
+import sys; sys.path.insert(0, {str(jobs.SUPPORT)!r})
+import block_client as blocks, os, random, socket
+door = socket.socket(fileno=os.dup(int(os.environ["CRUN_BLOCKS_FD"])))
+for i in range(200):
+    a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM if i % 3 else socket.SOCK_SEQPACKET)
+    data = random.randbytes(random.randrange(1, 200)) if i % 2 else blocks.Client.record(None, blocks.HELLO, arg=random.choice([0, 99]))
+    socket.send_fds(door, [data], [b.fileno()] if i % 5 else [])
+c = blocks.Client(10)
+c.socket.sendall(b"x" * 64)
+c.socket.settimeout(20)
+assert c.socket.recv(100) == b"", "crun closes the channel"
+c = blocks.Client(10)
+c.make_table()
+print("served", c.n_slots)
+"""
+    p = jobs.run([jobs.crun(), "--standalone", "--no-python", sys.executable, "-c", script], timeout=60)
+    assert p.stdout.splitlines() == ["served 2"], p.stdout + p.stderr

@@ -163,9 +163,10 @@ def is_environment(d, name):
 
 
 def is_notice(d):
-    ours = ("CRUN_NOTICE_FD", "CRUN_GENERATION", "CRUN_INSTANCE", "CRUN_SHUTDOWN_TIMEOUT", "CRUN_STATE_FD", "CRUN_KEY_FD")
+    ours = ("CRUN_NOTICE_FD", "CRUN_GENERATION", "CRUN_INSTANCE", "CRUN_SHUTDOWN_TIMEOUT", "CRUN_STATE_FD", "CRUN_KEY_FD",
+            "CRUN_BLOCKS_FD")
     return any(is_environment(d, name) for name in ours) or (
-        "descriptors" in d.aspect and d.ours == sorted([*d.theirs, 3, 4]))
+        "descriptors" in d.aspect and d.ours == sorted([*d.theirs, 3, 4, 7]))
 
 
 def is_run_path(d):

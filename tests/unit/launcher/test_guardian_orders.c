@@ -45,7 +45,7 @@ static void send_order(bool for_zygote)
     const struct worker_start start = {.file = "/bin/worker",
                                        .argv = argv,
                                        .environment = environment,
-                                       .fds = {0, 1, 2, link_fds[0], 0, -1, -1}};
+                                       .fds = {0, 1, 2, link_fds[0], 0, -1, -1, -1}};
 
     assert_int_equal(guardian_send_start(link_fds[0], 1, &start, for_zygote), 0);
 }
@@ -115,8 +115,10 @@ static void an_order_without_all_of_its_descriptors_is_one_that_failed(void **st
 static void send_with_variable(char *variable, size_t size)
 {
     char name[] = "worker", *argv[] = {name, NULL}, *environment[] = {variable, NULL};
-    const struct worker_start start = {
-        .file = "/bin/worker", .argv = argv, .environment = environment, .fds = {0, -1, -1, -1, -1, -1, -1}};
+    const struct worker_start start = {.file = "/bin/worker",
+                                       .argv = argv,
+                                       .environment = environment,
+                                       .fds = {0, -1, -1, -1, -1, -1, -1, -1}};
     struct ordered_start r;
 
     memset(variable, 'x', size - 1);
@@ -155,8 +157,10 @@ static void a_file_above_the_limit_of_file_size_is_too_large(void **state)
 {
     static char variable[BIG];
     char name[] = "worker", *argv[] = {name, NULL}, *environment[] = {variable, NULL};
-    const struct worker_start start = {
-        .file = "/bin/worker", .argv = argv, .environment = environment, .fds = {0, -1, -1, -1, -1, -1, -1}};
+    const struct worker_start start = {.file = "/bin/worker",
+                                       .argv = argv,
+                                       .environment = environment,
+                                       .fds = {0, -1, -1, -1, -1, -1, -1, -1}};
     struct rlimit before, small;
 
     memset(variable, 'x', BIG - 1);

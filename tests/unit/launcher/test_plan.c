@@ -91,6 +91,7 @@ static const struct plan usual = {
     .interface = "ib0",
     .state_fd = 4,
     .key_fd = 6,
+    .blocks_fd = 7,
 };
 
 static void expect_variable(const struct strlist *environment, const char *variable)
@@ -135,6 +136,7 @@ static void test_environment(void **state)
         "GLOO_SOCKET_IFNAME=ib0",
         "CRUN_STATE_FD=4",
         "CRUN_KEY_FD=6",
+        "CRUN_BLOCKS_FD=7",
         "HOME=/root",
         "PET_NNODES=1",
     };
@@ -158,17 +160,18 @@ static void test_outer_variables_end_here(void **state)
     struct strlist environment = {0};
 
     plan.local_addr = NULL;
-    plan.state_fd = plan.key_fd = 0;
+    plan.state_fd = plan.key_fd = plan.blocks_fd = 0;
     plan.environment =
         ENVIRONMENT("CRUN_LOCAL_ADDR=10.9.9.9", "CRUN_STATE_FD=7", "CRUN_CACHE_FD=8", "CRUN_KEY_FD=9",
-                    "CRUN_SEAL=1", "CRUN_MASTER_HOST=10.9.9.8", "CRUN_SECRET_FD=3", "CRUN_OUTPUT_FD=4",
-                    "GLOO_SOCKET_IFNAME=lo", "HOME=/root");
+                    "CRUN_BLOCKS_FD=10", "CRUN_SEAL=1", "CRUN_MASTER_HOST=10.9.9.8", "CRUN_SECRET_FD=3",
+                    "CRUN_OUTPUT_FD=4", "GLOO_SOCKET_IFNAME=lo", "HOME=/root");
     assert_int_equal(plan_environment(&plan, 0, &environment), 0);
     expect_variable(&environment, "GLOO_SOCKET_IFNAME=lo"); /* the user's */
     assert_null(envp_get(environment.items, "CRUN_LOCAL_ADDR"));
     assert_null(envp_get(environment.items, "CRUN_STATE_FD"));
     assert_null(envp_get(environment.items, "CRUN_CACHE_FD"));
     assert_null(envp_get(environment.items, "CRUN_KEY_FD"));
+    assert_null(envp_get(environment.items, "CRUN_BLOCKS_FD"));
     assert_null(envp_get(environment.items, "CRUN_SEAL"));
     assert_null(envp_get(environment.items, "CRUN_MASTER_HOST"));
     assert_null(envp_get(environment.items, "CRUN_SECRET_FD"));

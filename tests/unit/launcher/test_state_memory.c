@@ -24,7 +24,7 @@ enum { BLOCK_SIZE = 3 << 19, SLOT_BYTES = 2 << 20, FILE_BYTES = STATE_BLOCKS_AT 
 struct worker {
     int fd;
     uint8_t bytes[BLOCK_SIZE];
-    struct state_memory memory;
+    struct state_memory *memory;
 };
 
 static struct worker *new_worker(void)
@@ -35,8 +35,9 @@ static struct worker *new_worker(void)
     assert_non_null(w);
     w->fd = memfd_create("test-state", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     assert_true(w->fd >= 0);
-    state_memory_init(&w->memory, w->fd);
-    assert_int_equal(state_memory_size(&w->memory, FILE_BYTES, &room), 0);
+    w->memory = state_memory_open(w->fd);
+    assert_non_null(w->memory);
+    assert_int_equal(state_memory_size(w->memory, FILE_BYTES, &room), 0);
     uint8_t head[STATE_TABLE_HEAD_SIZE] = STATE_TABLE_MAGIC;
     wire_store_u32(head + 8, 2);
     assert_int_equal(pwrite(w->fd, head, sizeof(head), STATE_TABLE_AT), sizeof(head));
@@ -45,7 +46,7 @@ static struct worker *new_worker(void)
 
 static void free_worker(struct worker *w)
 {
-    state_memory_finish(&w->memory);
+    state_memory_unref(w->memory);
     close(w->fd);
     free(w);
 }
@@ -90,7 +91,7 @@ static struct state_block find(const struct worker *w, uint64_t step, uint32_t *
 {
     struct state_block b = {0};
 
-    assert_true(state_memory_find(&w->memory, 1, step, slot, &b));
+    assert_true(state_memory_find(w->memory, 1, step, slot, &b));
     return b;
 }
 
@@ -105,7 +106,7 @@ static void test_copy_is_sealed_and_equal(void **state)
         assert_true(write_block(w, 1, 7, kind));
         struct state_block b = find(w, 7, &slot);
         assert_int_equal(slot, 1);
-        assert_int_equal(state_memory_copy(&w->memory, slot, &b, &fd), 0);
+        assert_int_equal(state_memory_copy(w->memory, slot, &b, &fd), 0);
         assert_int_equal(fstat(fd, &st), 0);
         assert_int_equal(st.st_size, BLOCK_SIZE);
         uint8_t *copy = mmap(NULL, BLOCK_SIZE, PROT_READ, MAP_SHARED, fd, 0);
@@ -137,9 +138,9 @@ static void test_every_flipped_bit_is_found(void **state)
         assert_int_equal(pread(w->fd, &byte, 1, at), 1);
         byte ^= (uint8_t)(1 << rand_r(&seed) % 8);
         assert_int_equal(pwrite(w->fd, &byte, 1, at), 1);
-        assert_int_equal(state_memory_copy(&w->memory, slot, &b, &fd), -EBADMSG);
+        assert_int_equal(state_memory_copy(w->memory, slot, &b, &fd), -EBADMSG);
         assert_int_equal(fd, -1);
-        assert_false(state_memory_find(&w->memory, 1, 7, &slot, &b)); /* not offered again */
+        assert_false(state_memory_find(w->memory, 1, 7, &slot, &b)); /* not offered again */
     }
     free_worker(w);
 }
@@ -154,7 +155,8 @@ static void test_truncated_file(void **state)
     assert_non_null(w);
     w->fd = memfd_create("test-state",
                          MFD_CLOEXEC | MFD_ALLOW_SEALING); /* not sealed: a worker that has not asked */
-    state_memory_init(&w->memory, w->fd);
+    w->memory = state_memory_open(w->fd);
+    assert_non_null(w->memory);
     assert_int_equal(ftruncate(w->fd, FILE_BYTES), 0);
     uint8_t head[STATE_TABLE_HEAD_SIZE] = STATE_TABLE_MAGIC;
     wire_store_u32(head + 8, 2);
@@ -162,10 +164,10 @@ static void test_truncated_file(void **state)
     assert_true(write_block(w, 0, 7, STATE_CRC32C));
     struct state_block b = find(w, 7, &slot);
     assert_int_equal(ftruncate(w->fd, (off_t)b.offset + 100), 0);
-    assert_int_equal(state_memory_copy(&w->memory, slot, &b, &fd), -ESTALE); /* outside the file: not whole */
+    assert_int_equal(state_memory_copy(w->memory, slot, &b, &fd), -ESTALE); /* outside the file: not whole */
     assert_int_equal(ftruncate(w->fd, 0), 0);
     struct state_table table;
-    assert_int_equal(state_memory_table(&w->memory, &table), -ENOENT);
+    assert_int_equal(state_memory_table(w->memory, &table), -ENOENT);
     free_worker(w);
 }
 
@@ -177,21 +179,21 @@ static void test_size(void **state)
     uint64_t room = 0;
 
     assert_int_equal(ftruncate(w->fd, 0), -1);
-    assert_int_equal(errno, EPERM);                                               /* sealed */
-    assert_int_equal(state_memory_size(&w->memory, FILE_BYTES + 4096, &room), 0); /* grows */
-    assert_int_equal(state_memory_size(&w->memory, 4096, &room), 0);              /* large enough */
+    assert_int_equal(errno, EPERM);                                              /* sealed */
+    assert_int_equal(state_memory_size(w->memory, FILE_BYTES + 4096, &room), 0); /* grows */
+    assert_int_equal(state_memory_size(w->memory, 4096, &room), 0);              /* large enough */
     assert_int_equal(fstat(w->fd, &st), 0);
     assert_int_equal(st.st_size, FILE_BYTES + 4096);
-    assert_int_equal(state_memory_size(&w->memory, UINT64_C(1) << 50, &room), -ENOMEM);
+    assert_int_equal(state_memory_size(w->memory, UINT64_C(1) << 50, &room), -ENOMEM);
     assert_true(room > FILE_BYTES && room < UINT64_C(1) << 50);
     memory_pretend(2 << 20);
-    assert_int_equal(state_memory_size(&w->memory, FILE_BYTES + (4 << 20), &room), -ENOMEM);
+    assert_int_equal(state_memory_size(w->memory, FILE_BYTES + (4 << 20), &room), -ENOMEM);
     uint32_t slot;
     int fd = -1;
     assert_true(write_block(w, 0, 7, STATE_CRC32C));
     struct state_block b = find(w, 7, &slot);
     memory_pretend(1 << 20);
-    assert_int_equal(state_memory_copy(&w->memory, slot, &b, &fd), -ENOMEM);
+    assert_int_equal(state_memory_copy(w->memory, slot, &b, &fd), -ENOMEM);
     memory_pretend(0);
     free_worker(w);
 }
@@ -211,13 +213,13 @@ static void *read_often(void *data)
         struct state_table table;
         uint32_t slot = 0;
         int fd = -1;
-        if (state_memory_table(&r->worker->memory, &table) != 0)
+        if (state_memory_table(r->worker->memory, &table) != 0)
             continue;
         if (table.slots[1].number > table.slots[0].number)
             slot = 1;
         if (table.slots[slot].number == 0)
             continue;
-        int result = state_memory_copy(&r->worker->memory, slot, &table.slots[slot], &fd);
+        int result = state_memory_copy(r->worker->memory, slot, &table.slots[slot], &fd);
         if (result == 0)
             close(fd);
         else if (result != -ESTALE)

@@ -14,7 +14,7 @@ static struct worker_attributes attributes;
 static const struct worker_start start = {.file = "/usr/bin/python3",
                                           .argv = argv,
                                           .environment = environment,
-                                          .fds = {-1, 11, 12, 13, -1, -1, 16},
+                                          .fds = {-1, 11, 12, 13, -1, -1, 16, -1},
                                           .attributes = &attributes};
 static const int sent[] = {21, 22, 23, 26};
 
@@ -30,7 +30,7 @@ static void *make_bytes(size_t *ret_size)
 
 static void a_start_is_the_same_after_its_way_as_bytes(void **state)
 {
-    const int expected[SPAWN_FD_END] = {-1, 21, 22, 23, -1, -1, 26};
+    const int expected[SPAWN_FD_END] = {-1, 21, 22, 23, -1, -1, 26, -1};
     struct worker_start s;
     size_t size;
 
