@@ -40,7 +40,7 @@ bool plan_limits_threads(const struct plan *plan)
     return plan->local_world_size > 1 && !envp_get(plan->environment, "OMP_NUM_THREADS");
 }
 
-/* Of HIP, which prefers its own list to CUDA's; an empty one does not count. As torchrun 2.15 does it. */
+/* HIP prefers HIP_VISIBLE_DEVICES to CUDA_VISIBLE_DEVICES; an empty list does not count. As torchrun 2.15. */
 static const char *visible_devices_name(const struct plan *plan)
 {
     const char *hip = envp_get(plan->environment, "HIP_VISIBLE_DEVICES");
@@ -79,7 +79,7 @@ static void add_error_file(const struct plan *plan, int local_rank, struct strli
         strlist_add(out, "TORCHELASTIC_ERROR_FILE=");
 }
 
-/* The variables that crun sets. */
+/* Variables set by crun. */
 static int add_worker_variables(const struct plan *plan, int local_rank, struct strlist *out)
 {
     const struct rank_assignment *place = plan->place;
@@ -138,7 +138,7 @@ static bool is_set_already(const struct strlist *list, size_t n_items, const cha
     return false;
 }
 
-/* Variables of an outer crun: they name its descriptors, its address and what goes with its key. */
+/* Variables of an outer crun: descriptors, address, key. */
 static bool is_of_outer_crun(const char *variable)
 {
     static const char *const names[] = {"CRUN_SECRET_FD=",
@@ -164,7 +164,7 @@ int plan_environment(const struct plan *plan, int local_rank, struct strlist *ou
     if (r)
         return r;
 
-    size_t n_ours = out->n_items; /* the inherited values of these are left out */
+    size_t n_ours = out->n_items; /* inherited values are left out */
     for (char *const *e = plan->environment; *e; e++)
         if (!is_set_already(out, n_ours, *e) && !is_of_outer_crun(*e))
             strlist_add_borrowed(out, *e);

@@ -10,7 +10,7 @@ interpreter's own, and no frame of this file is below the script.
                                                zygote forks a helper, the helper forks the workers and ends:
                                                the guardian, a subreaper, adopts them
     guardian <- its process id --------------- worker, in a socket of its own for each start
-    guardian -- one byte --------------------> worker, which has its attributes by then and returns to CPython
+    guardian -- one byte --------------------> worker, which returns to CPython
 
 A worker that does not receive the byte ends: the guardian starts it by exec then, and no worker runs twice. Starts wait for the
 imports of the list that the job began with, and for no others: while LOADING reports have the value 1, the guardian starts by exec.
@@ -55,7 +55,7 @@ LEARN_QUICK_ROUNDS = 60
 
 # Numbers of descriptors: in the zygote when it is executed, and in workers (launcher/supervise/worker_start.h).
 CONTROL_FD, SOURCE_FD, IMPORT_FD = 3, 4, 5
-WORKER_FD = 3  # notice, state, cache, key, blocks
+WORKER_FD = 3  # notice, state, cache, key
 LAST_FD = 7
 FREE_FD = 64
 
@@ -63,7 +63,7 @@ FREE_FD = 64
 OF_ONE_WORKER = set("""
 LOCAL_RANK RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_NAME ROLE_RANK ROLE_WORLD_SIZE MASTER_ADDR
 MASTER_PORT TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE
-TORCHELASTIC_ERROR_FILE CRUN_NOTICE_FD CRUN_GENERATION CRUN_STATE_FD CRUN_CACHE_FD CRUN_BLOCKS_FD CRUN_LOCAL_ADDR
+TORCHELASTIC_ERROR_FILE CRUN_NOTICE_FD CRUN_GENERATION CRUN_STATE_FD CRUN_CACHE_FD CRUN_LOCAL_ADDR
 CRUN_MASTER_HOST CRUN_KEY_FD CRUN_SEAL
 """.split())
 
