@@ -159,7 +159,7 @@ static const char open_job[] =
 /* Makes the keys of the job from a secret or from certificates: either is present. 0; -1: a sentence was printed. */
 static int init_keys(const struct job *job, struct job_keys *ret, const struct secret *secret)
 {
-    bool has_files = job->certificates.cert;
+    bool has_files = job->certificates.cert && !job->is_admitted;
     struct certificate_files files;
     char why[CERTIFICATE_ERROR_SIZE];
 
@@ -167,8 +167,9 @@ static int init_keys(const struct job *job, struct job_keys *ret, const struct s
         log_line("%s", why);
         return -1;
     }
-    int r =
-        job_keys_init(ret, secret, has_files ? &files : NULL, job->run_id_text, job->endpoints[0].host, why);
+    int r = job->is_admitted ? job_keys_init_workers(ret, secret, job->run_id_text, why)
+                             : job_keys_init(ret, secret, has_files ? &files : NULL, job->run_id_text,
+                                             job->endpoints[0].host, why);
     if (has_files)
         certificate_files_finish(&files);
     if (r < 0)

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/random_os.h"
 #include "proto/key_memory_os.h"
 
 enum {
@@ -99,6 +100,16 @@ void secret_hide_process(void)
 {
     (void)prctl(PR_SET_DUMPABLE,
                 0); /* refused by a filter of system calls that was installed after the first time */
+}
+
+int secret_make(struct secret *ret, size_t n, size_t size)
+{
+    secret_hide_process();
+    *ret = (struct secret){.bytes = key_memory_new(size), .size = size, .room = size};
+    int r = ret->bytes ? random_fill(ret->bytes, n) : -ENOMEM;
+    if (r < 0)
+        secret_finish(ret);
+    return r;
 }
 
 int secret_read_fd(struct secret *ret, int fd, const char *name, char error[SECRET_ERROR_SIZE])

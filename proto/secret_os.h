@@ -32,6 +32,9 @@ int secret_read_file(struct secret *ret, const char *path, enum secret_file_rule
 /* The same from a descriptor, to its end; `name` is for the sentence. The descriptor stays open. */
 int secret_read_fd(struct secret *ret, int fd, const char *name, char error[SECRET_ERROR_SIZE]);
 
+/* n random bytes, for a caller that fills the rest of size bytes. 0 or -errno. */
+int secret_make(struct secret *ret, size_t n, size_t size);
+
 /* Reads a PEM text of less than 1 MiB; `what` ("the certificate") is for the sentence. 0 or -errno, as above. */
 int secret_read_pem(struct secret *ret, const char *what, const char *path, enum secret_file_rule rule,
                     char error[SECRET_ERROR_SIZE]);

@@ -139,8 +139,10 @@ struct job {
     const char *metrics_addr; /* NULL: no metrics */
     bool has_timestamps;      /* of lines of crun, from the start of the job on */
     bool event_console;
-    const char *log_dir;           /* NULL: a temporary one; "/dev/null": none at all */
-    const char *line_prefix;       /* template for the lines of -t; NULL: torchrun's */
+    const char *log_dir;     /* NULL: a temporary one; "/dev/null": none at all */
+    const char *line_prefix; /* template for the lines of -t; NULL: torchrun's */
+    bool
+        is_admitted; /* CRUN_ADMITTED: by the channel to the rendezvous, of which the secret is the key of workers */
     int output_fd;                 /* of CRUN_OUTPUT_FD: socket that takes the output of workers; 0: none */
     uint8_t *redirects, *tees;     /* for each worker, JOB_STDOUT | JOB_STDERR */
     uint8_t *listed;               /* for each worker, whether its output is shown; NULL: all are */

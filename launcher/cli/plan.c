@@ -143,6 +143,7 @@ static bool is_of_outer_crun(const char *variable)
 {
     static const char *const names[] = {"CRUN_SECRET_FD=",
                                         "CRUN_OUTPUT_FD=",
+                                        "CRUN_ADMITTED=",
                                         "CRUN_INSTANCE=",
                                         "CRUN_LOCAL_ADDR=",
                                         "CRUN_MASTER_HOST=",

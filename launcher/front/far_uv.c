@@ -53,6 +53,8 @@ struct far {
     struct far_agent agent;
     int diag; /* of client_owner_find(); negative: the kernel has none */
     char endpoint[32];
+    bool is_closed;   /* the job has a secret */
+    bool has_refused; /* a client whose owner is not known */
     enum far_state state;
     uint64_t heard_ms; /* last bytes of the front */
     uint64_t
@@ -153,11 +155,16 @@ static void on_turn(uv_prepare_t *turn)
 /* ---- the agent ---- */
 
 /* Another user of the host has no business in the job, and could use up the connections. */
-static bool is_own_client(const struct far *f, int fd)
+static bool is_own_client(struct far *f, int fd)
 {
     uid_t user;
 
-    return f->diag < 0 || (client_owner_find(f->diag, fd, &user) == 0 && user == geteuid());
+    if (f->diag < 0 && f->is_closed && !f->has_refused)
+        log_line(
+            "the kernel there names no owners of connections (inet_diag), by which crun admits the agent alone: take "
+            "--security=open, or a crund (--rdzv-endpoint)");
+    f->has_refused = f->diag < 0;
+    return f->diag < 0 ? !f->is_closed : (client_owner_find(f->diag, fd, &user) == 0 && user == geteuid());
 }
 
 static void on_listener(uv_poll_t *poll, int status, int events)
@@ -317,6 +324,7 @@ static int take_header(struct far *f, const struct channel_frame *frame)
     int r = far_header_take(&f->header, frame);
 
     if (frame->kind == CHANNEL_SECRET) {
+        f->is_closed = frame->n > 0;
         secret_hide_process();
         explicit_bzero(buf_bytes(&f->in), CHANNEL_HEAD + frame->n);
     }

@@ -340,6 +340,8 @@ static int take_variables(struct plan_maker *m)
             strlist_add_copy(variables, *e);
     if (!has_python && !has_variable(variables, "PYTHON_EXEC="))
         strlist_add(variables, "PYTHON_EXEC=%s", m->machine->python);
+    if (m->plan->admits)
+        strlist_add(variables, "CRUN_ADMITTED=1");
     return variables->failed ? job_refuse(&m->b, "out of memory") : r;
 }
 
@@ -366,12 +368,15 @@ static int make_plan(struct plan_maker *m)
                                         .builds = machine->builds,
                                         .n_builds = machine->n_builds,
                                         .may_copy = !job_flag(&m->b, OPTION_NO_COPY)};
+    const struct option_value *store = job_value(&m->b, OPTION_WORKER_STORE);
     const char *id = front_text(m, OPTION_RDZV_ID), *directory = job_text(&m->b, OPTION_CHDIR);
     size_t total = CHANNEL_SECRET_MAX + CHANNEL_TEXT_MAX;
     struct front_plan *plan = m->plan;
 
     plan->hosts_rendezvous = !front_text(m, OPTION_RDZV_ENDPOINT);
     plan->is_open = strcmp(job_text(&m->b, OPTION_SECURITY), "open") == 0;
+    plan->admits =
+        plan->hosts_rendezvous && !plan->is_open && (!store->set || strcmp(store->text, "local") == 0);
     plan->job_id = id ? id : machine->random_id;
     plan->directory = directory ? directory : machine->directory;
     if (!*plan->directory || strlen(plan->directory) > CHANNEL_TEXT_MAX)

@@ -55,6 +55,7 @@ struct front_plan {
     enum front_launch launch;
     bool hosts_rendezvous;    /* the front serves the rendezvous; else a crund does (--rdzv-endpoint) */
     bool is_open;             /* --security=open: the front makes no secret */
+    bool admits;              /* channels admit agents to the rendezvous of the front */
     const char *job_id;       /* name of the job */
     const char *directory;    /* working directory on each host */
     struct strlist variables; /* NAME=VALUE, for each host */

@@ -1,23 +1,23 @@
 #pragma once
 
 /*
- * The rendezvous of a front, on an abstract unix socket. Agents reach the socket through their channels (front_streams_uv.h); no
- * port of the network is opened. With a secret every agent proves the job's key, as at any rendezvous.
+ * The rendezvous of a front. Agents reach the rendezvous through their channels (front_streams_uv.h): no other process can
+ * connect but those of the own user and of root: crunctl, on an abstract unix socket.
  */
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <uv.h>
 
 struct front_server;
 struct secret;
 
-enum { FRONT_SERVER_ERROR_SIZE = 512 };
+/* secret: not needed afterwards. admits: agents prove nothing; else they prove the job's key, if the secret has bytes. job: id of the
+ * job, outlives the server. 0, or -errno after a sentence. */
+int front_server_create(struct front_server **ret, uv_loop_t *loop, const struct secret *secret, bool admits,
+                        const char *job, char *const *environment);
 
-/* secret: without bytes the job is open; not needed afterwards. job: id of the job, outlives the server. 0, or -errno with a
- * sentence. */
-int front_server_create(struct front_server **ret, uv_loop_t *loop, const struct secret *secret,
-                        const char *job, char *const *environment, char error[FRONT_SERVER_ERROR_SIZE]);
-
-/* A connection to the rendezvous, or -errno. -EAGAIN: too many at a time. */
+/* A connection: a socket for the caller, or -errno. */
 int front_server_dial(const struct front_server *s);
 
 /* Agents that have joined. NULL: 0. */

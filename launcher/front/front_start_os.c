@@ -1,7 +1,6 @@
 #include "launcher/front/front_start_os.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +9,6 @@
 
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "base/random_os.h"
 #include "launcher/cli/plan.h"
 #include "launcher/front/front_uv.h"
 #include "launcher/front/host_files_os.h"
@@ -18,10 +16,11 @@
 #include "launcher/host/machine_os.h"
 #include "launcher/host/program_os.h"
 #include "launcher/output/logs_os.h"
+#include "launcher/rdzv/job_keys_os.h"
 #include "launcher/util/envp.h"
 #include "launcher/util/log_os.h"
 
-enum { MADE_SECRET_BYTES = 32, END_MARGIN_MS = 10 * 1000 };
+enum { END_MARGIN_MS = 10 * 1000 };
 
 /* ---- settings ---- */
 
@@ -164,41 +163,22 @@ static int make_log_folder(const struct front_start *s)
     return r < 0 ? -1 : 0;
 }
 
-/* By a pipe: secret_read_fd() keeps the secret in memory outside of core files. */
-static int make_secret(struct secret *ret, char error[SECRET_ERROR_SIZE])
-{
-    uint8_t bytes[MADE_SECRET_BYTES];
-    char text[2 * MADE_SECRET_BYTES + 1];
-    int fds[2], r = random_fill(bytes, sizeof(bytes));
-
-    if (r == 0 && pipe2(fds, O_CLOEXEC) < 0)
-        r = -errno;
-    if (r < 0) {
-        (void)snprintf(error, SECRET_ERROR_SIZE, "cannot make a secret for the job: %s", strerror(-r));
-        return r;
-    }
-    for (size_t i = 0; i < sizeof(bytes); i++)
-        (void)snprintf(text + 2 * i, 3, "%02x", bytes[i]);      /* fits */
-    r = write(fds[1], text, sizeof(text) - 1) < 0 ? -errno : 0; /* an empty pipe takes all */
-    (void)close(fds[1]);
-    if (r == 0)
-        r = secret_read_fd(ret, fds[0], "a pipe", error);
-    (void)close(fds[0]);
-    explicit_bzero(bytes, sizeof(bytes));
-    explicit_bzero(text, sizeof(text));
-    return r;
-}
-
+/* Hosts that the channels admit need a key for their workers and no secret. */
 static int find_secret(struct front_start *s)
 {
     char error[SECRET_ERROR_SIZE] = "";
-    int r;
 
     if (s->plan.is_open)
         return 0;
-    r = job_secret_find(&s->secret, s->options->value[OPTION_SECRET_FILE].text, s->environment, error);
-    if (r == 0 && !s->secret.bytes && s->plan.hosts_rendezvous)
-        r = make_secret(&s->secret, error);
+    int r = job_secret_find(&s->secret, s->options->value[OPTION_SECRET_FILE].text, s->environment, error);
+    if (r == 0 && s->plan.hosts_rendezvous && (s->plan.admits || !s->secret.bytes)) {
+        secret_finish(&s->secret);
+        r = secret_make(&s->secret, KEY_SIZE, JOB_WORKERS_KEY_SIZE);
+        if (r == 0)
+            s->secret.bytes[KEY_SIZE] = '.';
+        else
+            (void)snprintf(error, sizeof(error), "cannot make a secret for the job: %s", strerror(-r));
+    }
     if (r < 0)
         log_line("%s", error);
     return r < 0 ? -1 : 0;

@@ -394,19 +394,15 @@ static int open_services(struct front_loop *f)
                                                .granted = on_output_granted,
                                                .on_end = on_output_end,
                                                .data = f};
-    char error[FRONT_SERVER_ERROR_SIZE];
 
     f->streams.loop = &f->loop;
     f->streams.names = f->names;
     int r = front_output_create(&f->streams.output, &f->loop, &output);
     if (r == 0)
         r = front_stdin_create(&f->streams.input, &f->loop);
-    if (r == 0 && setup->plan->hosts_rendezvous) {
-        r = front_server_create(&f->streams.server, &f->loop, setup->secret, setup->plan->job_id,
-                                setup->environment, error);
-        if (r < 0)
-            log_line("%s", error);
-    }
+    if (r == 0 && setup->plan->hosts_rendezvous)
+        r = front_server_create(&f->streams.server, &f->loop, setup->secret, setup->plan->admits,
+                                setup->plan->job_id, setup->environment);
     return r;
 }
 

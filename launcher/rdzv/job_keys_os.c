@@ -69,6 +69,20 @@ int job_keys_init(struct job_keys *k, const struct secret *secret, const struct 
     return r;
 }
 
+int job_keys_init_workers(struct job_keys *k, const struct secret *key, const char *job,
+                          char why[CERTIFICATE_ERROR_SIZE])
+{
+    int r = key->size == JOB_WORKERS_KEY_SIZE ? begin_keys(k, job, why) : -EINVAL;
+
+    if (r == -EINVAL)
+        (void)snprintf(why, CERTIFICATE_ERROR_SIZE, "the key of workers has another length");
+    if (r < 0)
+        return r;
+    memcpy(k->kept->of[KEY_WORKER].bytes, key->bytes, KEY_SIZE);
+    k->has_secret = k->is_settled = true;
+    return 0;
+}
+
 int job_keys_init_munge(struct job_keys *k, const char *socket, const char *job,
                         char why[CERTIFICATE_ERROR_SIZE])
 {

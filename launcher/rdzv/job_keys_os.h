@@ -47,6 +47,14 @@ int job_keys_init(struct job_keys *k, const struct secret *secret, const struct 
 int job_keys_init_munge(struct job_keys *k, const char *socket, const char *job,
                         char why[CERTIFICATE_ERROR_SIZE]);
 
+/* A key of workers and a period: newlines at the end of a secret do not count. */
+enum { JOB_WORKERS_KEY_SIZE = KEY_SIZE + 1 };
+
+/* The key of workers alone, in place of a secret: another process admits this node to the rendezvous, and to the keys there. As
+ * job_keys_init(). */
+int job_keys_init_workers(struct job_keys *k, const struct secret *key, const char *job,
+                          char why[CERTIFICATE_ERROR_SIZE]);
+
 /* The keys of the secret that another node has made; no connection may use those before. As job_keys_init(). */
 int job_keys_renew(struct job_keys *k, const struct munge_secret *munge, char why[CERTIFICATE_ERROR_SIZE]);
 

@@ -21,7 +21,7 @@ static int add_keys(struct server *s, const struct server_config *config)
     if (!rounds)
         return 0;
     int r = job_stores_add(&stores, s);
-    if (r == 0 && s->tls)
+    if (r == 0 && (s->tls || s->security.is_private))
         rounds_shell_keep_keys(rounds, &(struct rounds_keys){.begin = job_stores_begin,
                                                              .end = job_stores_end,
                                                              .orphan = job_stores_orphan,

@@ -27,6 +27,7 @@
 #include "proto/wire.h"
 
 enum {
+    RELAY_FIRST_BYTE = 'c', /* of a connection in the clear */
     RELAY_NONCE_SIZE = 16,
     RELAY_HELLO_SIZE = 8 + RELAY_NONCE_SIZE + 1 + 8,
     RELAY_PIECE_MAX = 64 * 1024,           /* bytes of a message in one frame */

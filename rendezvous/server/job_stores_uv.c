@@ -166,12 +166,20 @@ static bool write_wire(struct relay_conn *c)
     return true;
 }
 
+/* False: out of memory, or OpenSSL refuses. */
+static bool add_to_wire(struct relay_conn *c, const struct buf *out)
+{
+    if (buf_size(out) == 0)
+        return true;
+    return (c->tls ? tls_link_send(c->tls, buf_bytes(out), buf_size(out), &c->wire)
+                   : buf_append(&c->wire, buf_bytes(out), buf_size(out))) == 0;
+}
+
 /* Encrypts the link's output into an empty `wire`. */
 static bool fill_wire(struct relay_conn *c)
 {
     struct buf *out = &c->owner->out;
-    bool ok = relay_link_output(&c->served->node.link, out) == 0 &&
-              (buf_size(out) == 0 || tls_link_send(c->tls, buf_bytes(out), buf_size(out), &c->wire) == 0);
+    bool ok = relay_link_output(&c->served->node.link, out) == 0 && add_to_wire(c, out);
 
     buf_clear(out, RELAY_KEEP_MAX);
     return ok;
@@ -254,8 +262,7 @@ static bool answer_hello(struct relay_conn *c, const struct relay_hello *hello, 
     _cleanup_(buf_finish) struct buf out = {0};
 
     answer.arrived = arrived;
-    return relay_hello_put(&out, &answer) == 0 &&
-           tls_link_send(c->tls, buf_bytes(&out), buf_size(&out), &c->wire) == 0;
+    return relay_hello_put(&out, &answer) == 0 && add_to_wire(c, &out);
 }
 
 /* Answers that the node cannot go on, if the socket takes the answer; the connection is closed. */
@@ -309,7 +316,7 @@ static bool take_space(struct relay_conn *c)
 
     if (n <= 0)
         return n == 0;
-    if (tls_link_is_certified(c->tls) || strcmp(tls_link_job(c->tls), space.job) == 0)
+    if (!c->tls || tls_link_is_certified(c->tls) || strcmp(tls_link_job(c->tls), space.job) == 0)
         c->store = find_store(c->owner, space.job, space.instance, space.key_space);
     if (!c->store) /* also a node with keys lost with another process: the node's store ends */
         return refuse_node(c, &(struct relay_hello){0});
@@ -345,7 +352,7 @@ static bool take_bytes(struct relay_conn *c, const uint8_t *bytes, size_t n)
 /* Once for each node: a process between the hosts might cause a fault at each new connection. */
 static void report_fault(struct relay_conn *c)
 {
-    const char *why = tls_link_error(c->tls);
+    const char *why = c->tls ? tls_link_error(c->tls) : "";
 
     if (!why[0] || !c->served || c->served->is_reported)
         return;
@@ -363,6 +370,8 @@ static bool read_records(struct relay_conn *c)
         return true;
     if (n <= 0)
         return false;
+    if (!c->tls)
+        return take_bytes(c, s->scratch, (size_t)n);
     bool ok = tls_link_receive(c->tls, s->scratch, (size_t)n, plain, &c->wire) == 0 &&
               !tls_link_is_finished(c->tls);
     report_fault(c);
@@ -618,6 +627,16 @@ void job_stores_adopt(void *stores, int fd, struct tls_link *tls, const struct b
     go_on(c, buf_size(plain) == 0 || take_bytes(c, buf_bytes(plain), buf_size(plain)));
 }
 
+/* In the clear (server_security.is_private). */
+static void adopt_plain(void *stores, int fd, const struct conn_owner *owner, struct buf *bytes)
+{
+    struct job_stores *j = stores;
+
+    j->server->n_peers--; /* counted again */
+    job_stores_adopt(stores, fd, NULL, bytes);
+    buf_finish(bytes);
+}
+
 static void sweep_conns(struct list *conns, uint64_t now_ms)
 {
     list_for_each_entry_safe(struct relay_conn, c, conns, link)
@@ -705,6 +724,8 @@ int job_stores_add(struct job_stores **ret, struct server *s)
     list_init(&j->unsent);
     server_add_service(s, &(struct server_service){
                               .self = j,
+                              .openings = {s->security.is_private ? RELAY_FIRST_BYTE : 0},
+                              .adopt = adopt_plain,
                               .start = job_stores_start,
                               .run_turn = job_stores_run_turn,
                               .is_busy = job_stores_are_busy,

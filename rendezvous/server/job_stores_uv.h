@@ -44,5 +44,5 @@ void job_stores_end(void *stores, const char *job, uint64_t instance);
  * connection). */
 void job_stores_orphan(void *stores);
 
-/* Takes the socket and the link of a node with a proved key, and the decrypted bytes already received. */
+/* Takes the socket and the link of a node with a proved key (NULL: a private server), and the decrypted bytes already received. */
 void job_stores_adopt(void *stores, int fd, struct tls_link *tls, const struct buf *plain);

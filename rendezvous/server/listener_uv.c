@@ -220,6 +220,11 @@ static void admit_client(struct server *s, int fd)
     }
 }
 
+void server_adopt(struct server *s, int fd)
+{
+    admit_client(s, fd);
+}
+
 static void on_connection(uv_poll_t *poll, int status, int events)
 {
     struct listener *l = poll->data;

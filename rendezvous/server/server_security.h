@@ -34,6 +34,8 @@ struct server_security {
      * the owners of sockets, all are, and one line of the log reports that; none is with `require`.
      */
     bool own_user;
+    /* The caller admits clients by own_user, or has admitted those of server_adopt(). Agents and stores of nodes prove nothing. */
+    bool is_private;
     /* Clients of the store are accepted only from addresses from which an agent has proved the store's key. */
     bool fence;
     const struct server_exchange *exchange; /* NULL: none; outlives the server. With rounds only. */

@@ -36,8 +36,8 @@ enum server_opening {
 
 struct server_service {
     void *self;
-    /* No operation of the store (enum wire_op); 0: none. In use: 0x16 (TLS_FIRST_BYTE), 0xc5 (FRAME_FIRST_BYTE) and 0xc6
-     * (KEY_EXCHANGE_FIRST_BYTE). */
+    /* No operation of the store (enum wire_op); 0: none. In use: 0x16 (TLS_FIRST_BYTE), 0x63 (RELAY_FIRST_BYTE), 0xc5
+     * (FRAME_FIRST_BYTE) and 0xc6 (KEY_EXCHANGE_FIRST_BYTE). */
     uint8_t openings[OPENING_COUNT];
     /* Its lists of connections by deadline; NULL: none. They begin with start(), and end behind stop(). */
     struct deadlines *deadlines[2];

@@ -83,6 +83,9 @@ void server_use_certificates(struct server *s, struct tls_context *certified);
 /* A socket that listens already (systemd's); the server owns it on success. *ret_port: of TCP; 0: a unix socket. 0 or -errno. */
 int server_listen_fd(struct server *s, int fd, uint16_t *ret_port);
 
+/* A connected socket, as if a listener had accepted the connection; the server owns the socket. */
+void server_adopt(struct server *s, int fd);
+
 /*
  * Closes listeners and clients. The server frees itself when the last handle is closed and then calls
  * stopped (may be NULL). Do not use s after this call. NULL for s is fine.

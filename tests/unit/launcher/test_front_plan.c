@@ -4,6 +4,7 @@
  */
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -319,7 +320,10 @@ static void test_variables(void **state)
 
         if (make(&variable_rows[i].line, &options, &plan, error) != 0)
             fail_msg("row %zu: %s", i, error);
-        expect_words(&plan.variables, variable_rows[i].variables);
+        char words[4096];
+        const char *expected = variable_rows[i].variables;
+        (void)snprintf(words, sizeof(words), "%s%sCRUN_ADMITTED=1", expected, *expected ? "|" : "");
+        expect_words(&plan.variables, words);
         front_plan_finish(&plan);
     }
 }
@@ -330,6 +334,9 @@ static void test_rest(void **state)
         {{"--hosts=a,b,c", "--nnodes=2:2", "--chdir=/w", "--rdzv-id=j", "--security=open",
           "--rdzv-endpoint=d", "x"}},
         {{"--hosts=a,b", "--no-copy", "x"}},
+        {{"--hosts=a,b", "--worker-store=shared", "x"}},
+        {{"--hosts=a,b", "--security=open", "x"}},
+        {{"--hosts=a,b", "--rdzv-endpoint=d", "x"}},
     };
     char error[FRONT_ERROR_SIZE];
     struct options options;
@@ -343,10 +350,16 @@ static void test_rest(void **state)
     assert_non_null(strstr(plan.script, "x86_64) h=cafe;;"));
     front_plan_finish(&plan);
     assert_int_equal(make(&lines[1], &options, &plan, error), 0);
-    assert_true(plan.min_nodes == 2 && plan.max_nodes == 2 && !plan.is_open && plan.hosts_rendezvous);
+    assert_true(plan.min_nodes == 2 && plan.max_nodes == 2 && !plan.is_open && plan.hosts_rendezvous &&
+                plan.admits);
     assert_string_equal(plan.directory, "/here");
     assert_null(strstr(plan.script, "CRUN-NEEDS"));
     front_plan_finish(&plan);
+    for (size_t i = 2; i < ARRAY_SIZE(lines); i++) { /* agents prove a secret, or nothing */
+        assert_int_equal(make(&lines[i], &options, &plan, error), 0);
+        assert_false(plan.admits);
+        front_plan_finish(&plan);
+    }
 }
 
 /* ------------------------------------------------------------------ refusals */
