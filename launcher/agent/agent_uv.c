@@ -957,7 +957,7 @@ static int agent_init(struct agent *a, const struct agent_config *config)
     if (!r)
         r = create_parts(a);
     if (!r)
-        r = output_create(&a->host.output, &a->loop,
+        r = output_create(&a->host.output, &a->loop, true,
                           &(struct output_callbacks){.on_match = agent_lines_match,
                                                      .on_looked = agent_lines_looked,
                                                      .lines = a->lines,

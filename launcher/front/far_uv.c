@@ -208,6 +208,19 @@ static void decide_on_stdin(struct far *f, uint32_t rank)
     require_far(f, channel_port_open(port));
 }
 
+/* The stream is opened before its first byte: the front makes a log file for a silent worker, too. */
+static int add_output(struct far *f, int fd, const struct channel_open *open)
+{
+    struct channel_streams *streams = &f->link.streams;
+    struct channel_stream *stream = NULL;
+    int r = channel_streams_have_room(streams, open->kind)
+                ? channel_streams_open(streams, open, &f->link.out.queued, &stream)
+                : 0;
+    int s = channel_port_create(&f->link, fd, open, stream);
+
+    return r ? r : s;
+}
+
 static void take_handovers(struct far *f)
 {
     struct output_handover h;
@@ -217,7 +230,7 @@ static void take_handovers(struct far *f)
         const struct channel_open open = {h.which ? CHANNEL_STDERR : CHANNEL_STDOUT, h.rank, h.local_rank,
                                           h.attempt};
 
-        require_far(f, channel_port_create(&f->link, fd, &open, NULL));
+        require_far(f, add_output(f, fd, &open));
         if (h.local_rank == 0)
             decide_on_stdin(f, h.rank);
     }

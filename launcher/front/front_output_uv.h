@@ -2,20 +2,18 @@
 
 /*
  * The output of ranks on many hosts, as the front shows and keeps it: by the streams, prefixes, log files and output thread that
- * a single node uses (launcher/output).
+ * a single node uses (launcher/output), where the bytes of other hosts come from memory. With -r and -t the log file is
+ * LOG_DIR/HOST/RUN_ID_RANDOM/attempt_N/LOCAL_RANK/.
  *
- *   -r, -t   a side thread makes LOG_DIR/HOST/RUN_ID_RANDOM/attempt_N/LOCAL_RANK/ and appends the stream's bytes to the log file there;
- *            with -t the output thread follows the file
- *   else     a pipe to the output thread, which shows whole lines without prefix
+ * Streams with -r alone have an output of their own: a disk that hangs makes their workers wait, while other streams and sentences
+ * go on. With -t the console follows the log file, so a disk that hangs stops the console as on one node.
  *
- * Bytes are kept until the file or the pipe has taken them, and reported to `granted` then. The channel's window bounds the bytes
- * kept: a console that stands still makes workers without log files wait, a disk that hangs makes workers with log files wait,
- * and the event loop never waits. A stream costs nothing before front_output_open().
+ * Bytes are reported to `granted` when a file has them or few enough wait for the console. The channel's window bounds the bytes
+ * kept: a console that stands still makes workers without log files wait, and the event loop never waits.
  *
  * Ways it goes wrong: log files cannot be made or written (reported once for each host; the streams concerned go on to the console,
  * behind what their files hold), a disk that hangs at the end (left behind one second after front_output_abandon(); the
- * process has to end by _exit() while side_thread_is_any_hung()), no memory or descriptors (reported once for each host; the
- * bytes of the stream are dropped).
+ * process has to end by _exit() where front_output_is_left()), no memory (reported once for each host; bytes are dropped).
  */
 
 #include <stdbool.h>
@@ -23,7 +21,7 @@
 #include <stdint.h>
 #include <uv.h>
 
-struct channel_open;
+struct channel_stream;
 struct front_output;
 struct job;
 
@@ -46,29 +44,29 @@ struct front_output_config {
 /* Borrows what config points to. Returns 0 or -errno. */
 int front_output_create(struct front_output **ret, uv_loop_t *loop, const struct front_output_config *config);
 
-/* A new stream of standard output or standard error. */
-void front_output_open(struct front_output *o, unsigned host, uint32_t stream,
-                       const struct channel_open *open);
-void front_output_data(struct front_output *o, unsigned host, uint32_t stream, const uint8_t *bytes,
-                       size_t n);
-void front_output_close(struct front_output *o, unsigned host, uint32_t stream);
+/* A stream of standard output or standard error; stream->data, first NULL, is for this module. A log file is made at once, and a stream
+ * without a log file costs nothing before its first byte. */
+void front_output_open(struct front_output *o, unsigned host, struct channel_stream *stream);
+void front_output_data(struct front_output *o, unsigned host, struct channel_stream *stream,
+                       const uint8_t *bytes, size_t n);
+void front_output_close(struct front_output *o, struct channel_stream *stream);
 
-/* The channel of the host has ended: all its streams. */
-void front_output_close_host(struct front_output *o, unsigned host);
+/* Whole lines, on stderr, behind the bytes of all streams that were closed before. False: the output has ended,
+ * and the caller may write to stderr. */
+bool front_output_say(struct front_output *o, const char *sentence);
 
-/* Whole lines, on stderr: behind the bytes of all streams that were closed before, unless those take more than a second. */
-void front_output_say(struct front_output *o, const char *sentence);
-
-/* A signal ends the job. From now on the bytes of a pipe that the console has not taken for a second are dropped, and
- * front_output_end() waits for a second at most. */
+/* A signal ends the job: see output_hurry(). */
 void front_output_hurry(struct front_output *o);
 
-/* Closes all streams, and ends when files and console have everything. Nothing else follows but front_output_say() and
- * front_output_abandon(). */
-void front_output_end(struct front_output *o);
+/* Closes all streams, ends when files and console have everything, and names the folder of log files as on one node. Nothing else
+ * follows but front_output_say() and front_output_abandon(). */
+void front_output_end(struct front_output *o, int exit_code);
 
 /* Ends now: what the console has not taken is dropped, except sentences. Files get a second. */
 void front_output_abandon(struct front_output *o);
 
-/* After on_end, when the loop has run dry. NULL is fine. */
+/* A thread waits for a disk, and uses memory until the process ends. */
+bool front_output_is_left(const struct front_output *o);
+
+/* After on_end, when the loop has run dry, unless front_output_is_left(). NULL is fine. */
 void front_output_destroy(struct front_output *o);

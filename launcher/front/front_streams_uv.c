@@ -28,11 +28,11 @@ static int serve_output(struct stream_place *p, const struct channel_frame *fram
     struct front_output *o = p->all->output;
 
     if (frame->kind == CHANNEL_OPEN)
-        front_output_open(o, p->host, p->stream->number, &p->stream->open);
+        front_output_open(o, p->host, p->stream);
     else if (frame->kind == CHANNEL_DATA)
-        front_output_data(o, p->host, p->stream->number, frame->bytes, frame->n);
-    else
-        front_output_close(o, p->host, p->stream->number);
+        front_output_data(o, p->host, p->stream, frame->bytes, frame->n);
+    else if (frame->kind == CHANNEL_END_OF_STREAM)
+        front_output_close(o, p->stream);
     return 0;
 }
 
@@ -174,7 +174,6 @@ void front_streams_close_host(struct front_streams *s, unsigned host, struct hos
     struct stream_place p = {.all = s, .host = host, .channel = c};
 
     channel_link_close(link, CHANNEL_CONNECTION);
-    front_output_close_host(s->output, host);
     front_stdin_detach(s->input, c);
     for (size_t i = 0; i < CHANNEL_BUCKETS; i++)
         list_for_each_entry(struct channel_stream, stream, &link->streams.all[i], entry)
@@ -182,6 +181,8 @@ void front_streams_close_host(struct front_streams *s, unsigned host, struct hos
             p.stream = stream;
             if (stream->open.kind == CHANNEL_AGENT_OUT || stream->open.kind == CHANNEL_AGENT_ERR)
                 end_cutter(&p);
+            else if (stream->open.kind == CHANNEL_STDOUT || stream->open.kind == CHANNEL_STDERR)
+                front_output_close(s->output, stream);
         }
     channel_streams_finish(&link->streams);
 }

@@ -81,7 +81,7 @@ static void finish_front(struct front_loop *f, int exit_code)
     front_streams_finish(&f->streams);
     front_stdin_close(steal_ptr(f->streams.input));
     if (f->core.n_signals < 3)
-        front_output_end(f->streams.output);
+        front_output_end(f->streams.output, exit_code);
     else
         front_output_abandon(f->streams.output);
 }
@@ -433,8 +433,7 @@ static int begin_front(struct front_loop *f)
 
 static bool show_in_order(void *data, const char *lines)
 {
-    front_output_say(data, lines);
-    return true;
+    return front_output_say(data, lines);
 }
 
 static void finish_loop(struct front_loop *f)
@@ -463,7 +462,7 @@ int front_run(const struct front_setup *setup)
     front_dispatch(&f, (struct front_event){.kind = FRONT_EVENT_BEGIN});
     (void)uv_run(&f.loop, UV_RUN_DEFAULT); /* ends when the last handle is closed */
     log_redirect(NULL, NULL);
-    if (side_thread_is_any_hung())
+    if (side_thread_is_any_hung() || front_output_is_left(f.streams.output))
         _exit(f.exit_code); /* the thread still uses memory */
     finish_loop(&f);
     (void)uv_loop_close(&f.loop); /* no handle is open any more */

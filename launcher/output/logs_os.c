@@ -253,6 +253,20 @@ int logs_begin_attempt(struct logs *logs, const char *run_id, int attempt, char 
     return r;
 }
 
+int logs_begin_host(struct logs *ret, struct logs *all, const char *host)
+{
+    int r = logs_make_base(all);
+    _cleanup_free_ char *path = r ? NULL : strbuf_format("%s/%s", all->base, host);
+
+    if (r || !path)
+        return r ? r : -ENOMEM;
+    char *name = path + strlen(all->base) + 1;
+    for (char *p = name; *p; p++)
+        if (*p == '/' || (*p == '.' && p == name))
+            *p = '_'; /* the name is of a single folder */
+    return logs_init(ret, path, true, all->environment, 0);
+}
+
 int logs_begin_worker(struct logs *logs, const char *run_id, int attempt, int local_rank, char **ret_dir)
 {
     _cleanup_free_ char *dir = NULL;

@@ -41,6 +41,9 @@ int logs_begin_attempt(struct logs *logs, const char *run_id, int attempt, char 
 /* Creates LOG_DIR alone. Returns 0 or -errno. */
 int logs_make_base(struct logs *logs);
 
+/* The logs of one of many hosts, in the folder LOG_DIR/HOST of `all`. Returns 0 or -errno. */
+int logs_begin_host(struct logs *ret, struct logs *all, const char *host);
+
 /* As logs_begin_attempt() for a single worker, not flat. Folders that exist are kept. */
 int logs_begin_worker(struct logs *logs, const char *run_id, int attempt, int local_rank, char **ret_dir);
 

@@ -4,10 +4,14 @@
  * piece, while the console has room: a slow or stopped console holds no worker up, and memory stays the same, as the file
  * is the buffer. Without log files a pipe takes the file's place, and the worker waits for the console.
  *
+ * A stream of another host gets its bytes from memory (struct output_feed). The thread appends them to the log file, shows the lines
+ * as above, and reports the number of bytes taken. A pump without console only writes log files, so a disk that hangs stops no line.
+ *
  * Sentences of crun stand in the same queue: behind the output of earlier generations, before the output of later generations.
  *
  * Ways it goes wrong: the file is truncated while it is followed (shown again from the new beginning), inotify cannot
  * be had (the files are looked at every 100 ms), the file for filtered lines cannot be written (reported once), the
+ * log file of another host's stream cannot be written (reported; the console shows the bytes that the file lacks), the
  * console is a file on a full disk (lines are dropped, crun's sentences wait), the console's reader is closed (the rest is dropped),
  * the disk hangs (the thread hangs with it; see output_pump_leave()).
  */
@@ -45,6 +49,7 @@ enum {
     LAST_SENTENCES_MS = 200, /* for a console that is slow when everything else has ended */
     SAY_MS = 50,             /* how long output_pump_say() waits for the thread */
     RETRY_MS = 100,          /* without inotify, after memory was short, and while a disk is full */
+    HURRIED_MS = 1000,       /* for a console that takes nothing */
     FULL_DISK_MS = 5000,     /* at the end, for a full disk to take crun's sentences */
 };
 
@@ -56,14 +61,19 @@ struct output_pump {
     pthread_mutex_t lock; /* of the next members */
     pthread_cond_t pumped;
     struct list incoming; /* streams for the thread to take */
+    struct list news;     /* streams of other hosts with bytes, or a close, for the thread to take */
+    struct list reports;  /* streams of other hosts with a report for the other thread */
     uint32_t n_flushed;
     uint64_t n_queued, n_pumped; /* sentences queued, and sentences that went through a round of the thread */
-    bool ending, abandoned;
+    bool ending, abandoned, hurrying;
     struct line_match matches[LINE_MATCHES_MAX];
     size_t n_matches;
     uint64_t n_looks, n_looked; /* asked for, and done */
     bool is_left;               /* the process ends without the thread */
+    bool refuses_sentences;     /* the thread shows nothing more */
     bool has_ended;             /* the thread is about to return */
+
+    bool has_console; /* fixed */
 
     /* The thread's alone. */
     struct list streams;
@@ -74,7 +84,9 @@ struct output_pump {
     int inotify;            /* -1: none */
     int pipes;              /* epoll of all pipes, each for a single event at a time; -1: none */
     uint32_t n_over;        /* streams with a smaller n_flushed are of earlier generations */
-    bool stop, drop;        /* copies of ending and abandoned */
+    bool stop, drop, hurry; /* copies of ending, abandoned and hurrying */
+    bool has_news;          /* streams have taken bytes */
+    uint64_t moved_ns[2];   /* time at which the console had room, while `hurry` is set */
     uint64_t stopped_ns;    /* time at which `stop` was set */
     uint64_t looked_ns;     /* bytes written until then have been noticed */
     uint64_t n_looks_taken; /* of n_looks */
@@ -105,7 +117,7 @@ static bool is_all_shown(struct output_pump *p, const struct output_stream *s)
 
 static bool is_of_ended_generation(const struct output_pump *p, const struct output_stream *s)
 {
-    return s->is_remote ? p->stop || atomic_load(&s->is_closed) : s->n_flushed < p->n_over;
+    return s->feed ? p->stop || s->feed->is_closed : s->n_flushed < p->n_over;
 }
 
 /* ---- sources ---- */
@@ -151,8 +163,8 @@ static void watch_file(struct output_pump *p, struct output_stream *s)
 {
     char path[32];
 
-    if (s->file < 0 || p->inotify < 0)
-        return;
+    if (s->file < 0 || p->inotify < 0 || s->feed)
+        return; /* the thread itself writes the files of other hosts */
     (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", s->file); /* fits */
     s->watch = inotify_add_watch(p->inotify, path, IN_MODIFY);       /* -1: looked at every RETRY_MS */
 }
@@ -198,6 +210,93 @@ static bool read_pipe(struct output_pump *p, struct output_stream *s)
     return s->pipe >= 0 && !is_paused(s);
 }
 
+/* ---- streams of other hosts ---- */
+
+/* Caller holds p->lock. */
+static void note_report(struct output_pump *p, struct output_stream *s)
+{
+    if (list_is_empty(&s->feed->reports))
+        list_append(&p->reports, &s->feed->reports);
+    if (!p->is_left)
+        p->on_news(p->data);
+}
+
+/* Reports bytes taken, unless too many wait for the console. The other thread may give as many again. */
+static void report_taken(struct output_pump *p, struct output_stream *s)
+{
+    if (!s->feed || s->feed->n_owed == 0 || is_paused(s))
+        return;
+    hold_lock(&p->lock);
+    s->feed->n_taken += s->feed->n_owed;
+    s->feed->n_owed = 0;
+    note_report(p, s);
+}
+
+/* give_back: the thread does not touch the stream any more. */
+static void report_lost_log(struct output_pump *p, struct output_stream *s, int r, bool give_back)
+{
+    if (give_back)
+        list_unlink(&s->entry);
+    hold_lock(&p->lock);
+    s->feed->result = r;
+    s->feed->is_given_back = give_back;
+    note_report(p, s);
+}
+
+/* The console shows the rest, where the stream was not filtered out. */
+static void lose_log(struct output_stream *s)
+{
+    close_fd(&s->feed->log); /* has failed */
+    s->feed->has_lost_log = s->has_line = true;
+    s->feed->is_shown = s->feed->is_listed;
+}
+
+/* Puts the taken bytes where the stream goes. */
+static void store_taken(struct output_pump *p, struct output_stream *s)
+{
+    struct output_feed *f = s->feed;
+
+    f->n_owed += buf_size(&f->taken);
+    int r = f->log >= 0 ? output_stream_append_log(s) : 0;
+    if (r)
+        lose_log(s);
+    if (buf_size(&f->taken) > 0 && f->is_shown && !console_of(p, s)->broken)
+        (void)buf_append(&s->tail, buf_bytes(&f->taken), buf_size(&f->taken)); /* as in read_pipe() */
+    buf_finish(&f->taken);
+    refresh_file(s);
+    s->has_line = true;
+    report_taken(p, s);
+    if (r)
+        report_lost_log(p, s, r, !p->has_console);
+}
+
+static void open_fed_log(struct output_pump *p, struct output_stream *s)
+{
+    if (!s->feed || !s->feed->origin.open_log || s->feed->has_lost_log)
+        return;
+    int r = s->feed->origin.open_log(s);
+    if (!r)
+        return;
+    lose_log(s);
+    store_taken(p, s);
+    report_lost_log(p, s, r, !p->has_console);
+}
+
+static void store_all_taken(struct output_pump *p)
+{
+    list_for_each_entry_safe(struct output_stream, s, &p->streams, entry)
+    {
+        if (s->feed && buf_size(&s->feed->taken) > 0)
+            store_taken(p, s);
+    }
+}
+
+static void close_log(struct output_pump *p, struct output_stream *s)
+{
+    if (s->feed && s->feed->log >= 0 && close(steal_fd(&s->feed->log)) < 0)
+        report_lost_log(p, s, -errno, false); /* a network file system reports a full disk here */
+}
+
 /* The generation of the stream is over. A process outside the job may still hold the other end. */
 static void end_stream(struct output_pump *p, struct output_stream *s)
 {
@@ -212,16 +311,23 @@ static void end_stream(struct output_pump *p, struct output_stream *s)
         if (!s->ended)
             end_pipe(s);
     }
+    close_log(p, s);
     s->ended = true;
 }
 
 /* ---- console ---- */
 
+/* Bytes from a pipe, or bytes that the log file lacks. */
+static bool is_tail_next(const struct output_stream *s)
+{
+    return s->file < 0 || (s->feed && s->feed->has_lost_log && s->shown == s->size);
+}
+
 /* The next bytes to show, and whether no byte can follow in the same line. */
 static size_t next_piece(struct output_pump *p, struct output_stream *s, const char **ret_data,
                          bool *ret_final)
 {
-    if (s->file < 0) {
+    if (is_tail_next(s)) {
         *ret_data = (const char *)buf_bytes(&s->tail);
         *ret_final = s->ended;
         return buf_size(&s->tail);
@@ -232,7 +338,7 @@ static size_t next_piece(struct output_pump *p, struct output_stream *s, const c
         return 0;
     }
     *ret_data = p->piece;
-    *ret_final = s->ended && s->shown + (uint64_t)n >= s->size;
+    *ret_final = (s->ended || (s->feed && s->feed->has_lost_log)) && s->shown + (uint64_t)n >= s->size;
     return (size_t)n;
 }
 
@@ -334,11 +440,12 @@ static bool show_lines(struct output_pump *p, struct output_stream *s)
 
     if (!s->has_line && !s->ended && !is_long)
         return false;
+    const bool is_tail = is_tail_next(s);
     size_t n = next_piece(p, s, &data, &final);
     if (n == 0 || is_left_behind(p))
         return false;
     struct line_reader reader = {.p = p, .s = s};
-    const uint64_t generation = s->is_remote ? s->attempt : s->n_flushed;
+    const uint64_t generation = s->feed ? s->feed->origin.attempt : s->n_flushed;
     const struct fold_line folded = {
         .member = s->local_rank, .rank = s->rank, .source = generation * 2 + (uint64_t)s->which};
     const struct line_prefix lines = {.prefix = s->prefix,
@@ -360,10 +467,10 @@ static bool show_lines(struct output_pump *p, struct output_stream *s)
         return false;
     }
     atomic_fetch_add_explicit(&n_output_bytes, (uint64_t)taken, memory_order_relaxed);
-    if (s->file >= 0)
-        s->shown += (uint64_t)taken;
-    else
+    if (is_tail)
         buf_consume(&s->tail, (size_t)taken);
+    else
+        s->shown += (uint64_t)taken;
     if (s->shown > s->size)
         s->size = s->shown;
     return true;
@@ -396,12 +503,21 @@ struct walk {
 };
 
 /* True: a full console has room now. No event reports the turn of the streams passed over. */
-static bool drain_console(struct console *c)
+static bool drain_console(struct output_pump *p, struct console *c)
 {
-    bool was_full = buf_size(&c->pending) >= CONSOLE_FULL;
+    size_t size = buf_size(&c->pending);
 
     console_write(c);
-    return was_full && buf_size(&c->pending) < CONSOLE_FULL;
+    if (p->hurry && (size < CONSOLE_FULL || buf_size(&c->pending) < size))
+        p->moved_ns[c - p->consoles] = now_ns();
+    return size >= CONSOLE_FULL && buf_size(&c->pending) < CONSOLE_FULL;
+}
+
+/* A signal ends the job, and its workers may wait for this console. */
+static bool is_too_late(struct output_pump *p, struct console *c)
+{
+    return p->hurry && buf_size(&c->pending) >= CONSOLE_FULL &&
+           now_ns() - p->moved_ns[c - p->consoles] > HURRIED_MS * UINT64_C(1000000);
 }
 
 static bool show_one(struct output_pump *p, struct output_stream *s, struct walk *w)
@@ -413,12 +529,13 @@ static bool show_one(struct output_pump *p, struct output_stream *s, struct walk
         end_stream(p, s);
     if (s->is_sentence && w->first_behind < s->n_flushed)
         w->is_blocked = true;
-    if (!w->is_blocked && !was_full && !s->behind && !is_all_shown(p, s))
+    if (!w->is_blocked && !was_full && !is_all_shown(p, s))
         progress = s->is_sentence ? show_sentence(p, s) : show_lines(p, s);
-    if (drain_console(c))
+    if (drain_console(p, c))
         progress = true;
-    if (c->broken)
+    if (c->broken || (!s->is_sentence && is_too_late(p, c)))
         drop_unseen(s);
+    report_taken(p, s);
     if (!s->is_sentence && is_of_ended_generation(p, s) && (!is_all_shown(p, s) || !s->ended) &&
         s->n_flushed < w->first_behind)
         w->first_behind = s->n_flushed;
@@ -433,11 +550,12 @@ static void drop_stream(struct output_pump *p, struct output_stream *s)
         (void)inotify_rm_watch(p->inotify, s->watch); /* the watch was set */
     if (fold_of(p, s))
         fold_leave(fold_of(p, s), s->local_rank);
-    if (s->next)
-        s->next->behind = NULL;
-    if (s->behind)
-        s->behind->next = NULL;
-    output_stream_free(s);
+    list_unlink(&s->entry);
+    hold_lock(&p->lock);
+    if (s->feed && !list_is_empty(&s->feed->reports))
+        s->feed->is_over = true; /* the reader of the report frees the stream */
+    else
+        output_stream_free(s);
 }
 
 /* A piece of each stream in turn. False when nothing was moved. */
@@ -509,7 +627,7 @@ static void join_fold(struct output_pump *p, struct output_stream *s)
     if (s->n_folded == 0)
         return;
     if (!*fold) /* the streams of a front become known in turn */
-        *fold = fold_create(s->is_remote ? s->local_rank + 1 : s->n_folded, s->is_remote ? s->n_folded : 0);
+        *fold = fold_create(s->feed ? s->local_rank + 1 : s->n_folded, s->feed ? s->n_folded : 0);
     if (!*fold || fold_join(*fold, s->local_rank) != 0)
         s->n_folded = 0;
 }
@@ -518,12 +636,13 @@ static void take_stream(struct output_pump *p, struct output_stream *s)
 {
     list_unlink(&s->entry);
     join_fold(p, s);
-    if (!s->is_sentence && !s->is_remote)
+    if (!s->is_sentence && !s->feed)
         end_replaced(p, s);
     list_append(&p->streams, &s->entry);
     watch_file(p, s);
     watch_pipe(p, s, EPOLL_CTL_ADD);
     refresh_file(s); /* after the watch was set: bytes written before */
+    open_fed_log(p, s);
 }
 
 /* Finds written bytes without waiting for events. */
@@ -535,6 +654,34 @@ static void look_at_sources(struct output_pump *p)
         if (s->pipe >= 0)
             (void)read_pipe(p, s); /* as much as a pipe holds */
     }
+}
+
+/* Caller holds p->lock. The bytes of a stream that was given back wait for another pump. */
+static void take_news(struct output_pump *p)
+{
+    while (!list_is_empty(&p->news)) {
+        struct output_feed *f = list_first(&p->news, struct output_feed, news);
+
+        list_unlink(&f->news);
+        if (f->is_given_back || f->is_over)
+            continue;
+        f->taken = f->given;
+        f->given = (struct buf){0};
+        f->is_closed = f->is_closing;
+        p->has_news = true;
+    }
+}
+
+/* Caller holds p->lock. */
+static void take_ends(struct output_pump *p)
+{
+    if (p->ending && !p->stop)
+        p->stopped_ns = now_ns();
+    if (p->hurrying && !p->hurry)
+        p->moved_ns[0] = p->moved_ns[1] = now_ns();
+    p->stop = p->ending;
+    p->drop = p->abandoned;
+    p->hurry = p->hurrying;
 }
 
 /* Takes the requests of the other thread. Returns the number of sentences queued so far. */
@@ -556,13 +703,14 @@ static uint64_t take_requests(struct output_pump *p)
     uint64_t n_queued = p->n_queued;
     bool is_look = p->n_looks_taken != p->n_looks;
     p->n_looks_taken = p->n_looks;
-    if (p->ending && !p->stop)
-        p->stopped_ns = now_ns();
-    p->stop = p->ending;
-    p->drop = p->abandoned;
+    take_news(p);
+    take_ends(p);
     (void)pthread_mutex_unlock(&p->lock);
     while (!list_is_empty(&taken))
         take_stream(p, list_entry(taken.next, struct output_stream, entry));
+    if (p->has_news)
+        store_all_taken(p);
+    p->has_news = false;
     if (is_look)
         look_at_sources(p);
     p->n_over = n_over;
@@ -589,11 +737,12 @@ static void note_looked(struct output_pump *p)
 /* Whether something has to be tried again without an event for it. */
 static bool needs_retry(struct output_pump *p)
 {
-    if (p->consoles[0].disk_error || p->consoles[1].disk_error)
+    if (p->consoles[0].disk_error || p->consoles[1].disk_error || p->hurry)
         return true;
     list_for_each_entry(const struct output_stream, s, &p->streams, entry)
     {
-        bool is_deaf = (s->file >= 0 && s->watch < 0) || (s->pipe >= 0 && !s->is_watched && !is_paused(s));
+        bool is_deaf =
+            (s->file >= 0 && s->watch < 0 && !s->feed) || (s->pipe >= 0 && !s->is_watched && !is_paused(s));
 
         if ((is_deaf && !s->ended) || s->is_sentence)
             return true;
@@ -674,6 +823,14 @@ static bool is_finished(const struct output_pump *p)
                        !console_poll_events(&p->consoles[1]));
 }
 
+/* False: a sentence came meanwhile. */
+static bool refuse_sentences(struct output_pump *p)
+{
+    hold_lock(&p->lock);
+    p->refuses_sentences = list_is_empty(&p->incoming);
+    return p->refuses_sentences;
+}
+
 static void free_all(struct list *streams)
 {
     while (!list_is_empty(streams))
@@ -692,23 +849,23 @@ static void *pump_main(void *data)
             has_more = show_each(p);
         show_folded(p);
         for (int i = 0; i < 2; i++)
-            if (drain_console(&p->consoles[i]))
+            if (drain_console(p, &p->consoles[i]))
                 has_more = true;
         note_pumped(p, n_sentences);
         if (!has_more)
             note_looked(p);
-        if (is_finished(p))
+        if (is_finished(p) && refuse_sentences(p))
             break;
         wait_and_read(p, has_more);
     }
     if (p->drop)
         show_last_sentences(p);
-    free_all(&p->streams);
     for (int i = 0; i < 2; i++) {
         console_close(&p->consoles[i]);
         fold_free(p->folds[i]);
     }
     hold_lock(&p->lock);
+    free_all(&p->streams);
     p->has_ended = true;
     if (!p->is_left)
         p->on_news(p->data);
@@ -743,12 +900,14 @@ static void free_pump(struct output_pump *p)
     for (int i = 0; i < 2; i++)
         console_close(&p->consoles[i]);
     free_all(&p->incoming);
+    while (!list_is_empty(&p->reports))
+        output_stream_free(list_entry(p->reports.next, struct output_feed, reports)->stream);
     (void)pthread_cond_destroy(&p->pumped);
     (void)pthread_mutex_destroy(&p->lock);
     free(p);
 }
 
-int output_pump_create(struct output_pump **ret, void (*on_news)(void *data), void *data)
+int output_pump_create(struct output_pump **ret, bool has_console, void (*on_news)(void *data), void *data)
 {
     struct output_pump *p = calloc(1, sizeof(*p));
 
@@ -756,6 +915,9 @@ int output_pump_create(struct output_pump **ret, void (*on_news)(void *data), vo
         return -ENOMEM;
     p->on_news = on_news;
     p->data = data;
+    p->has_console = has_console;
+    list_init(&p->news);
+    list_init(&p->reports);
     list_init(&p->incoming);
     list_init(&p->streams);
     (void)pthread_mutex_init(&p->lock, NULL); /* does not fail on Linux */
@@ -763,7 +925,7 @@ int output_pump_create(struct output_pump **ret, void (*on_news)(void *data), vo
     p->inotify = inotify_init1(IN_CLOEXEC | IN_NONBLOCK); /* the limit of a user's instances may be reached */
     p->pipes = epoll_create1(EPOLL_CLOEXEC);
     p->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    int r = p->wake < 0 ? -errno : open_pump_consoles(p);
+    int r = p->wake < 0 ? -errno : has_console ? open_pump_consoles(p) : 0;
     if (!r)
         r = thread_start(&p->thread, pump_main, p);
     if (r) {
@@ -796,19 +958,34 @@ bool output_pump_has_looked(struct output_pump *p, uint64_t number)
     return p->n_looked >= number;
 }
 
+/* Caller holds p->lock. */
+static void note_news(struct output_pump *p, struct output_feed *f)
+{
+    if (!list_is_empty(&f->news))
+        return; /* the thread will look */
+    list_append(&p->news, &f->news);
+    wake_thread(p);
+}
+
 void output_pump_add(struct output_pump *p, struct output_stream *s)
 {
     hold_lock(&p->lock);
     s->n_flushed = p->n_flushed;
     list_append(&p->incoming, &s->entry);
+    if (s->feed) {
+        s->feed->is_given_back = false;
+        note_news(p, s->feed); /* bytes that another pump has not taken */
+    }
     wake_thread(p);
 }
 
-void output_pump_say(struct output_pump *p, struct output_stream *sentence)
+bool output_pump_say(struct output_pump *p, struct output_stream *sentence)
 {
     uint64_t until_ns = now_ns() + SAY_MS * UINT64_C(1000000);
 
     hold_lock(&p->lock);
+    if (p->refuses_sentences)
+        return false;
     sentence->n_flushed = p->n_flushed;
     list_append(&p->incoming, &sentence->entry);
     uint64_t number = ++p->n_queued;
@@ -816,11 +993,47 @@ void output_pump_say(struct output_pump *p, struct output_stream *sentence)
     wake_thread(p);
     for (int r = 0; !is_late && p->n_pumped < number && r == 0;)
         r = cond_wait_until(&p->pumped, &p->lock, until_ns);
+    return true;
+}
+
+int output_pump_feed(struct output_pump *p, struct output_stream *s, const void *bytes, size_t n)
+{
+    hold_lock(&p->lock);
+    int r = buf_append(&s->feed->given, bytes, n);
+    if (!r)
+        note_news(p, s->feed);
+    return r;
 }
 
 void output_pump_close(struct output_pump *p, struct output_stream *s)
 {
-    atomic_store(&s->is_closed, true);
+    hold_lock(&p->lock);
+    s->feed->is_closing = true;
+    note_news(p, s->feed);
+}
+
+bool output_pump_next_report(struct output_pump *p, struct output_report *ret)
+{
+    hold_lock(&p->lock);
+    if (list_is_empty(&p->reports))
+        return false;
+    struct output_feed *f = list_first(&p->reports, struct output_feed, reports);
+    list_unlink(&f->reports);
+    *ret = (struct output_report){.origin = f->origin, .n_taken = f->n_taken, .result = f->result};
+    f->n_taken = 0;
+    f->result = 0;
+    if (f->is_given_back)
+        list_unlink(&f->news);
+    ret->rest = f->is_given_back ? f->stream : NULL;
+    if (f->is_over)
+        output_stream_free(f->stream);
+    return true;
+}
+
+void output_pump_hurry(struct output_pump *p)
+{
+    hold_lock(&p->lock);
+    p->hurrying = true;
     wake_thread(p);
 }
 

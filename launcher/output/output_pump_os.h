@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * The output thread: shows the lines of streams (output_stream_os.h) and the sentences of crun on the console. It owns
- * everything that can wait for a disk, so that a file system that hangs never stops the event loop.
+ * The output thread: shows the lines of streams (output_stream_os.h) and the sentences of crun on the console. The
+ * thread owns everything a disk can hold up, so a file system that hangs never stops the event loop.
  *
  * All functions are for the one thread that created the pump.
  */
@@ -14,7 +14,7 @@
 
 enum { LINE_MATCHES_MAX = 32 };
 
-/* A line that one of the job's rules is about. */
+/* A line that matches a rule of the job. */
 struct line_match {
     int local_rank, rule;
     bool
@@ -23,17 +23,19 @@ struct line_match {
 };
 
 struct output_pump;
+struct output_report;
 struct output_stream;
 
-/* Opens the consoles and starts the thread. on_news is called from that thread when output_pump_next_match() has something,
- * output_pump_has_looked() becomes true, or output_pump_join() is possible. Returns 0 or -errno. */
-int output_pump_create(struct output_pump **ret, void (*on_news)(void *data), void *data);
+/* Opens the consoles and starts the thread. on_news is called from that thread when output_pump_next_match() or output_pump_next_report()
+ * has something, output_pump_has_looked() becomes true, or output_pump_join() is possible. Without console the thread only writes log
+ * files of other hosts. Returns 0 or -errno. */
+int output_pump_create(struct output_pump **ret, bool has_console, void (*on_news)(void *data), void *data);
 
-/* False: there is none. Matches that are not taken are dropped beyond LINE_MATCHES_MAX. */
+/* False: no match waits. Matches beyond LINE_MATCHES_MAX are dropped. */
 bool output_pump_next_match(struct output_pump *p, struct line_match *ret);
 
-/* Asks for a look at all that workers have written so far. Returns a number for output_pump_has_looked(). A console that takes
- * nothing is not waited for. */
+/* Asks for a look at everything workers have written so far. Returns a number for output_pump_has_looked(). The look does not wait
+ * for a console without room. */
 uint64_t output_pump_look(struct output_pump *p);
 bool output_pump_has_looked(struct output_pump *p, uint64_t number);
 
@@ -43,12 +45,17 @@ uint64_t output_pump_bytes(void);
 /* Takes over the stream, behind all that was added before. */
 void output_pump_add(struct output_pump *p, struct output_stream *s);
 
-/* As output_pump_add() for a sentence, which the console has on return unless it is slow or the thread is stuck. */
-void output_pump_say(struct output_pump *p, struct output_stream *sentence);
+/* As output_pump_add() for a sentence, which the console has on return unless it is slow or the thread is stuck. False: the thread shows
+ * nothing more, and the sentence is the caller's. */
+bool output_pump_say(struct output_pump *p, struct output_stream *sentence);
 
-/* Nothing is added to a stream of another host (is_remote) any more, not even by a process that holds the pipe. The stream is
- * the thread's alone from here on. */
+/* See output_feed(), output_close() and output_hurry(). */
+int output_pump_feed(struct output_pump *p, struct output_stream *s, const void *bytes, size_t n);
 void output_pump_close(struct output_pump *p, struct output_stream *s);
+void output_pump_hurry(struct output_pump *p);
+
+/* False: there is none. */
+bool output_pump_next_report(struct output_pump *p, struct output_report *ret);
 
 /* Nothing is added to the streams of this node added so far. */
 void output_pump_flush(struct output_pump *p);

@@ -7,7 +7,8 @@
  *   no files       -r redirects nothing
  *   CRUN_OUTPUT_FD a pipe that the process around crun reads; -r and -t have no effect
  *   filtered out   (--local-ranks-filter) the file alone, /dev/null without files
- *   other hosts'   a front writes what a worker there wrote: without -r and -t into a pipe, shown without prefix
+ *   other hosts'   the output thread of a front writes the log file, and follows the file with -t; without files it shows
+ *                  the bytes, without -t without prefix
  *
  * The file is opened with O_APPEND, so that a file that is truncated while the worker runs goes on at its new end.
  */
@@ -66,6 +67,14 @@ void output_stream_free(struct output_stream *s)
     close_fd(&s->pipe);
     close_fd(&s->file);
     close_fd(&s->filtered); /* each write was checked */
+    if (s->feed) {
+        list_unlink(&s->feed->news);
+        list_unlink(&s->feed->reports);
+        close_fd(&s->feed->log); /* as above */
+        buf_finish(&s->feed->given);
+        buf_finish(&s->feed->taken);
+        free(s->feed);
+    }
     buf_finish(&s->tail);
     free(s->prefix);
     free(s->prefix_plain);
@@ -87,16 +96,17 @@ static bool wants_colour(char *const *environment, int which)
 /* Last digits of the colours' numbers: red, the colour of errors, comes last. */
 static const char colours[] = "632541";
 
-static int make_prefixes(struct output_stream *s, const struct output_place *place)
+/* host_name NULL: this node. */
+static int make_prefixes(struct output_stream *s, const struct output_place *place, const char *host_name)
 {
     const struct job *job = place->job;
     const char *template = job->line_prefix ? job->line_prefix : default_template;
     char host[256];
 
-    if (!place->host)
+    if (!host_name)
         proc_info_host_name(host, sizeof(host));
     s->prefix_plain =
-        line_prefix_prefix(template, job->role, s->local_rank, s->rank, place->host ? place->host : host);
+        line_prefix_prefix(template, job->role, s->local_rank, s->rank, host_name ? host_name : host);
     if (!s->prefix_plain)
         return -ENOMEM;
     if (!wants_colour(place->environment, s->which))
@@ -179,20 +189,31 @@ static int make_no_prefixes(struct output_stream *s)
     return s->prefix && s->prefix_plain ? 0 : -ENOMEM;
 }
 
-static int open_shown(const struct output_place *place, int local_rank, int which, bool is_tee, int *ret_fd,
-                      struct output_stream **ret_stream)
+/* Without file and pipe. */
+static struct output_stream *new_shown(const struct output_place *place, int local_rank, int which,
+                                       bool is_tee, const char *host_name)
 {
     struct output_stream *s = new_stream(local_rank, which);
 
     if (!s)
-        return -ENOMEM;
+        return NULL;
     s->rank = place->rank_base + local_rank;
     s->n_folded = place->job->fold_output ? place->job->n_workers : 0;
     s->rules = place->job->line_rules;
-    int r = is_tee ? make_prefixes(s, place) : make_no_prefixes(s);
-    if (!r)
-        r = place->attempt_dir && is_tee ? open_stream_file(s, place, local_rank, which, ret_fd)
-                                         : open_stream_pipe(s, ret_fd);
+    if ((is_tee ? make_prefixes(s, place, host_name) : make_no_prefixes(s)) == 0)
+        return s;
+    output_stream_free(s);
+    return NULL;
+}
+
+static int open_shown(const struct output_place *place, int local_rank, int which, int *ret_fd,
+                      struct output_stream **ret_stream)
+{
+    struct output_stream *s = new_shown(place, local_rank, which, true, NULL);
+    int r = !s                   ? -ENOMEM
+            : place->attempt_dir ? open_stream_file(s, place, local_rank, which, ret_fd)
+                                 : open_stream_pipe(s, ret_fd);
+
     if (r)
         output_stream_free(s);
     else
@@ -227,12 +248,64 @@ int output_stream_open(const struct output_place *place, int local_rank, int whi
     *ret_stream = NULL;
     if (job->output_fd)
         return hand_over(place, local_rank, which, ret_fd);
-    if (is_listed && (is_tee || (place->host && !has_file)))
-        return open_shown(place, local_rank, which, is_tee, ret_fd, ret_stream);
+    if (is_listed && is_tee)
+        return open_shown(place, local_rank, which, ret_fd, ret_stream);
     if (has_file)
         return open_stream_file(NULL, place, local_rank, which, ret_fd);
-    if (is_listed || place->host)
+    if (is_listed)
         return 0;
     *ret_fd = open("/dev/null", O_WRONLY | O_CLOEXEC);
     return *ret_fd < 0 ? -errno : 0;
+}
+
+/* ---- of other hosts ---- */
+
+int output_stream_of_host(struct output_stream **ret, const struct output_place *place,
+                          const struct output_origin *origin, int which, int n_folded)
+{
+    const struct job *job = place->job;
+    const uint32_t local_rank = origin->local_rank;
+    bool is_tee = job->tees[local_rank] >> which & 1, is_listed = !job->listed || job->listed[local_rank];
+
+    if (!is_listed && !origin->open_log)
+        return -EPIPE;
+    struct output_feed *feed = calloc(1, sizeof(*feed));
+    struct output_stream *s =
+        feed ? new_shown(place, (int)local_rank, which, is_tee, origin->host_name) : NULL;
+    if (!s) {
+        free(feed);
+        return -ENOMEM;
+    }
+    *feed = (struct output_feed){.origin = *origin,
+                                 .stream = s,
+                                 .log = -1,
+                                 .is_listed = is_listed,
+                                 .is_shown = is_listed && (is_tee || !origin->open_log)};
+    list_init(&feed->news);
+    list_init(&feed->reports);
+    s->feed = feed;
+    s->n_folded = s->n_folded > 0 && feed->is_shown ? n_folded : 0;
+    s->local_rank = s->rank; /* names the worker among all hosts */
+    *ret = s;
+    return 0;
+}
+
+int output_stream_open_log(struct output_stream *s, const struct output_place *place)
+{
+    return open_stream_file(s->feed->is_shown ? s : NULL, place, (int)s->feed->origin.local_rank, s->which,
+                            &s->feed->log);
+}
+
+int output_stream_append_log(struct output_stream *s)
+{
+    struct buf *b = &s->feed->taken;
+
+    while (buf_size(b) > 0) {
+        ssize_t n = write(s->feed->log, buf_bytes(b), buf_size(b));
+
+        if (n < 0 && errno != EINTR)
+            return -errno;
+        buf_consume(b, n > 0 ? (size_t)n : 0);
+    }
+    return 0;
 }

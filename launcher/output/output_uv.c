@@ -8,7 +8,10 @@
 #include "launcher/output/output_pump_os.h"
 #include "launcher/output/output_stream_os.h"
 
-enum { LEAVE_AFTER_MS = 1000 }; /* how long output_abandon() waits for the thread */
+enum {
+    LEAVE_AFTER_MS = 1000, /* how long output_abandon() waits for the thread */
+    HURRIED_END_MS = 1000, /* how long output_end() waits before output_abandon() */
+};
 
 struct output {
     uv_loop_t *loop;
@@ -17,7 +20,7 @@ struct output {
     uv_async_t news;          /* sent by the output thread; open while there is a pump */
     uv_timer_t patience;
     uint64_t look; /* that is waited for; 0: none */
-    bool is_ending, is_abandoned;
+    bool has_console, is_ending, is_abandoned, is_hurried;
     bool is_left; /* the thread was left behind, and still refers to `news` */
 };
 
@@ -32,8 +35,11 @@ static void end_output(struct output *o)
 static void on_news(uv_async_t *async)
 {
     struct output *o = async->data;
+    struct output_report report;
     struct line_match match;
 
+    while (o->pump && output_pump_next_report(o->pump, &report))
+        o->callbacks.on_report(o->callbacks.data, &report);
     while (o->pump && !o->is_ending && output_pump_next_match(o->pump, &match))
         o->callbacks.on_match(o->callbacks.lines, &match);
     if (o->look && o->pump && output_pump_has_looked(o->pump, o->look)) {
@@ -65,7 +71,7 @@ static int start_pump(struct output *o)
 {
     if (o->pump)
         return 0;
-    int r = output_pump_create(&o->pump, send_news, o);
+    int r = output_pump_create(&o->pump, o->has_console, send_news, o);
     if (r)
         return r;
     /* Neither fails with memory of the caller and a loop that runs. The thread sends nothing before it is asked to
@@ -73,16 +79,20 @@ static int start_pump(struct output *o)
     (void)uv_async_init(o->loop, &o->news, on_news);
     (void)uv_timer_init(o->loop, &o->patience);
     o->news.data = o->patience.data = o;
+    if (o->is_hurried)
+        output_pump_hurry(o->pump);
     return 0;
 }
 
-int output_create(struct output **ret, uv_loop_t *loop, const struct output_callbacks *callbacks)
+int output_create(struct output **ret, uv_loop_t *loop, bool has_console,
+                  const struct output_callbacks *callbacks)
 {
     struct output *o = calloc(1, sizeof(*o));
 
     if (!o)
         return -ENOMEM;
     o->loop = loop;
+    o->has_console = has_console;
     o->callbacks = *callbacks;
     *ret = o;
     return 0;
@@ -94,6 +104,8 @@ int output_add(struct output *o, struct output_stream **stream)
 
     if (r)
         return r;
+    if ((*stream)->feed)
+        (*stream)->feed->output = o;
     output_pump_add(o->pump, *stream);
     *stream = NULL;
     return 0;
@@ -107,10 +119,32 @@ bool output_look(struct output *o)
     return true;
 }
 
-void output_close(struct output *o, struct output_stream *stream)
+int output_feed(struct output_stream *s, const void *bytes, size_t n)
 {
-    if (o->pump && !o->is_ending)
-        output_pump_close(o->pump, stream);
+    const struct output *o = s->feed->output;
+
+    return o && o->pump ? output_pump_feed(o->pump, s, bytes, n) : -EPIPE;
+}
+
+void output_close(struct output_stream *s)
+{
+    struct output *o = s->feed->output;
+
+    if (!o)
+        output_stream_free(s);
+    else if (o->pump)
+        output_pump_close(o->pump, s);
+}
+
+size_t output_drop(struct output_stream *s)
+{
+    size_t n = s->feed->n_owed + buf_size(&s->feed->given);
+
+    s->feed->output = NULL;
+    buf_reset(&s->feed->given);
+    if (s->feed->is_closing)
+        output_stream_free(s);
+    return n;
 }
 
 void output_flush(struct output *o)
@@ -126,8 +160,29 @@ bool output_say(struct output *o, const char *text)
     struct output_stream *sentence = output_stream_sentence(text);
     if (!sentence)
         return false;
-    output_pump_say(o->pump, sentence);
-    return true;
+    bool is_queued = output_pump_say(o->pump, sentence);
+    if (!is_queued)
+        output_stream_free(sentence);
+    return is_queued;
+}
+
+static void on_hurried_end(uv_timer_t *timer)
+{
+    output_abandon(timer->data);
+}
+
+static void limit_end(struct output *o)
+{
+    if (o->pump && o->is_ending && o->is_hurried && !o->is_abandoned)
+        (void)uv_timer_start(&o->patience, on_hurried_end, HURRIED_END_MS, 0); /* has a callback */
+}
+
+void output_hurry(struct output *o)
+{
+    o->is_hurried = true;
+    if (o->pump)
+        output_pump_hurry(o->pump);
+    limit_end(o);
 }
 
 void output_end(struct output *o)
@@ -135,6 +190,7 @@ void output_end(struct output *o)
     if (o->is_ending)
         return;
     o->is_ending = true;
+    limit_end(o);
     if (o->pump)
         output_pump_end(o->pump, false);
     else
@@ -154,6 +210,16 @@ void output_abandon(struct output *o)
     output_pump_end(o->pump, true);
     (void)uv_timer_start(&o->patience, on_abandon_timeout, LEAVE_AFTER_MS,
                          0); /* fails only without a callback */
+}
+
+bool output_is_abandoned(const struct output *o)
+{
+    return o->is_abandoned;
+}
+
+bool output_is_left(const struct output *o)
+{
+    return o->is_left;
 }
 
 void output_destroy(struct output *o)

@@ -13,39 +13,59 @@
 #include <uv.h>
 
 struct output;
+struct output_report;
 struct output_stream;
 
 struct line_match;
 
 struct output_callbacks {
-    void (*on_match)(void *lines,
-                     const struct line_match *match); /* a line that one of the job's rules is about */
-    void (*on_looked)(void *lines);                   /* see output_look() */
+    void (*on_match)(void *lines, const struct line_match *match); /* a line that matches a rule of the job */
+    void (*on_looked)(void *lines);                                /* see output_look() */
     void *lines;
+    void (*on_report)(void *data, const struct output_report *report); /* or NULL: no stream of other hosts */
     void (*on_end)(void *data); /* everything is closed after output_end() or output_abandon() */
     void *data;
 };
 
-/* Returns 0 or -errno; the thread starts with the first stream or sentence. */
-int output_create(struct output **ret, uv_loop_t *loop, const struct output_callbacks *callbacks);
+/* Returns 0 or -errno; the thread starts with the first stream or sentence. Without console the output is for log files of other
+ * hosts alone. */
+int output_create(struct output **ret, uv_loop_t *loop, bool has_console,
+                  const struct output_callbacks *callbacks);
 
-/* Looks at all that workers have written so far; on_looked follows, behind the lines that were found by it. A further call
- * before that starts another look in place of the first. False: there is no output, and on_looked does not follow. */
+/* Looks at everything workers have written so far; on_looked follows, behind the matching lines. A further call before on_looked
+ * starts another look in place of the first. False: no output exists, and on_looked does not follow. */
 bool output_look(struct output *o);
 
-/* Shows a stream of a worker, behind all that was added before; *stream is NULL afterwards. Returns 0, or -errno: then the
+/* Shows a stream of a worker, behind everything added before; *stream is NULL afterwards. Returns 0, or -errno: then the
  * stream is still the caller's. */
 int output_add(struct output *o, struct output_stream **stream);
 
-/* As output_flush() for a single stream of another host, which output_add() took and the output thread frees. */
-void output_close(struct output *o, struct output_stream *stream);
+/* Gives bytes to a stream of another host, after output_add(). Bounded by the caller, by means of on_report. 0, -ENOMEM, or -EPIPE:
+ * no output has the stream. */
+int output_feed(struct output_stream *s, const void *bytes, size_t n);
 
-/* No process of the generation is left: what it wrote is shown to its end, and sentences queued from now on behind it. */
+/* Nothing follows in the stream of another host, which the output frees. */
+void output_close(struct output_stream *s);
+
+/* For a report's `rest` without another output. Returns the number of bytes that may be given again: output_feed() refuses them. */
+size_t output_drop(struct output_stream *s);
+
+/* A signal ends the job. From now on bytes for a console that takes nothing for a second are dropped, and output_end()
+ * becomes output_abandon() after a second. */
+void output_hurry(struct output *o);
+
+/* By output_abandon(), or by output_hurry() and output_end(). */
+bool output_is_abandoned(const struct output *o);
+
+/* A thread was left behind by output_abandon(), and uses memory until the process ends. */
+bool output_is_left(const struct output *o);
+
+/* No process of the generation is left: its output is shown to the end, and sentences queued from now on behind the output. */
 void output_flush(struct output *o);
 
 /*
- * Sentences of crun (whole lines), on stderr: behind what finished generations wrote there, before what later ones
- * write. False when they could not be queued.
+ * Sentences of crun (whole lines), on stderr: behind the output of finished generations there, before the output
+ * of later ones. False: the sentences were not queued.
  */
 bool output_say(struct output *o, const char *text);
 

@@ -1,5 +1,6 @@
 """The output of ranks on many hosts, as `crun --hosts` shows it: front_show gets frames, as channels would bring them."""
 
+import collections
 import os
 import pathlib
 import random
@@ -38,7 +39,7 @@ class Front:
 
     def __init__(self, *options, hosts=("a", "b"), ranks=0, env=None, before=(), drains=True):
         grants, theirs = os.pipe()
-        self.windows, self.changed, self.streams = {}, threading.Condition(), 0
+        self.windows, self.changed, self.streams = {}, threading.Condition(), collections.Counter()
         self.p = subprocess.Popen([*before, str(jobs.build_folder() / "tests/workers/front_show"), "--standalone", *options, "--no-python", "true"],
                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=(theirs,),
                                   env={**os.environ, "FRONT_HOSTS": " ".join(hosts), "FRONT_RANKS": str(ranks), "FRONT_GRANTS": str(theirs), **(env or {})})
@@ -71,10 +72,11 @@ class Front:
         self.p.stdin.flush()
 
     def open(self, host, rank, local_rank=0, which=STDOUT, attempt=0):
-        self.streams += 1
-        self.windows[host, self.streams] = WINDOW
-        self.send(host, OPEN, self.streams, struct.pack("<4I", which, rank, local_rank, attempt))
-        return host, self.streams
+        self.streams[host] += 1
+        number = self.streams[host]
+        self.windows[host, number] = WINDOW
+        self.send(host, OPEN, number, struct.pack("<4I", which, rank, local_rank, attempt))
+        return host, number
 
     def write(self, stream, data, timeout=60):
         """False: the window stays shut."""
@@ -177,6 +179,27 @@ def test_prefixes_name_the_host_and_each_attempt_has_a_folder(tmp_path):
     found = logs(tmp_path)
     assert len(found) == 12 and found["_._n_2:attempt_1/1/stdout.log"] == b"apple 1\npear"
     assert found["n1:attempt_0/filtered_stdout.log"] == b"[default 0@n1]: apple 0\n"
+
+
+def test_a_rank_that_prints_nothing_has_a_log_file(tmp_path):
+    front = Front("-r1", "-t2", f"--log-dir={tmp_path}", "--nproc-per-node=1")
+    for host in range(2):
+        front.open(host, host)
+        front.close(front.open(host, host, which=STDERR))
+    assert front.end() == ("", "")
+    assert logs(tmp_path) == {f"{host}:attempt_0/0/std{name}.log": b"" for host in "ab" for name in ("out", "err")}
+
+
+@pytest.mark.parametrize("options, code, words", [
+    (["-r1"], 0, "the workers' output is in"), (["-r1"], 1, "logs are kept in"), (["-t1"], 0, None), (["-t1"], 1, "logs are kept in"),
+    (["-r1", "--log-dir={}"], 0, None), (["-r1", "--log-dir={}"], 1, "logs are kept in"), ([], 1, None)])
+def test_the_folder_of_logs_is_named_as_on_one_node(tmp_path, options, code, words):
+    front = Front(*[option.format(tmp_path / "logs") for option in options], "--nproc-per-node=1",
+                  env={"TMPDIR": str(tmp_path), "FRONT_EXIT_CODE": str(code)})
+    front.write(front.open(0, 0), b"line\n")
+    err = front.end()[1]
+    [folder] = [path for path in tmp_path.iterdir() if path.is_dir()] if options else [None]
+    assert err == (f"crun: {words} {folder}\n" if words else "")
 
 
 def test_filtered_ranks_without_files_are_dropped():

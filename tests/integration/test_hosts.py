@@ -270,6 +270,13 @@ def test_a_folder_for_logs_that_cannot_be(start, tmp_path, folder, why):
     assert not list((tmp_path / "homes").iterdir())
 
 
+def test_silent_ranks_have_log_files(start, tmp_path):
+    code, out, err = start("--hosts=a,b", "-r", "3", f"--log-dir={tmp_path}/logs", "--no-python", "true").wait()
+    assert (code, out) == (0, "")
+    found = [path.relative_to(tmp_path / "logs").parts for path in (tmp_path / "logs").rglob("*.log")]
+    assert sorted((host, *rest) for host, _, *rest in found) == [(host, "attempt_0", "0", f"std{name}.log") for host in "ab" for name in ("err", "out")]
+
+
 def test_a_relative_directory_begins_at_home(start, tmp_path):
     """The bootstrap leaves the home directory for the folder of crun; neither PWD nor OLDPWD shows that."""
     (tmp_path / "homes/a/w").mkdir(parents=True)

@@ -1,6 +1,6 @@
 /*
  * The output of a front without channels: front_show OPTIONS OF CRUN... PROGRAM, with FRONT_HOSTS="a b ..." for the names of the
- * hosts, and FRONT_RANKS for the number of ranks. Standard input is a row of records: u32 number of a host, then a frame as
+ * hosts, and FRONT_RANKS for the number of ranks, FRONT_EXIT_CODE for the code of the job. Standard input is a row of records: u32 number of a host, then a frame as
  * the far end of the host sends one: OPEN, DATA, END_OF_STREAM, NOTE for a sentence, and RESULT for the channel's end. Its end
  * ends the output, a SIGINT hurries the output, and a SIGTERM abandons the output. The descriptor FRONT_GRANTS gets what was granted: three u32, host, stream and
  * number of bytes.
@@ -15,10 +15,9 @@
 
 #include "launcher/cli/job.h"
 #include "launcher/cli/options.h"
-#include "launcher/front/channel_frame.h"
+#include "launcher/front/channel_streams.h"
 #include "launcher/front/front_output_uv.h"
 #include "launcher/util/log_os.h"
-#include "launcher/util/side_thread_os.h"
 #include "base/buf.h"
 
 enum { HOSTS_MAX = 1024 };
@@ -30,14 +29,17 @@ struct front_show {
     struct buf bytes;
     const char *hosts[HOSTS_MAX];
     unsigned n_hosts;
+    struct channel_streams streams[HOSTS_MAX];
     int grants; /* -1: none */
+    int exit_code;
 };
 
 static void on_granted(void *data, unsigned host, uint32_t stream, size_t n)
 {
-    const struct front_show *f = data;
+    struct front_show *f = data;
     const uint32_t record[3] = {host, stream, (uint32_t)n};
 
+    channel_streams_find(&f->streams[host], stream)->may_receive += (uint32_t)n;
     if (f->grants >= 0 && write(f->grants, record, sizeof(record)) < 0)
         abort();
 }
@@ -64,19 +66,24 @@ static void say(struct front_show *f, const struct channel_frame *frame)
 
 static void take_frame(struct front_show *f, uint32_t host, const struct channel_frame *frame)
 {
+    struct channel_streams *streams = &f->streams[host];
+    struct channel_stream *stream = NULL;
 
-    if (frame->kind == CHANNEL_OPEN)
-        front_output_open(f->output, host, frame->stream, &frame->open);
-    else if (frame->kind == CHANNEL_DATA)
-        front_output_data(f->output, host, frame->stream, frame->bytes, frame->n);
-    else if (frame->kind == CHANNEL_END_OF_STREAM)
-        front_output_close(f->output, host, frame->stream);
-    else if (frame->kind == CHANNEL_NOTE)
+    if (frame->kind == CHANNEL_NOTE)
         say(f, frame);
-    else if (frame->kind == CHANNEL_RESULT)
-        front_output_close_host(f->output, host);
-    else
+    for (size_t i = 0; frame->kind == CHANNEL_RESULT && i < CHANNEL_BUCKETS; i++)
+        list_for_each_entry(struct channel_stream, open, &streams->all[i], entry)
+            front_output_close(f->output, open);
+    if (frame->kind == CHANNEL_NOTE || frame->kind == CHANNEL_RESULT)
+        return;
+    if (channel_streams_apply(streams, frame, &stream) != 0 || !stream)
         abort();
+    if (frame->kind == CHANNEL_OPEN)
+        front_output_open(f->output, host, stream);
+    else if (frame->kind == CHANNEL_DATA)
+        front_output_data(f->output, host, stream, frame->bytes, frame->n);
+    else
+        front_output_close(f->output, stream);
 }
 
 static void take_records(struct front_show *f)
@@ -117,7 +124,7 @@ static void on_read(uv_stream_t *in, ssize_t n, const uv_buf_t *buf)
         take_records(f);
     } else if (n < 0) {
         uv_close((uv_handle_t *)in, NULL);
-        front_output_end(f->output);
+        front_output_end(f->output, f->exit_code);
     }
 }
 
@@ -137,8 +144,7 @@ static void on_hurry(uv_signal_t *hurry, int number)
 
 static bool say_in_order(void *data, const char *lines)
 {
-    front_output_say(data, lines);
-    return true;
+    return front_output_say(data, lines);
 }
 
 static int count_one(void *data)
@@ -176,7 +182,8 @@ int main(int argc, char **argv)
     static struct options options;
     static struct job job;
     static uv_loop_t loop;
-    const char *ranks = getenv("FRONT_RANKS"), *grants = getenv("FRONT_GRANTS");
+    const char *ranks = getenv("FRONT_RANKS"), *grants = getenv("FRONT_GRANTS"),
+               *exit_code = getenv("FRONT_EXIT_CODE");
 
     make_job(&job, &options, argv);
     find_hosts(&f);
@@ -189,6 +196,11 @@ int main(int argc, char **argv)
                                                .on_end = on_end,
                                                .data = &f};
     f.grants = grants ? atoi(grants) : -1;
+    f.exit_code = exit_code ? atoi(exit_code) : 0;
+    for (unsigned i = 0; i < f.n_hosts; i++) {
+        channel_streams_init(&f.streams[i], false);
+        channel_streams_limit(&f.streams[i], HOSTS_MAX);
+    }
     (void)signal(SIGPIPE, SIG_IGN);
     if (uv_loop_init(&loop) != 0 || front_output_create(&f.output, &loop, &config) != 0)
         return 1;
@@ -202,10 +214,12 @@ int main(int argc, char **argv)
         uv_signal_start(&f.term, on_term, SIGTERM) != 0 || uv_signal_start(&f.hurry, on_hurry, SIGINT) != 0)
         return 1;
     (void)uv_run(&loop, UV_RUN_DEFAULT);
-    if (side_thread_is_any_hung())
+    if (front_output_is_left(f.output))
         _exit(4);
     front_output_destroy(f.output);
     job_finish(&job);
     buf_finish(&f.bytes);
+    for (unsigned i = 0; i < f.n_hosts; i++)
+        channel_streams_finish(&f.streams[i]);
     return uv_loop_close(&loop) == 0 ? 0 : 5;
 }
