@@ -86,11 +86,9 @@ void buf_commit(struct buf *b, size_t n)
 
 int buf_append(struct buf *b, const void *data, size_t n)
 {
-    uint8_t *to;
-
     if (n == 0)
         return 0;
-    to = buf_reserve(b, n);
+    uint8_t *to = buf_reserve(b, n);
     if (!to)
         return -ENOMEM;
     memcpy(to, data, n);

@@ -141,7 +141,6 @@ int certificates_install(struct openssl_ctx *ctx, const struct certificate_files
                          char error[CERTIFICATE_ERROR_SIZE])
 {
     struct installing i = {.ctx = ctx, .is_server = is_server, .error = error};
-    struct openssl_bio *cert, *key, *ca;
     const char *why;
     int r = -ENOMEM;
 
@@ -149,9 +148,10 @@ int certificates_install(struct openssl_ctx *ctx, const struct certificate_files
     (void)snprintf(error, CERTIFICATE_ERROR_SIZE, "%s", i.o ? "out of memory" : why);
     if (!i.o)
         return -ENOSYS;
-    cert = i.o->BIO_new_mem_buf(files->cert.bytes, (int)files->cert.size);
-    key = i.o->BIO_new_mem_buf(files->key.bytes, (int)files->key.size);
-    ca = files->paths.ca ? i.o->BIO_new_mem_buf(files->ca.bytes, (int)files->ca.size) : NULL;
+    struct openssl_bio *cert = i.o->BIO_new_mem_buf(files->cert.bytes, (int)files->cert.size);
+    struct openssl_bio *key = i.o->BIO_new_mem_buf(files->key.bytes, (int)files->key.size);
+    struct openssl_bio *ca =
+        files->paths.ca ? i.o->BIO_new_mem_buf(files->ca.bytes, (int)files->ca.size) : NULL;
     if (cert && key && (ca || !files->paths.ca))
         r = use_chain(&i, cert, files->paths.cert);
     if (r == 0)

@@ -103,11 +103,9 @@ int client_keys(struct client *c, enum wire_op op, const struct wire_span *keys,
 
 int client_cancel(struct client *c)
 {
-    int r;
-
     if (!c->waiting)
         return 0;
-    r = wire_put(&c->out, &(struct wire_request){.op = WIRE_OP_CANCEL_WAIT});
+    int r = wire_put(&c->out, &(struct wire_request){.op = WIRE_OP_CANCEL_WAIT});
     if (r)
         return r;
     pending_push(c, (struct client_pending){.op = WIRE_OP_CANCEL_WAIT, .dropped = true});

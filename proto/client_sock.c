@@ -152,11 +152,10 @@ static int receive_some(struct client_sock *s)
     struct buf *in = &s->machine.in;
     size_t size = receive_size(&s->machine);
     uint8_t *to = buf_reserve(in, size);
-    ssize_t n;
 
     if (!to)
         return -ENOMEM;
-    n = recv(s->fd, to, size, 0);
+    ssize_t n = recv(s->fd, to, size, 0);
     if (n > 0)
         buf_commit(in, (size_t)n);
     else if (n == 0)
@@ -218,15 +217,13 @@ static int refuse_unasked(struct client_sock *s)
 
 int client_sock_begin(struct client_sock *s, struct client_sock_call call)
 {
-    int r;
-
     if (s->fd < 0)
         return fail(s, CLIENT_E_CLOSED, "store %s: there is no connection", s->peer);
     if (call.timeout_ms < 0)
         call.timeout_ms = s->timeout_ms;
     call.deadline_ns = sock_deadline_ns(call.timeout_ms);
     s->call = call;
-    r = client_sock_exchange(s, NULL);
+    int r = client_sock_exchange(s, NULL);
     release_large(&s->machine.in);
     release_large(&s->machine.out);
     return r ? r : refuse_unasked(s);
@@ -283,12 +280,11 @@ static int shake_hands(struct client_sock *s)
 static int connect_address(struct client_sock *s, const char *host, uint16_t port)
 {
     char why[160] = "no address";
-    int r;
 
     disconnect(s);
     client_finish(&s->machine);
     client_init(&s->machine);
-    r = sock_connect(host, port, s->wake_fd, s->call.deadline_ns, &s->fd, why, sizeof(why));
+    int r = sock_connect(host, port, s->wake_fd, s->call.deadline_ns, &s->fd, why, sizeof(why));
     if (r == CLIENT_E_CLOSED || r == CLIENT_E_TIMEOUT)
         return fail(s, r, "%s", why);
     if (!r)
@@ -305,11 +301,10 @@ static int pause_between(struct client_sock *s, int pause_ms)
 {
     int jittered_ms = pause_ms / 2 + (int)(random_u32() % (uint32_t)pause_ms);
     int64_t end_ns = sock_deadline_ns(jittered_ms);
-    int r;
 
     if (end_ns > s->call.deadline_ns)
         return CLIENT_E_TIMEOUT;
-    r = sock_wait(s->wake_fd, -1, 0, end_ns);
+    int r = sock_wait(s->wake_fd, -1, 0, end_ns);
     return r == CLIENT_E_TIMEOUT ? 0 : r; /* slept enough */
 }
 
@@ -334,7 +329,6 @@ int client_sock_connect(struct client_sock *s, const char *host, uint16_t port, 
 {
     char why[sizeof(s->error)];
     int n_attempts = 0;
-    int r;
 
     if (timeout_ms < 0)
         timeout_ms = s->timeout_ms;
@@ -345,7 +339,7 @@ int client_sock_connect(struct client_sock *s, const char *host, uint16_t port, 
         .deadline_ns = sock_deadline_ns(timeout_ms),
     };
     s->error[0] = '\0';
-    r = connect_until(s, host, port, &n_attempts);
+    int r = connect_until(s, host, port, &n_attempts);
     if (r == 0) {
         s->error[0] = '\0'; /* of earlier attempts */
         return 0;

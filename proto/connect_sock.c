@@ -29,10 +29,9 @@ static int resolve_host(const char *host, uint16_t port, struct addrinfo **ret_l
     const struct addrinfo hints = {
         .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
     char service[8];
-    int r;
 
     (void)snprintf(service, sizeof(service), "%u", port); /* always fits */
-    r = getaddrinfo(host, service, &hints, ret_list);
+    int r = getaddrinfo(host, service, &hints, ret_list);
     if (r == EAI_MEMORY)
         return -ENOMEM;
     if (r) {

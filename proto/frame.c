@@ -60,11 +60,9 @@ static int decode_opening(struct frame_reader *f, const uint8_t *data, size_t n,
 static int decode_frame(struct frame_reader *f, const uint8_t *data, size_t n, struct frame *ret,
                         size_t *ret_size)
 {
-    uint32_t length;
-
     if (n < FRAME_HEADER_SIZE)
         return frame_need(f, FRAME_HEADER_SIZE);
-    length = wire_load_u32(data);
+    uint32_t length = wire_load_u32(data);
     if (length > FRAME_BODY_MAX) {
         f->need = length;
         return FRAME_E_LONG;

@@ -33,14 +33,12 @@ int key_exchange_put(struct buf *out, enum key_exchange_code code, const char *c
 
 int key_exchange_decode(const uint8_t *bytes, size_t n, struct key_exchange_frame *ret, size_t *ret_size)
 {
-    size_t size;
-
     if (memcmp(bytes, opening, n < OPENING_SIZE ? n : OPENING_SIZE) != 0)
         return KEY_EXCHANGE_E_BAD;
     if (n < HEAD_SIZE)
         return KEY_EXCHANGE_E_MORE;
     uint8_t code = bytes[OPENING_SIZE];
-    size = (size_t)bytes[OPENING_SIZE + 1] | (size_t)bytes[OPENING_SIZE + 2] << 8;
+    size_t size = (size_t)bytes[OPENING_SIZE + 1] | (size_t)bytes[OPENING_SIZE + 2] << 8;
     if (code >= KEY_EXCHANGE_CODE_COUNT || size > KEY_EXCHANGE_CREDENTIAL_MAX ||
         (size == 0) != (code != KEY_EXCHANGE_CREDENTIAL))
         return KEY_EXCHANGE_E_BAD;

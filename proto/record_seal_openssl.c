@@ -49,14 +49,13 @@ int record_seal_new(enum seal_cipher cipher, const struct secret_key *secret, bo
     const char *why;
     const struct openssl *o = openssl_get(&why);
     struct record_seal *s = o ? calloc(1, sizeof(*s)) : NULL;
-    int r;
 
     if (!s)
         return o ? -ENOMEM : -ENOSYS;
     *s = (struct record_seal){
         .o = o, .cipher = cipher, .encrypts = encrypts, .secret = *secret, .key_records = key_records};
     s->ctx = o->EVP_CIPHER_CTX_new();
-    r = s->ctx ? take_key(s) : -ENOMEM;
+    int r = s->ctx ? take_key(s) : -ENOMEM;
     if (r)
         record_seal_free(s);
     else
@@ -129,11 +128,10 @@ size_t record_seal_size(const uint8_t head[SEAL_HEAD])
 int record_seal_close(struct record_seal *s, const struct iovec *parts, size_t n, uint8_t *record)
 {
     uint8_t *at = record + SEAL_HEAD, *end = at + n;
-    bool ok;
 
     assert(s->encrypts && n > 0 && n <= SEAL_DATA_MAX);
     wire_store_u32(record, (uint32_t)n);
-    ok = begin_record(s, record);
+    bool ok = begin_record(s, record);
     for (; ok && at < end; parts++) {
         size_t left = (size_t)(end - at), part = parts->iov_len < left ? parts->iov_len : left;
 
@@ -147,11 +145,10 @@ int record_seal_close(struct record_seal *s, const struct iovec *parts, size_t n
 int record_seal_open(struct record_seal *s, const uint8_t *record, size_t n, uint8_t *data)
 {
     uint8_t tag[SEAL_TAG];
-    bool ok;
 
     assert(!s->encrypts && n > 0 && n <= SEAL_DATA_MAX);
     memcpy(tag, record + SEAL_HEAD + n, sizeof(tag));
-    ok = begin_record(s, record) && update(s, data, record + SEAL_HEAD, n) &&
-         s->o->EVP_CIPHER_CTX_ctrl(s->ctx, CTRL_SET_TAG, SEAL_TAG, tag) == 1 && finish_record(s);
+    bool ok = begin_record(s, record) && update(s, data, record + SEAL_HEAD, n) &&
+              s->o->EVP_CIPHER_CTX_ctrl(s->ctx, CTRL_SET_TAG, SEAL_TAG, tag) == 1 && finish_record(s);
     return ok ? 0 : -EBADMSG;
 }

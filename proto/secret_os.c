@@ -115,10 +115,9 @@ int secret_make(struct secret *ret, size_t n, size_t size)
 int secret_read_fd(struct secret *ret, int fd, const char *name, char error[SECRET_ERROR_SIZE])
 {
     const struct reading f = {"the secret", name, error};
-    int r;
 
     secret_hide_process();
-    r = read_into_room(&f, fd, SECRET_ROOM, ret);
+    int r = read_into_room(&f, fd, SECRET_ROOM, ret);
     if (r < 0)
         return r;
     r = check_length(ret, name, error);

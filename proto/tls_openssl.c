@@ -311,7 +311,6 @@ int tls_context_client(struct tls_context **ret, enum key_purpose purpose, const
                        const struct secret_key *key, char why[TLS_ERROR_SIZE])
 {
     struct tls_context config = {.purpose = purpose}, *c;
-    int r;
 
     if (strlen(job) >= TLS_JOB_SIZE) {
         (void)snprintf(why, TLS_ERROR_SIZE, "the job's id is longer than %d bytes", TLS_JOB_SIZE - 1);
@@ -319,7 +318,7 @@ int tls_context_client(struct tls_context **ret, enum key_purpose purpose, const
     }
     (void)snprintf(config.identity, sizeof(config.identity), "%s%s:%s", identity_start,
                    key_purpose_name(purpose), job); /* fits, see above */
-    r = open_context(&c, &config, why);
+    int r = open_context(&c, &config, why);
     if (r < 0)
         return r;
     c->key = key_memory_new(sizeof(*c->key));
@@ -343,14 +342,13 @@ static int open_certified(struct tls_context **ret, struct tls_context *config,
                           const struct certificate_files *files, char error[CERTIFICATE_ERROR_SIZE])
 {
     struct tls_context *c;
-    int r;
 
     config->certified = true;
     config->has_cas = files->paths.ca;
     (void)snprintf(config->cert_path, PATH_SHOWN, "%s",
                    files->paths.cert); /* cut off if long, as the other */
     (void)snprintf(config->ca_path, PATH_SHOWN, "%s", files->paths.ca ? files->paths.ca : "");
-    r = open_context(&c, config, error);
+    int r = open_context(&c, config, error);
     if (r < 0)
         return r;
     r = certificates_install(c->ssl, files, c->server, error);

@@ -131,14 +131,13 @@ static inline int take_vec(struct walk *w, uint64_t max, const char *too_long, u
                            struct wire_span *ret_vec)
 {
     size_t n_left = w->n - w->position;
-    uint64_t size, end;
 
     if (n_left < LENGTH_SIZE)
         return wire_need(w, w->position + LENGTH_SIZE + n_behind);
-    size = wire_load_u64(w->data + w->position);
+    uint64_t size = wire_load_u64(w->data + w->position);
     if (size > max)
         return wire_bad(w, too_long, size);
-    end = w->position + LENGTH_SIZE + size;
+    uint64_t end = w->position + LENGTH_SIZE + size;
     if (end + n_behind > w->limits->message_max)
         return wire_bad(w, "message longer than the limit", end + n_behind);
     if (n_left - LENGTH_SIZE < size)
@@ -185,15 +184,14 @@ static int start_list(struct walk *w, unsigned vecs_per_item)
 {
     struct wire_scanner *s = w->scanner;
     const uint8_t *field;
-    uint64_t count, end;
     int r = take_fixed(w, LENGTH_SIZE, &field);
 
     if (r)
         return r;
-    count = wire_load_u64(field);
+    uint64_t count = wire_load_u64(field);
     if (count > w->limits->keys_max)
         return wire_bad(w, "more keys than the limit", count);
-    end = w->position + count * vecs_per_item * LENGTH_SIZE; /* if all of them are empty */
+    uint64_t end = w->position + count * vecs_per_item * LENGTH_SIZE; /* if all of them are empty */
     if (end > w->limits->message_max)
         return wire_bad(w, "message longer than the limit", end);
     s->position = w->position;
@@ -493,12 +491,11 @@ int wire_put(struct buf *out, const struct wire_request *q)
 {
     const uint8_t *fields = layouts[q->op].fields;
     size_t total = 1;
-    uint8_t *to;
 
     for (const uint8_t *field = fields; *field; field++)
         if (!add_sizes(&total, least_size[*field], span_of_field(q, (enum field) * field).size))
             return -ENOMEM;
-    to = take_room(out, total);
+    uint8_t *to = take_room(out, total);
     if (!to)
         return -ENOMEM;
     *to++ = (uint8_t)q->op;
@@ -510,12 +507,11 @@ int wire_put(struct buf *out, const struct wire_request *q)
 int wire_put_keys(struct buf *out, enum wire_op op, const struct wire_span *keys, size_t n_keys)
 {
     size_t total = 1 + LENGTH_SIZE;
-    uint8_t *to;
 
     for (size_t i = 0; i < n_keys; i++)
         if (!add_sizes(&total, LENGTH_SIZE, keys[i].size))
             return -ENOMEM;
-    to = take_room(out, total);
+    uint8_t *to = take_room(out, total);
     if (!to)
         return -ENOMEM;
     *to++ = (uint8_t)op;

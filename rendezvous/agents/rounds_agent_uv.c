@@ -349,7 +349,6 @@ static const char *why_not_allowed(struct agent_conn *a, const struct session_he
 {
     struct server *s = a->server;
     struct secret_key key;
-    bool closed;
 
     if (!s->tls)
         return NULL;
@@ -364,7 +363,7 @@ static const char *why_not_allowed(struct agent_conn *a, const struct session_he
                    ? NULL
                    : "the rendezvous serves agents with a certificate alone: start crun with --tls-cert, --tls-key and "
                      "--tls-ca";
-    closed = s->security.find_key(s->security.data, KEY_AGENT, hello->job, &key) != 0;
+    bool closed = s->security.find_key(s->security.data, KEY_AGENT, hello->job, &key) != 0;
     key_erase(&key, sizeof(key));
     if (is_death_notice(a, hello))
         return NULL;
@@ -618,13 +617,12 @@ static bool agent_conn_take_records(struct agent_conn *a, const uint8_t *data, s
 static uint8_t *agent_conn_read_buffer(struct agent_conn *a, size_t *ret_size)
 {
     struct server *s = a->server;
-    uint8_t *place;
 
     *ret_size = SCRATCH_SIZE;
     if (a->tls || buf_size(&a->in) == 0)
         return s->scratch;
     *ret_size = a->reader.need - buf_size(&a->in);
-    place = buf_reserve(&a->in, *ret_size);
+    uint8_t *place = buf_reserve(&a->in, *ret_size);
     agent_conn_charge_input(a);
     if (place && !is_input_full(a))
         return place;

@@ -81,13 +81,12 @@ static int write_state_file(int dir, const char *name, const struct buf *text)
 {
     char beside[ROUNDS_FILE_NAME_SIZE + 4];
     _cleanup_close_ int fd = -1;
-    int r;
 
     (void)snprintf(beside, sizeof(beside), "%s.new", name);
     fd = openat(dir, beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (fd < 0)
         return -errno;
-    r = write_state_bytes(fd, buf_bytes(text), buf_size(text));
+    int r = write_state_bytes(fd, buf_bytes(text), buf_size(text));
     if (r == 0 && fsync(fd) < 0)
         r = -errno;
     if (r == 0 && renameat(dir, beside, dir, name) < 0)
@@ -253,9 +252,8 @@ static void disk_save(struct rounds_state *s, const struct rounds_job *job)
 {
     struct rounds_disk *d = disk_of(s);
     struct change *c = want_change(d, job->instance);
-    int r;
+    int r = c ? rounds_file_put(&c->text, job) : -ENOMEM;
 
-    r = c ? rounds_file_put(&c->text, job) : -ENOMEM;
     if (r == 0)
         return;
     log_write_error(d, r);
@@ -356,7 +354,6 @@ static int load_state_file(struct rounds_disk *d, struct rounds *rounds, const c
 {
     _cleanup_(buf_finish) struct buf file = {0};
     char error[ROUNDS_JSON_ERROR_SIZE], older[ROUNDS_FILE_NAME_SIZE];
-    const uint8_t *rest;
     size_t n;
     int r = read_state_file(d->dir, name, &file);
 
@@ -364,7 +361,7 @@ static int load_state_file(struct rounds_disk *d, struct rounds *rounds, const c
         rounds_log(d->state.shell, "the saved state in %s cannot be read: %s", name, strerror(-r));
         return r;
     }
-    rest = r == 0 ? rounds_file_check(buf_bytes(&file), buf_size(&file), &n) : NULL;
+    const uint8_t *rest = r == 0 ? rounds_file_check(buf_bytes(&file), buf_size(&file), &n) : NULL;
     if (!rest)
         return set_aside(d, name, "damaged", "damaged", "its job begins anew with what its agents know");
     if (!rounds_json_load(rounds, rest, n, now_ns, error)) {
@@ -440,14 +437,13 @@ static int log_dir_error(struct rounds_shell *shell, const char *dir, const char
 static int open_dir(struct rounds_shell *shell, const char *dir)
 {
     _cleanup_close_ int fd = -1;
-    int r;
 
     if (mkdir(dir, 0700) < 0 && errno != EEXIST)
         return log_dir_error(shell, dir, "cannot be created", -errno);
     fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return log_dir_error(shell, dir, "cannot be opened", -errno);
-    r = sync_parent(fd);
+    int r = sync_parent(fd);
     if (r < 0) {
         rounds_log(shell, "the folder of the state directory %s cannot be written to disk: %s", dir,
                    strerror(-r));

@@ -155,12 +155,11 @@ static int etcd_advertise(struct rounds_state *s, const char *address)
 {
     struct rounds_etcd *e = etcd_of(s);
     const char *why = NULL;
-    int r;
 
     (void)snprintf(e->leader.config.address, sizeof(e->leader.config.address), "%s", address);
     e->config.answered = wake_loop;
     e->config.data = e;
-    r = etcd_client_create(&e->client, &e->config, &why);
+    int r = etcd_client_create(&e->client, &e->config, &why);
     if (r < 0) {
         rounds_log(s->shell, "the state cannot be kept in etcd: %s", why);
         return r;
@@ -248,17 +247,15 @@ static size_t find_nodes(const struct buf *text)
 static void etcd_save(struct rounds_state *s, const struct rounds_job *job)
 {
     struct rounds_etcd *e = etcd_of(s);
-    size_t n_head;
-    int r;
 
     buf_reset(&e->text);
-    r = rounds_json_save(&e->text, job);
+    int r = rounds_json_save(&e->text, job);
     if (r < 0) {
         rounds_log(s->shell, "the state of a job cannot be saved: %s", strerror(-r));
         etcd_leader_resign(&e->leader);
         return;
     }
-    n_head = find_nodes(&e->text);
+    size_t n_head = find_nodes(&e->text);
     etcd_leader_save(&e->leader, job->instance, buf_bytes(&e->text), n_head, buf_bytes(&e->text) + n_head,
                      buf_size(&e->text) - n_head);
     buf_reset(&e->text);

@@ -87,10 +87,9 @@ static void send_view(struct rounds_shell *r, const struct rounds_action *action
 {
     struct agent_conn *a = list_entry(action->session, struct agent_conn, session);
     struct session_view view = action->view;
-    const struct buf *frame;
 
     view.term = rounds_state_term(r->state);
-    frame = view_frame(r, &view);
+    const struct buf *frame = view_frame(r, &view);
     if (frame)
         agent_conn_send(a, frame, r->state ? r->state->kind->mark(r->state, action->job) : 0);
     else
@@ -326,13 +325,12 @@ int rounds_shell_create(struct rounds_shell **ret, struct server *s, const struc
     struct rounds_config core = ROUNDS_CONFIG_DEFAULT;
     _cleanup_free_ struct rounds_shell *r = calloc(1, sizeof(*r));
     uint8_t seed[SIPHASH_SEED_SIZE];
-    int error;
 
     if (!r)
         return -ENOMEM;
     if (config->state && etcd_url_is(config->state))
         core.lease_ms = SESSION_LEASE_MS_DEFAULT;
-    error = random_fill(&core.seed, sizeof(core.seed));
+    int error = random_fill(&core.seed, sizeof(core.seed));
     if (!error)
         error = random_fill(core.instance_key, sizeof(core.instance_key));
     if (!error)

@@ -39,7 +39,6 @@ static int read_job(struct daemon_secrets *s, const char *job, const char *path,
                     char error[SECRET_ERROR_SIZE])
 {
     struct job_secret *item = s->n < JOBS_MAX ? calloc(1, sizeof(*item)) : NULL;
-    int r;
 
     if (item)
         text_copy(item->job, SESSION_JOB_SIZE, job);
@@ -54,7 +53,7 @@ static int read_job(struct daemon_secrets *s, const char *job, const char *path,
         free(item); /* the folder changed while it was read: the name came twice */
         return 0;
     }
-    r = secret_read_file(&item->secret, path, SECRET_FILE_PRIVATE, error);
+    int r = secret_read_file(&item->secret, path, SECRET_FILE_PRIVATE, error);
     s->n += r == 0;
     return r;
 }

@@ -48,18 +48,16 @@ int etcd_login_read(struct etcd_login *ret, const char *path, char error[ETCD_LO
 {
     _cleanup_close_ int fd = open_private(path, error);
     char line[LINE_SIZE];
-    ssize_t n;
-    size_t n_user, n_line;
     int r = 0;
 
     if (fd < 0)
         return fd;
-    n = read(fd, line, sizeof(line) - 1);
+    ssize_t n = read(fd, line, sizeof(line) - 1);
     if (n < 0)
         return fail(path, -errno, strerror(errno), error);
     line[n] = '\0';
-    n_line = strcspn(line, "\r\n");
-    n_user = strcspn(line, ":");
+    size_t n_line = strcspn(line, "\r\n");
+    size_t n_user = strcspn(line, ":");
     *ret = (struct etcd_login){0};
     if (n_user + 1 >= n_line || !copy_text(ret->user, line, n_user) ||
         !copy_text(ret->password, line + n_user + 1, n_line - n_user - 1))

@@ -132,11 +132,10 @@ int sandbox_limit_files(const struct sandbox_path *paths, size_t n, char why[SAN
 static int install_filter(struct sock_filter *filter, size_t n, char why[SANDBOX_ERROR_SIZE])
 {
     const struct sock_fprog program = {.len = (unsigned short)n, .filter = filter};
-    long r;
 
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
         return fail_sandbox("privileges cannot be given up", -errno, why);
-    r = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program);
+    long r = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program);
     if (r < 0)
         return fail_sandbox("the kernel takes no filter of system calls", -errno, why);
     return r > 0 ? fail_sandbox("a thread has another filter of system calls", -EBUSY, why) : 0;

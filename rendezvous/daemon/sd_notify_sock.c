@@ -16,11 +16,10 @@ int sd_notify_open(void)
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     const char *path = getenv("NOTIFY_SOCKET");
     _cleanup_close_ int fd = -1;
-    size_t n;
 
     if (!path || path[0] == '\0')
         return 0;
-    n = strlen(path);
+    size_t n = strlen(path);
     if ((path[0] != '/' && path[0] != '@') || n >= sizeof(address.sun_path))
         return -EINVAL;
     memcpy(address.sun_path, path, n);

@@ -24,13 +24,11 @@ void etcd_reply_finish(struct etcd_reply *r)
 
 struct etcd_op *etcd_request_add(struct etcd_request *r, enum etcd_op_kind kind, const char *key)
 {
-    struct etcd_op *op;
-
     if (!r->ops)
         r->ops = calloc(ETCD_OPS_MAX, sizeof(*r->ops));
     if (!r->ops || r->n_ops == ETCD_OPS_MAX)
         return NULL;
-    op = &r->ops[r->n_ops++];
+    struct etcd_op *op = &r->ops[r->n_ops++];
     *op = (struct etcd_op){.kind = kind};
     (void)snprintf(op->key, sizeof(op->key), "%s", key); /* keys are made below a prefix that leaves room */
     r->ops_bytes += sizeof(op->key);

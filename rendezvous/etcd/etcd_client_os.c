@@ -108,7 +108,6 @@ static void exchange(struct lane *l, const struct etcd_request *request, uint64_
     struct curl_list *headers = request_headers(l);
     uint64_t at_ns = now_ns();
     long status = 0, left_ms = until_ns > at_ns ? (long)((until_ns - at_ns) / 1000000) : 0;
-    int r;
 
     set_target(l, etcd_json_path(request), url);
     buf_reset(&l->answer);
@@ -121,7 +120,7 @@ static void exchange(struct lane *l, const struct etcd_request *request, uint64_
     (void)curl->easy_setopt(l->easy, CURL_OPT_TIMEOUT_MS, left_ms > 0 ? left_ms : 1L);
     (void)curl->easy_setopt(l->easy, CURL_OPT_POST_SIZE, (long)buf_size(&l->body));
     (void)curl->easy_setopt(l->easy, CURL_OPT_POST_BYTES, buf_bytes(&l->body));
-    r = headers ? curl->easy_perform(l->easy) : CURL_NO_CONNECT;
+    int r = headers ? curl->easy_perform(l->easy) : CURL_NO_CONNECT;
     (void)curl->easy_setopt(l->easy, CURL_OPT_HEADERS, NULL);
     curl->slist_free_all(headers);
     if (r == CURL_OK && curl->easy_getinfo(l->easy, CURL_INFO_STATUS, &status) == CURL_OK)

@@ -386,7 +386,6 @@ static int assemble_job(const struct etcd_leader *l, size_t at, struct etcd_job 
     char line[100] = "";
     size_t n_line = end ? (size_t)(end - (const char *)buf_bytes(value)) : 0, n_chunks, n_head;
     uint64_t sum;
-    int r;
 
     if (n_line == 0 || n_line >= sizeof(line))
         return 0;
@@ -396,7 +395,7 @@ static int assemble_job(const struct etcd_leader *l, size_t at, struct etcd_job 
     n_head = buf_size(value) - n_line - 1;
     if (buf_append(text, end + 1, n_head) < 0)
         return -ENOMEM;
-    r = gather_nodes(l, at, job, n_chunks, text);
+    int r = gather_nodes(l, at, job, n_chunks, text);
     if (r <= 0)
         return r;
     job->nodes_hash = checksum("", 0, buf_bytes(text) + n_head, buf_size(text) - n_head);

@@ -102,11 +102,10 @@ static bool is_allowed(struct fence_shell *f, int fd)
 static void visitor_become_client(struct visitor *v)
 {
     struct server *s = v->fence->server;
-    int r;
 
     visitor_release(v); /* v is freed when the loop has turned */
     s->n_peers--;
-    r = server_admit(s, v->fence, v->fd, &v->owner, false);
+    int r = server_admit(s, v->fence, v->fd, &v->owner, false);
     if (r < 0)
         server_log(s, -1, "refused a client: %s", strerror(-r));
 }

@@ -107,11 +107,9 @@ static void renew_wait(struct store_client *c)
 
 static int forget(struct relay_node *n, const struct relay_frame *f)
 {
-    struct relay_wait *w;
-
     if (f->body.size != 8)
         return -EPROTO;
-    w = find_wait(n, wire_load_u64(f->body.data));
+    struct relay_wait *w = find_wait(n, wire_load_u64(f->body.data));
     if (w)
         free_wait(w);
     return 0; /* else it was released meanwhile */
@@ -201,10 +199,9 @@ static int execute(struct relay_node *n, struct store_budget *budget)
 {
     struct store_client *c = n->wait ? &n->wait->client : &n->client;
     bool begun = c->task.active;
-    int r;
 
     budget->output_max = RELAY_WINDOW / 4;
-    r = store_apply(n->store, c, &n->request, &n->out, budget);
+    int r = store_apply(n->store, c, &n->request, &n->out, budget);
     n->n_changes += !begun && store_may_change_a_key(&n->request);
     if (r == STORE_MORE) {
         if (outbox_size(&n->out) < budget->output_max)
@@ -269,7 +266,6 @@ static int reply(struct relay_node *n)
 static int step(struct relay_node *n, struct store_budget *budget, bool *ret_blocked)
 {
     struct relay_frame f;
-    int r;
 
     *ret_blocked = false;
     if (n->stage == RELAY_RECEIVING) {
@@ -284,7 +280,7 @@ static int step(struct relay_node *n, struct store_budget *budget, bool *ret_blo
         *ret_blocked = true;
         return 0;
     }
-    r = n->stage == RELAY_EXECUTING ? execute(n, budget) : 0;
+    int r = n->stage == RELAY_EXECUTING ? execute(n, budget) : 0;
     return r < 0 ? r : reply(n);
 }
 

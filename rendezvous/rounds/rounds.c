@@ -459,7 +459,6 @@ static struct rounds_node *add_node(struct rounds *r, struct rounds_job *job,
                                     const struct rounds_event *event)
 {
     const struct session_hello *hello = event->hello;
-    struct rounds_node *n;
 
     if (rounds_job_n_nodes(job) >= r->config.max_nodes)
         return refuse_hello(r, event->session, job, "job '%.200s' has %u nodes already, which is the limit",
@@ -468,7 +467,7 @@ static struct rounds_node *add_node(struct rounds *r, struct rounds_job *job,
         return refuse_hello(r, event->session, NULL,
                             "the rendezvous has %zu nodes in all jobs already, which is its limit",
                             r->n_nodes);
-    n = node_create(job, hello->nonce);
+    struct rounds_node *n = node_create(job, hello->nonce);
     if (!n)
         return refuse_hello(r, event->session, NULL, "the rendezvous has no memory for another node");
     text_copy(n->host, sizeof(n->host), hello->host);
@@ -516,8 +515,6 @@ static void step_death_notice(struct rounds *r, const struct rounds_event *event
 static void step_hello(struct rounds *r, const struct rounds_event *event)
 {
     const char *fault = session_hello_fault(event->hello);
-    struct rounds_job *job;
-    struct rounds_node *n;
 
     if (fault) {
         (void)refuse_hello(r, event->session, NULL, "%s", fault);
@@ -527,10 +524,10 @@ static void step_hello(struct rounds *r, const struct rounds_event *event)
         step_death_notice(r, event);
         return;
     }
-    job = find_job(r, event);
+    struct rounds_job *job = find_job(r, event);
     if (!job)
         return;
-    n = node_find(job, event->hello->nonce);
+    struct rounds_node *n = node_find(job, event->hello->nonce);
     if (n && event->hello->attempt <= n->attempt) {
         conn_end(r, event->session); /* a late hello of an older connection */
         return;
@@ -556,13 +553,12 @@ static void step_hello(struct rounds *r, const struct rounds_event *event)
 static void step_disconnected(struct rounds_conn *s, bool orderly, uint64_t now_ns)
 {
     struct rounds_node *n = s->node;
-    struct rounds_job *job;
 
     list_unlink(&s->ending);
     s->node = NULL;
     if (!n)
         return;
-    job = n->job;
+    struct rounds_job *job = n->job;
     node_set_session(n, NULL);
     job_watch_stalls(job, now_ns);
     node_update_state(n);

@@ -84,11 +84,9 @@ static struct rounds_node *choose_node(struct rounds_job *job)
     }
     job_each_node(n, job)
     {
-        struct rounds_node *other;
-
         if (!has_reported(n) || n_reports++ >= CUTS_MAX)
             continue;
-        other = other_side(n);
+        struct rounds_node *other = other_side(n);
         n->n_cuts += other != NULL;
         if (other)
             other->n_cuts++;

@@ -533,7 +533,6 @@ void job_resume(struct rounds_job *job, uint64_t now_ns)
 void job_advance(struct rounds_job *job, uint64_t now_ns)
 {
     enum rounds_job_state before;
-    uint64_t deadline_ns;
 
     do
         before = job->state;
@@ -543,7 +542,7 @@ void job_advance(struct rounds_job *job, uint64_t now_ns)
         job_forget(job);
         return;
     }
-    deadline_ns = job_deadline(job);
+    uint64_t deadline_ns = job_deadline(job);
     if (deadline_ns < job->rounds->deadline_ns)
         job->rounds->deadline_ns = deadline_ns;
 }

@@ -60,22 +60,20 @@ static const struct field node_fields[] = {
 static int put_line(struct buf *out, cJSON *object, bool open_end)
 {
     char line[LINE_MAX_SIZE];
-    size_t n;
 
     if (!cJSON_PrintPreallocated(object, line, sizeof(line), false))
         return -EMSGSIZE;
-    n = strlen(line) - (open_end ? 1 : 0);
+    size_t n = strlen(line) - (open_end ? 1 : 0);
     return buf_append(out, line, n);
 }
 
 static int put_head(struct buf *out, const struct rounds_job *job)
 {
     _cleanup_json_ cJSON *json = cJSON_CreateObject();
-    int r;
 
     if (!json || !cJSON_AddNumberToObject(json, "crun_rounds", ROUNDS_JSON_VERSION))
         return -ENOMEM;
-    r = fields_write(json, job_fields, ARRAY_SIZE(job_fields), job);
+    int r = fields_write(json, job_fields, ARRAY_SIZE(job_fields), job);
     if (r == 0)
         r = session_json_add_params(json, &job->params);
     if (r == 0)
@@ -295,27 +293,25 @@ bool rounds_json_load(struct rounds *r, const uint8_t *text, size_t n, uint64_t 
                       char error[ROUNDS_JSON_ERROR_SIZE])
 {
     _cleanup_json_ cJSON *json = cJSON_ParseWithLength((const char *)text, n);
-    struct rounds_job *job, *other;
-    const char *fault;
     bool tombstone = is_tombstone(json);
 
     r->superseded = 0;
     if (!json)
         return load_error(error, "it is not JSON, or memory is out", "");
-    job = check_version(json, error) ? load_head(r, json, error) : NULL;
+    struct rounds_job *job = check_version(json, error) ? load_head(r, json, error) : NULL;
     if (!job)
         return false;
     if (!load_nodes(job, json, error)) {
         job_discard(job);
         return false;
     }
-    fault = job_fault(job, tombstone);
+    const char *fault = job_fault(job, tombstone);
     if (fault) {
         job_discard(job);
         return load_error(error, fault, "");
     }
     r->n_saving = r->n_saves = job->sequence > r->n_saves ? job->sequence : r->n_saves;
-    other = tombstone ? NULL : other_instance(r, job);
+    struct rounds_job *other = tombstone ? NULL : other_instance(r, job);
     if (tombstone)
         job_make_tombstone(job);
     if (!other || resolve_instances(job, other))

@@ -88,13 +88,12 @@ static int compare_claims(const void *x, const void *y)
 {
     const struct rounds_node *a = *(struct rounds_node *const *)x, *b = *(struct rounds_node *const *)y;
     enum claim claim_a = claim_of(a), claim_b = claim_of(b);
-    int order;
 
     if (claim_a != claim_b)
         return claim_a < claim_b ? -1 : 1;
     if (claim_a != CLAIM_NONE && claimed_rank(a) != claimed_rank(b))
         return claimed_rank(a) < claimed_rank(b) ? -1 : 1;
-    order = compare_hosts(a->host, b->host);
+    int order = compare_hosts(a->host, b->host);
     return order != 0 ? order : compare_serials(a, b);
 }
 

@@ -45,11 +45,10 @@ static void bucket_remove(struct rounds *r, struct rounds_node *n)
 static bool buckets_grow(struct rounds *r)
 {
     size_t n_buckets = r->n_buckets ? r->n_buckets * 2 : BUCKETS_MIN;
-    struct rounds_node **buckets;
 
     if (r->n_nodes < r->n_buckets)
         return true;
-    buckets = calloc(n_buckets, sizeof(struct rounds_node *));
+    struct rounds_node **buckets = calloc(n_buckets, sizeof(struct rounds_node *));
     if (!buckets)
         return false;
     free(r->buckets);
@@ -202,11 +201,10 @@ void job_destroy(struct rounds_job *job)
 static bool slots_grow(struct rounds_job *job)
 {
     size_t n_slots = job->n_slots ? job->n_slots * 2 : SLOTS_MIN;
-    struct rounds_node **slots;
 
     if (rounds_job_n_nodes(job) < job->n_slots)
         return true;
-    slots = calloc(n_slots, 2 * sizeof(struct rounds_node *));
+    struct rounds_node **slots = calloc(n_slots, 2 * sizeof(struct rounds_node *));
     if (!slots)
         return false;
     free(job->by_rank);

@@ -87,7 +87,6 @@ static int write_question(int fd, struct question *q)
 {
     struct sockaddr_storage here = {0}, there = {0};
     socklen_t here_size = sizeof(here), there_size = sizeof(there);
-    int r;
 
     if (getsockname(fd, (struct sockaddr *)&here, &here_size) < 0 ||
         getpeername(fd, (struct sockaddr *)&there, &there_size) < 0)
@@ -97,7 +96,7 @@ static int write_question(int fd, struct question *q)
         .about = {.sdiag_protocol = IPPROTO_TCP,
                   .idiag_states = UINT32_MAX,
                   .id.idiag_cookie = {INET_DIAG_NOCOOKIE, INET_DIAG_NOCOOKIE}}};
-    r = put_end(&there, &q->about.sdiag_family, q->about.id.idiag_src, &q->about.id.idiag_sport);
+    int r = put_end(&there, &q->about.sdiag_family, q->about.id.idiag_src, &q->about.id.idiag_sport);
     return r ? r : put_end(&here, &q->about.sdiag_family, q->about.id.idiag_dst, &q->about.id.idiag_dport);
 }
 

@@ -546,10 +546,9 @@ static int create_store(struct job_stores *j, const char *job, uint64_t instance
 void job_stores_begin(void *stores, const char *job, uint64_t instance, uint32_t key_space)
 {
     struct job_stores *j = stores;
-    struct job_store *st;
 
     drop_others(j, job, instance, key_space);
-    st = find_store(j, job, instance, key_space);
+    struct job_store *st = find_store(j, job, instance, key_space);
     if (st)
         st->is_orphan = false; /* the process leads again */
     if (key_space == 0 || st)

@@ -149,10 +149,9 @@ static int find_owner(struct server *s, int fd, struct conn_owner *ret)
     union address_endpoint peer = {0};
     socklen_t size = sizeof(peer);
     uid_t uid = 0;
-    int r;
 
     (void)getpeername(fd, &peer.any, &size); /* disconnected: as a peer on the machine */
-    r = find_user(s, fd, &peer.any, &uid);
+    int r = find_user(s, fd, &peer.any, &uid);
     *ret =
         r == 0 ? conn_owner_user(uid, own_user_or_root(uid)) : conn_owner_network(address_network(&peer.any));
     return r;
@@ -177,11 +176,10 @@ static bool is_of_own_user(struct server *s, int fd, const struct conn_owner *ow
 static bool admit_owner(struct server *s, int fd, struct conn_owner *ret)
 {
     char from[64];
-    int found;
 
     if (s->security.own_user)
         open_diag(s);
-    found = find_owner(s, fd, ret);
+    int found = find_owner(s, fd, ret);
     if (s->security.own_user && !is_of_own_user(s, fd, ret, found))
         return false;
     if (address_quota_take(&s->quota, fd, conn_owner_quota(ret)))
@@ -198,7 +196,6 @@ static void admit_client(struct server *s, int fd)
     enum admission_place place = admission_take(&s->admission, s->n_peers, (uint64_t)fd, fd_limit(s));
     bool for_agent = place != ADMISSION_OPEN && s->admission.reserved > 0;
     struct conn_owner owner;
-    int r;
 
     if (place == ADMISSION_NO_CONNECTION && !server_make_room(s, place)) {
         server_log(s, -1, "refused a client: %u are connected, the limit%s", s->n_peers,
@@ -210,7 +207,7 @@ static void admit_client(struct server *s, int fd)
         (void)close(fd); /* nothing was sent on it */
         return;
     }
-    r = server_admit(s, NULL, fd, &owner, for_agent);
+    int r = server_admit(s, NULL, fd, &owner, for_agent);
     if (r < 0) {
         address_quota_release(&s->quota, fd); /* fd is closed */
         server_log(s, -1, "refused a client: %s", strerror(-r));
@@ -442,7 +439,6 @@ int server_listen_unix(struct server *s, const char *path)
     _cleanup_close_ int fd = -1;
     _cleanup_free_ char *copy = NULL;
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    int r;
 
     if (path[0] == '\0')
         return -EINVAL;
@@ -452,7 +448,7 @@ int server_listen_unix(struct server *s, const char *path)
     copy = strdup(path);
     if (!copy)
         return -ENOMEM;
-    r = remove_stale(&address);
+    int r = remove_stale(&address);
     if (r < 0)
         return r;
     fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);

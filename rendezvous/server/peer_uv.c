@@ -222,11 +222,10 @@ static enum run_result refuse_request(struct peer *p, enum wire_op op, int resul
 static enum run_result next_request(struct peer *p, const uint8_t *data, size_t n)
 {
     struct store_shell *s = p->shell;
-    int r;
 
     if (p->request_size > 0)
         return RUN_MORE;
-    r = wire_decode(&p->scanner, &s->server->limits.wire, data, n, &p->request, &p->request_size);
+    int r = wire_decode(&p->scanner, &s->server->limits.wire, data, n, &p->request, &p->request_size);
     if (r == WIRE_E_BAD) {
         server_log(s->server, p->fd, "sent a broken message: %s (%llu): closed", p->scanner.error,
                    (unsigned long long)p->scanner.error_value);
@@ -266,11 +265,10 @@ static enum run_result run_request(struct peer *p, const uint8_t *raw, struct ou
 {
     struct store_shell *s = p->shell;
     bool begun = p->begun;
-    int r;
 
     if (p->request.op != WIRE_OP_PING && !use_store(p))
         return RUN_BROKEN;
-    r = store_shell_apply(p, raw, out, budget);
+    int r = store_shell_apply(p, raw, out, budget);
     p->begun = r == STORE_MORE;
     spend_on_bytes(budget, p->request_size);
     if (r == RELAY_LATER)
@@ -507,7 +505,6 @@ static bool cut_largest_holder(struct peer *p)
 static uint8_t *peer_read_buffer(struct peer *p, size_t *ret_size)
 {
     struct store_shell *s = p->shell;
-    uint8_t *place;
 
     bool tight = s->input.total + s->server->session_input > s->server->limits.input_all_max;
     bool small = buf_size(&p->in) < IN_STEP_SMALL; /* perhaps until the deadline */
@@ -518,7 +515,7 @@ static uint8_t *peer_read_buffer(struct peer *p, size_t *ret_size)
         return s->server->scratch;
     if (buf_size(&p->in) > IN_STEP && tight && !cut_largest_holder(p))
         return NULL;
-    place = buf_reserve(&p->in, *ret_size);
+    uint8_t *place = buf_reserve(&p->in, *ret_size);
     if (!place) {
         server_log(s->server, p->fd, "closed: out of memory for its message of %llu bytes",
                    (unsigned long long)p->scanner.need);

@@ -356,7 +356,6 @@ void server_use_certificates(struct server *s, struct tls_context *certified)
 static int init_security(struct server *s, const struct server_security *security)
 {
     char why[TLS_ERROR_SIZE];
-    int r;
 
     if (!security)
         return 0;
@@ -365,7 +364,7 @@ static int init_security(struct server *s, const struct server_security *securit
         s->tls = tls_context_ref(security->certified);
     if (security->certified || !security->find_key)
         return 0;
-    r = tls_context_server(&s->tls, security->find_key, security->data, why);
+    int r = tls_context_server(&s->tls, security->find_key, security->data, why);
     if (r < 0)
         server_log(s, -1, "%s", why);
     return r;
@@ -380,7 +379,6 @@ int server_open(struct server **ret, uv_loop_t *loop, const struct server_config
 {
     static const struct server_limits defaults = SERVER_LIMITS_DEFAULT;
     struct server *s = calloc(1, sizeof(*s));
-    int r;
 
     if (!s)
         return -ENOMEM;
@@ -397,7 +395,7 @@ int server_open(struct server **ret, uv_loop_t *loop, const struct server_config
     s->diag = -1;
     list_init(&s->listeners);
     s->scratch = malloc(SCRATCH_SIZE);
-    r = s->scratch ? random_fill(s->quota.seed, sizeof(s->quota.seed)) : -ENOMEM;
+    int r = s->scratch ? random_fill(s->quota.seed, sizeof(s->quota.seed)) : -ENOMEM;
     if (r == 0)
         r = init_security(s, config->security);
     if (r < 0)

@@ -170,8 +170,6 @@ static uint64_t unreachable_until_ns(const struct session *s)
 /* The connection is lost, or was never there. The next attempt begins at most a second after the last. */
 static void session_fall_back(struct session *s, uint64_t now_ns)
 {
-    uint64_t wait_ns;
-
     if (s->link == SESSION_LINK_UP) {
         s->unreachable_since_ns = now_ns;
         s->backoff_ms = 0;
@@ -179,7 +177,7 @@ static void session_fall_back(struct session *s, uint64_t now_ns)
     }
     s->link = SESSION_LINK_DOWN;
     s->redirect[0] = '\0';
-    wait_ns = s->backoff_ms > 0 ? jitter_ns(s, s->backoff_ms) : 0;
+    uint64_t wait_ns = s->backoff_ms > 0 ? jitter_ns(s, s->backoff_ms) : 0;
     s->link_until_ns = s->dialed_ns + wait_ns > now_ns ? s->dialed_ns + wait_ns : now_ns;
     s->backoff_ms = s->backoff_ms == 0 ? BACKOFF_MIN_MS : s->backoff_ms * 2;
     if (s->backoff_ms > BACKOFF_MAX_MS)
@@ -690,21 +688,18 @@ static void tick_stuck(struct session *s, uint64_t now_ns, struct session_action
 
 static uint64_t link_deadline(const struct session *s)
 {
-    uint64_t deadline_ns;
-
     if (s->link == SESSION_LINK_UP)
         return s->alive_ns < silent_ns(s) ? s->alive_ns : silent_ns(s);
-    deadline_ns = s->link_until_ns < unreachable_until_ns(s) ? s->link_until_ns : unreachable_until_ns(s);
+    uint64_t deadline_ns =
+        s->link_until_ns < unreachable_until_ns(s) ? s->link_until_ns : unreachable_until_ns(s);
     return s->link == SESSION_LINK_OPENING && s->alive_ns < deadline_ns ? s->alive_ns : deadline_ns;
 }
 
 static void step_session_timer(struct session *s, uint64_t now_ns, struct session_actions *out)
 {
-    uint64_t deadline_ns;
-
     if (s->phase == SESSION_RUNNING && is_lease_over(s, now_ns))
         session_fence(s, SESSION_DO_FENCE, out);
-    deadline_ns = link_deadline(s);
+    uint64_t deadline_ns = link_deadline(s);
 
     if (now_ns < deadline_ns)
         return;

@@ -181,11 +181,10 @@ static int add_report(cJSON *json, const struct session_report *report)
 int session_json_put_hello(struct buf *out, const struct session_hello *hello)
 {
     _cleanup_json_ cJSON *json = cJSON_CreateObject();
-    int r;
 
     if (!json || !cJSON_AddNumberToObject(json, "hello", SESSION_VERSION))
         return -ENOMEM;
-    r = fields_write(json, hello_fields, ARRAY_SIZE(hello_fields), hello);
+    int r = fields_write(json, hello_fields, ARRAY_SIZE(hello_fields), hello);
     if (r == 0)
         r = session_json_add_params(json, &hello->params);
     if (r == 0)
@@ -245,11 +244,9 @@ bool session_json_get_renewed(const uint8_t *body, size_t n, uint32_t *ret)
 
 static int add_missing(cJSON *json, const struct session_view *view)
 {
-    cJSON *list;
-
     if (view->n_missing == 0)
         return 0;
-    list = cJSON_AddArrayToObject(json, "missing");
+    cJSON *list = cJSON_AddArrayToObject(json, "missing");
     for (uint32_t i = 0; i < view->n_missing; i++)
         if (!list || !cJSON_AddItemToArray(list, cJSON_CreateNumber(view->missing[i])))
             return -ENOMEM;
@@ -334,7 +331,6 @@ bool session_json_get_message(const uint8_t *body, size_t n, struct session_json
                               char error[SESSION_JSON_ERROR_SIZE])
 {
     _cleanup_json_ cJSON *json = NULL;
-    const cJSON *version;
     char part[FIELDS_ERROR_SIZE];
 
     ret->kind = SESSION_JSON_RENEW;
@@ -343,7 +339,7 @@ bool session_json_get_message(const uint8_t *body, size_t n, struct session_json
     json = parse_object(body, n, error);
     if (!json)
         return false;
-    version = cJSON_GetObjectItemCaseSensitive(json, "hello");
+    const cJSON *version = cJSON_GetObjectItemCaseSensitive(json, "hello");
     if (read_look(json, ret))
         return true;
     ret->kind = SESSION_JSON_AGENT_MESSAGE;

@@ -20,7 +20,6 @@ void outbox_finish(struct outbox *o)
 static int reserve_ref(struct outbox *o)
 {
     size_t n = o->refs_end - o->refs_begin;
-    size_t capacity;
 
     if (o->refs_end < o->refs_capacity)
         return 0;
@@ -31,7 +30,7 @@ static int reserve_ref(struct outbox *o)
         o->refs_end = n;
         return 0;
     }
-    capacity = o->refs_capacity ? o->refs_capacity * 2 : 4;
+    size_t capacity = o->refs_capacity ? o->refs_capacity * 2 : 4;
     if (!array_resize(o->refs, capacity))
         return -ENOMEM;
     o->refs_capacity = capacity;
@@ -144,11 +143,10 @@ static size_t consume_ref(struct outbox *o, size_t n)
 {
     struct outbox_ref *ref = &o->refs[o->refs_begin];
     size_t ready = ref->part->size - ref->sent;
-    size_t taken;
 
     if (ready > ref->left)
         ready = ref->left;
-    taken = n < ready ? n : ready;
+    size_t taken = n < ready ? n : ready;
     ref->sent += taken;
     ref->left -= taken;
     o->refs_bytes -= taken;

@@ -24,11 +24,10 @@ static int write_in_steps(struct call *call, struct store_entry *name, struct wi
 {
     struct store_task *t = &call->client->task;
     bool extends = call->request->op == WIRE_OP_APPEND;
-    int r;
 
     if (value.size <= STEP_VALUE_MAX)
         return (extends ? store_append_value : store_write_value)(call->store, name, value);
-    r = (extends ? store_install_behind : store_install)(call->store, name, t->fresh);
+    int r = (extends ? store_install_behind : store_install)(call->store, name, t->fresh);
     if (r == 0)
         t->fresh = NULL; /* owned by the name now */
     return r;
@@ -66,10 +65,9 @@ static int write_pair(struct call *call, struct wire_span *list)
 {
     struct store_task *t = &call->client->task;
     struct wire_span rest = *list, key, value;
-    int r;
 
     (void)wire_next_pair(&rest, &key, &value); /* there is one: the request was decoded */
-    r = write_key(call, key, value);
+    int r = write_key(call, key, value);
     if (r != 0 && !(r == STORE_MORE && t->waking))
         return r;
     t->offset += list->size - rest.size;
@@ -402,11 +400,10 @@ static int do_queue_push(struct call *call)
 {
     struct store_entry *name;
     struct blob *b;
-    int r;
 
     if (call->client->task.waking)
         return store_wake_on(call);
-    r = create_item(call, &b);
+    int r = create_item(call, &b);
     if (r != 0)
         return r;
     r = store_obtain(call->store, call->request->key, &name);
@@ -524,13 +521,12 @@ int store_apply(struct store *s, struct store_client *c, const struct wire_reque
                 struct outbox *out, struct store_budget *budget)
 {
     struct call call = {.store = s, .client = c, .request = request, .out = out, .budget = budget};
-    int r;
 
     assert((unsigned)request->op < WIRE_OP_COUNT);
     if (!buf_reserve(&out->bytes, FIXED_REPLY_MAX))
         return -ENOMEM;
     s->account.owner = c->owner;
-    r = operations[request->op].apply(&call);
+    int r = operations[request->op].apply(&call);
     if (r == STORE_MORE)
         c->task.active = true;
     else if (c->task.active)

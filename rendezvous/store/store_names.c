@@ -183,13 +183,12 @@ int store_install(struct store *s, struct store_entry *name, struct blob *b)
 int store_write_value(struct store *s, struct store_entry *name, struct wire_span value)
 {
     struct blob *b;
-    int r;
 
     if (fits_in_place(name->value, value.size)) {
         blob_fill(name->value, value);
         return 0;
     }
-    r = name->value ? 0 : check_new_key(s, name);
+    int r = name->value ? 0 : check_new_key(s, name);
     if (r == 0)
         r = store_create_blob(s, value.size, &b);
     if (r != 0)
@@ -245,12 +244,11 @@ static int grow_by_part(struct store *s, struct store_entry *name, size_t needed
 int store_append_value(struct store *s, struct store_entry *name, struct wire_span value)
 {
     struct blob *b = name->value;
-    size_t room;
     int r = 0;
 
     if (!b)
         return store_write_value(s, name, value);
-    room = blob_room(b);
+    size_t room = blob_room(b);
     if (value.size > SIZE_MAX / 2 - b->total)
         return STORE_E_BYTES;
     if (room < value.size && !b->last_part && b->total + value.size <= GROW_BY_COPY_MAX)

@@ -133,10 +133,9 @@ static void move_some(struct store_table *t, size_t n)
 static int resize(struct store_table *t, size_t n)
 {
     struct store_slots fresh;
-    int r;
 
     move_some(t, SIZE_MAX);
-    r = slots_init(&fresh, n);
+    int r = slots_init(&fresh, n);
     if (r < 0)
         return r;
     t->old = t->now;

@@ -178,11 +178,10 @@ int store_reply_values(struct call *call)
     for (; t->n_done < t->values->n; t->n_done++) {
         struct blob *b = t->values->items[t->n_done].blob;
         size_t size = t->values->items[t->n_done].size;
-        int r;
 
         if (outbox_size(call->out) >= call->budget->output_max || !call_spend(call, reply_cost(size)))
             return STORE_MORE;
-        r = b ? outbox_put_value(call->out, b, size) : buf_append_u64(&call->out->bytes, 0);
+        int r = b ? outbox_put_value(call->out, b, size) : buf_append_u64(&call->out->bytes, 0);
         if (r < 0)
             return r;
         blob_unref(b);

@@ -350,7 +350,6 @@ int store_wait_for_keys(struct call *call, bool *ret_waits)
     struct store_wait *last = call->client->wait, *w = last && last->building ? last : NULL;
     uint64_t cost = 2 * (uint64_t)call->request->n_items; /* a name may have to be made */
     size_t n_room = call->request->n_items;
-    int r;
 
     *ret_waits = false;
     if (call->client->task.offset == 0 && !call_fits(call, cost))
@@ -358,7 +357,7 @@ int store_wait_for_keys(struct call *call, bool *ret_waits)
     /* In one turn the number of missing names is known ahead; later it may change between two turns. */
     if (call->client->task.offset == 0 && cost <= call->budget->units)
         n_room = count_missing(call->store, call->request->items);
-    r = n_room > 0 ? link_missing(call, n_room, &w) : 0;
+    int r = n_room > 0 ? link_missing(call, n_room, &w) : 0;
     if (r == 0)
         *ret_waits = end_building(call, w);
     else if (r != STORE_MORE && w)

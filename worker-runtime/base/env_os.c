@@ -170,12 +170,11 @@ static bool parse_endpoint(const char *text, struct crw_env *env)
 {
     const char *colon = strrchr(text, ':');
     bool brackets = text[0] == '[';
-    size_t n;
     int port;
 
     if (!colon || !parse_int(colon + 1, UINT16_MAX, &port) || port < 1)
         return false;
-    n = (size_t)(colon - text);
+    size_t n = (size_t)(colon - text);
     if (brackets && (n < 3 || text[n - 1] != ']'))
         return false;
     text += brackets;

@@ -64,7 +64,6 @@ int crw_error_record(const char *message)
 {
     const char *path = getenv("TORCHELASTIC_ERROR_FILE");
     _cleanup_free_ char *escaped = NULL, *text = NULL;
-    int n, r;
 
     if (!path || !*path)
         return 0;
@@ -72,10 +71,10 @@ int crw_error_record(const char *message)
     if (!escaped)
         return crw_fail_errno(-ENOMEM, "cannot write the error file %s", path);
     escape(message ? message : crw_error_message(), escaped);
-    n = asprintf(
+    int n = asprintf(
         &text,
         "{\"message\": {\"message\": \"%s\", \"extraInfo\": {\"py_callstack\": \"%s\", \"timestamp\": \"%lld\"}}}",
         escaped, escaped, (long long)time(NULL));
-    r = n < 0 ? -ENOMEM : write_error_file(path, text, (size_t)n);
+    int r = n < 0 ? -ENOMEM : write_error_file(path, text, (size_t)n);
     return r < 0 ? crw_fail_errno(r, "cannot write the error file %s", path) : 0;
 }

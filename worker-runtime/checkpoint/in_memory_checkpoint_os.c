@@ -91,7 +91,6 @@ static struct memory_head *map_file(int fd, size_t size)
 static int map_as(int fd, size_t n_bytes, uint32_t kind, struct crw_memory *m)
 {
     struct stat st;
-    int r;
 
     m->size = HEAD_SIZE + 2 * slot_size(n_bytes);
     if (fstat(fd, &st) == 0 && (size_t)st.st_size == m->size)
@@ -100,7 +99,7 @@ static int map_as(int fd, size_t n_bytes, uint32_t kind, struct crw_memory *m)
         return 0;
     if (m->head)
         (void)munmap(m->head, m->size); /* our own mapping: cannot fail */
-    r = memory_has_room(m->size, 1) ? make_anew(fd, m->size) : -ENOMEM;
+    int r = memory_has_room(m->size, 1) ? make_anew(fd, m->size) : -ENOMEM;
     if (r < 0)
         return r;
     m->head = map_file(fd, m->size);
@@ -151,11 +150,9 @@ static uint64_t slot_number(const struct crw_memory *m, int slot)
 
 void *crw_memory_begin(struct crw_memory *m)
 {
-    uint64_t a, b;
-
     NEED(m, NULL);
-    a = slot_number(m, 0);
-    b = slot_number(m, 1);
+    uint64_t a = slot_number(m, 0);
+    uint64_t b = slot_number(m, 1);
     m->writing = a == NO_NUMBER || (b != NO_NUMBER && a < b) ? 0 : 1;
     atomic_store_explicit(&m->head->numbers[m->writing], NO_NUMBER, memory_order_relaxed);
     atomic_signal_fence(memory_order_seq_cst);

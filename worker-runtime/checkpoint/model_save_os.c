@@ -87,9 +87,8 @@ static int write_durably(const char *path, const struct buf *bytes)
 int crw_model_save(const struct crw_model *model, const char *path)
 {
     _cleanup_(buf_finish) struct buf bytes = {0};
-    int r;
 
     NEED(model && path, CRW_E_ARGUMENT);
-    r = encode(model, path, &bytes);
+    int r = encode(model, path, &bytes);
     return r == 0 ? write_durably(path, &bytes) : r;
 }

@@ -161,12 +161,11 @@ int safetensors_encode(const struct crw_tensor *tensors, size_t n_tensors, const
 {
     _cleanup_free_ const char **texts = calloc(max_size(n_tensors, n_strings) + 1, sizeof(*texts));
     _cleanup_(strbuf_finish) struct strbuf header = {0};
-    const char *why;
     uint64_t data_size;
 
     if (!texts)
         return -ENOMEM;
-    why = find_fault(tensors, n_tensors, strings, n_strings, texts);
+    const char *why = find_fault(tensors, n_tensors, strings, n_strings, texts);
     if (!why) {
         data_size = put_header(&header, tensors, n_tensors, strings, n_strings);
         if (buf_size(&header.buf) <= SAFETENSORS_HEADER_MAX)

@@ -35,11 +35,10 @@ static int refuse_header(struct reader *r, const char *why)
 static int grow_header(void **array, size_t n, size_t *capacity, size_t size)
 {
     size_t more = *capacity ? *capacity * 2 : 16;
-    void *larger;
 
     if (n < *capacity)
         return 0;
-    larger = reallocarray(*array, more, size);
+    void *larger = reallocarray(*array, more, size);
     if (!larger)
         return -ENOMEM;
     *array = larger;

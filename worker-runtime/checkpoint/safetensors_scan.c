@@ -102,15 +102,13 @@ static bool take_unicode_escape(struct scan *s)
 static bool take_escape(struct scan *s)
 {
     static const char letters[] = "\"\\/bfnrt", meanings[] = "\"\\/\b\f\n\r\t";
-    const char *letter;
-    uint8_t c;
 
     if (s->at == s->end)
         return false;
-    c = s->file[s->at++];
+    uint8_t c = s->file[s->at++];
     if (c == 'u')
         return take_unicode_escape(s);
-    letter = c ? strchr(letters, c) : NULL;
+    const char *letter = c ? strchr(letters, c) : NULL;
     if (!letter)
         return false;
     put_utf8(s, (uint8_t)meanings[letter - letters]);
@@ -157,10 +155,9 @@ static int take_object_key(struct scan *s, const char **ret_key)
 static int take_array_number(struct scan *s, uint64_t *ret_value)
 {
     uint64_t value = 0;
-    size_t at;
 
     scan_space(s);
-    at = s->at;
+    size_t at = s->at;
     while (s->at < s->end && s->file[s->at] >= '0' && s->file[s->at] <= '9') {
         uint64_t digit = (uint64_t)(s->file[s->at] - '0');
 
@@ -182,11 +179,9 @@ int scan_numbers(struct scan *s, uint64_t *numbers, int max, int *ret_n)
         return scan_refuse(s, "its header has something else where a list must be");
     if (!take_char(s, ']')) {
         do {
-            int result;
-
             if (n == max)
                 return scan_refuse(s, "its header has a list that is too long");
-            result = take_array_number(s, &numbers[n++]);
+            int result = take_array_number(s, &numbers[n++]);
             if (result != 0)
                 return result;
         } while (take_char(s, ','));

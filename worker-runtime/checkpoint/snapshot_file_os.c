@@ -121,17 +121,14 @@ static void make_parents(const char *path)
 
 int snapshot_folder_create(const char *folder)
 {
-    bool made;
-    int fd;
-
     if (!*folder || strlen(folder) >= PATH_MAX)
         return crw_fail_errno(*folder ? -ENAMETOOLONG : -ENOENT, "cannot make the snapshot folder \"%s\"",
                               folder);
     make_parents(folder);
-    made = mkdir(folder, 0777) == 0;
+    bool made = mkdir(folder, 0777) == 0;
     if (!made && errno != EEXIST)
         return crw_fail_errno(-errno, "cannot make the snapshot folder %s", folder);
-    fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return crw_fail_errno(-errno, "cannot open the snapshot folder %s", folder);
     if (made)
@@ -176,11 +173,10 @@ static int remove_temporary(const char *name, void *data)
 int snapshot_folder_probe(const struct snapshot_io *io, int folder_fd, const char *folder)
 {
     char name[SNAPSHOT_NAME_SIZE];
-    int fd;
 
     snapshot_temporary_name(0, getpid(), name);
     (void)io->remove(io->data, folder_fd, name); /* perhaps left by a process with this number */
-    fd = io->create(io->data, folder_fd, name);
+    int fd = io->create(io->data, folder_fd, name);
     if (fd < 0)
         return crw_fail_errno(fd, "cannot write to the snapshot folder %s", folder);
     (void)io->close(io->data, fd);               /* nothing was written */
@@ -249,7 +245,6 @@ static int fill_file(const struct snapshot_io *io, int fd, const char *what, con
 {
     const char *doing = "reserve room for";
     int r = io->reserve(io->data, fd, n_bytes);
-    int closed;
 
     if (r == 0) {
         doing = "write";
@@ -259,7 +254,7 @@ static int fill_file(const struct snapshot_io *io, int fd, const char *what, con
         doing = "sync";
         r = io->sync(io->data, fd);
     }
-    closed = io->close(io->data, fd);
+    int closed = io->close(io->data, fd);
     if (r == 0) {
         doing = "close";
         r = closed;
@@ -272,11 +267,10 @@ int snapshot_file_replace(const struct snapshot_io *io, int folder_fd, const cha
                           const struct snapshot_gate *gate)
 {
     int fd = io->create(io->data, folder_fd, temporary);
-    int r;
 
     if (fd < 0)
         return crw_fail_errno(fd, "cannot create a file for %s", what);
-    r = fill_file(io, fd, what, bytes, n_bytes);
+    int r = fill_file(io, fd, what, bytes, n_bytes);
     if (r == 0 && gate)
         r = gate->pass(gate->data);
     if (r == 0) {
@@ -329,12 +323,11 @@ static int read_fence(int folder_fd, const char *folder, struct snapshot_fence *
 {
     _cleanup_close_ int fd = openat(folder_fd, fence_name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     char text[SNAPSHOT_FENCE_TEXT_MAX + 1];
-    ssize_t n;
 
     *ret = (struct snapshot_fence){0};
     if (fd < 0 && errno == ENOENT)
         return 0;
-    n = fd < 0 ? -errno : snapshot_file_read(fd, text, sizeof(text), 0);
+    ssize_t n = fd < 0 ? -errno : snapshot_file_read(fd, text, sizeof(text), 0);
     if (n < 0)
         return crw_fail_errno((int)n, "cannot read %s/%s", folder, fence_name);
     (void)snapshot_fence_parse(text, (size_t)n, ret);
@@ -413,13 +406,11 @@ static int is_of_lost_process(int folder_fd, const char *folder, const struct ru
 int snapshot_folder_lock(int folder_fd, const char *folder, const struct run_identity *writer)
 {
     for (int waited_ms = 0;; waited_ms += LOCK_PAUSE_MS) {
-        int r;
-
         if (flock(folder_fd, LOCK_EX | LOCK_NB) == 0)
             return 0;
         if (errno != EWOULDBLOCK && errno != EINTR)
             return 0; /* a file system without locks: the fence alone decides */
-        r = is_of_lost_process(folder_fd, folder, writer);
+        int r = is_of_lost_process(folder_fd, folder, writer);
         if (r != 0)
             return r < 0 ? r : 0;
         if (waited_ms >= LOCK_WAIT_MS)

@@ -168,11 +168,10 @@ static const struct safetensors_string *find_tensor_string(const struct safetens
 static int seal_tensors(uint8_t *image, const struct safetensors *st)
 {
     for (size_t i = 0; i < st->n_tensors; i++) {
-        const struct safetensors_string *string;
         char digits[CRC_DIGITS + 1];
         int r;
+        const struct safetensors_string *string = find_tensor_string(st, st->tensors[i].name, &r);
 
-        string = find_tensor_string(st, st->tensors[i].name, &r);
         if (r)
             return r;
         assert(string && string->size == CRC_DIGITS); /* staging wrote it */
@@ -244,11 +243,10 @@ static int check_tensors(const uint8_t *image, const struct safetensors *st,
                        n_keys);
     for (size_t i = 0; i < st->n_tensors; i++) {
         const struct safetensors_tensor *t = &st->tensors[i];
-        const struct safetensors_string *string;
         uint32_t crc = 0;
         int r;
+        const struct safetensors_string *string = find_tensor_string(st, t->name, &r);
 
-        string = find_tensor_string(st, t->name, &r);
         if (r)
             return r;
         if (!string)

@@ -96,11 +96,10 @@ static int read_file_header(int fd, uint64_t size, const char *path, uint8_t **r
     uint64_t n_header = 0;
     const char *why = "it was cut while it was read";
     ssize_t n = snapshot_file_read(fd, first, sizeof(first), 0);
-    int r;
 
     if (n < 0)
         return crw_fail_errno((int)n, "cannot read snapshot %s", path);
-    r = n < 8 && size >= 8 ? SAFETENSORS_E_BAD : safetensors_header_length(first, size, &n_header, &why);
+    int r = n < 8 && size >= 8 ? SAFETENSORS_E_BAD : safetensors_header_length(first, size, &n_header, &why);
     if (r == 0) {
         head = malloc(8 + n_header);
         n = head ? snapshot_file_read(fd, head, 8 + n_header, 0) : -ENOMEM;
@@ -123,9 +122,8 @@ static int load_content(struct crw_snapshot *s, int folder_fd, const char *name,
     _cleanup_free_ uint8_t *header = NULL;
     struct reading f = {.piece = keeps ? 0 : PIECE};
     uint64_t size;
-    int r;
+    int r = snapshot_file_open(folder_fd, name, path, &fd, &size);
 
-    r = snapshot_file_open(folder_fd, name, path, &fd, &size);
     if (r == 0)
         r = read_file_header(fd, size, path, &header);
     if (r)
@@ -161,11 +159,10 @@ int snapshot_load(int folder_fd, const char *folder, uint64_t step, bool keeps, 
 {
     char name[SNAPSHOT_NAME_SIZE], path[PATH_MAX + SNAPSHOT_NAME_SIZE + 1];
     _cleanup_(close_snapshot) struct crw_snapshot *s = NULL;
-    int r;
 
     snapshot_name(step, name);
     (void)snprintf(path, sizeof(path), "%s/%s", folder, name);
-    r = load_file(folder_fd, name, path, keeps, &s);
+    int r = load_file(folder_fd, name, path, keeps, &s);
     if (r)
         return r;
     assert(s);
@@ -222,7 +219,6 @@ int crw_snapshot_open_newest(const char *folder, const char *meta_key, const cha
     _cleanup_close_ int folder_fd = -1;
     _cleanup_(close_snapshot) struct crw_snapshot *s = NULL;
     size_t n;
-    int r;
 
     NEED(folder && ret, CRW_E_ARGUMENT);
     folder_fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -230,7 +226,7 @@ int crw_snapshot_open_newest(const char *folder, const char *meta_key, const cha
         return crw_fail(CRW_E_NOT_FOUND, "there is no snapshot folder %s", folder);
     if (folder_fd < 0)
         return crw_fail_errno(-errno, "cannot open the snapshot folder %s", folder);
-    r = snapshot_folder_list(folder_fd, folder, &entries, &n);
+    int r = snapshot_folder_list(folder_fd, folder, &entries, &n);
     if (r == 0)
         r = load_newest_snapshot(folder_fd, folder, entries, n, warn, warn_data, &s);
     assert(r || s);
@@ -269,11 +265,10 @@ static const char *shape_text(enum crw_dtype dtype, int n_dims, const int64_t *d
 
 int crw_snapshot_read(const struct crw_snapshot *s, const struct crw_tensor *t)
 {
-    const struct safetensors_tensor *found;
     char has[128], wants[128];
 
     NEED(s && t && t->name, CRW_E_ARGUMENT);
-    found = safetensors_find_tensor(&s->st, t->name);
+    const struct safetensors_tensor *found = safetensors_find_tensor(&s->st, t->name);
     if (!found)
         return crw_fail(CRW_E_MISMATCH, "the snapshot of step %" PRIu64 " has no tensor %s", s->step,
                         t->name);

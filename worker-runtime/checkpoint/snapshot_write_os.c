@@ -125,10 +125,9 @@ static int refresh_known(struct crw_snapshots *s)
 static int remove_snapshot(const struct crw_snapshots *s, uint64_t step)
 {
     char name[SNAPSHOT_NAME_SIZE];
-    int r;
 
     snapshot_name(step, name);
-    r = s->io->remove(s->io->data, s->folder_fd, name);
+    int r = s->io->remove(s->io->data, s->folder_fd, name);
     if (r < 0 && r != -ENOENT)
         return crw_fail_errno(
             r, "the snapshot of step %" PRIu64 " was saved, but the old %s/%s cannot be removed", s->step,
@@ -187,14 +186,12 @@ static int pass_fence(void *data)
 /* SNAPSHOT_E_TAKEN: the folder is another run's, which saves there or has its fence. */
 static int claim_folder(struct crw_snapshots *s)
 {
-    int r;
-
     if (s->claimed) {
         (void)flock(s->folder_fd, LOCK_EX | LOCK_NB); /* claimed without the lock, which a lost process had */
         return 0;
     }
     refresh_writer(s);
-    r = snapshot_folder_claim(s->io, s->folder_fd, s->folder, &s->seen, &s->writer);
+    int r = snapshot_folder_claim(s->io, s->folder_fd, s->folder, &s->seen, &s->writer);
     s->claimed = r == 0;
     return r;
 }
@@ -261,7 +258,6 @@ static void snapshots_free(struct crw_snapshots *s);
 static void *save_in_turn(void *data)
 {
     struct crw_snapshots *s = data;
-    bool abandoned;
     int r;
 
     pthread_mutex_lock(&s->lock);
@@ -277,7 +273,7 @@ static void *save_in_turn(void *data)
         s->result = r;
         pthread_cond_broadcast(&s->changed);
     }
-    abandoned = s->abandoned;
+    bool abandoned = s->abandoned;
     pthread_mutex_unlock(&s->lock);
     if (abandoned)
         snapshots_free(s);
@@ -301,10 +297,8 @@ static void snapshots_free(struct crw_snapshots *s)
 /* Whether this run could save there, found out before it has worked for hours. */
 static int look_at_folder(struct crw_snapshots *s)
 {
-    int r;
-
     run_identity_read(&s->writer);
-    r = snapshot_folder_pass_fence(s->io, s->folder_fd, s->folder, &s->writer, SNAPSHOT_LOOK);
+    int r = snapshot_folder_pass_fence(s->io, s->folder_fd, s->folder, &s->writer, SNAPSHOT_LOOK);
     if (r == 0) {
         r = snapshot_folder_lock(s->folder_fd, s->folder, &s->writer);
         r = r == SNAPSHOT_E_TAKEN ? -EBUSY : r;
@@ -374,16 +368,13 @@ static bool wait_until(struct crw_snapshots *s, uint64_t until_ns)
 /* Behind a disk that hangs, the thread and the object stay, for as long as the call does. */
 void crw_snapshots_destroy(struct crw_snapshots *s)
 {
-    pthread_t thread;
-    bool ended;
-
     if (!s)
         return;
-    thread = s->thread;
+    pthread_t thread = s->thread;
     pthread_mutex_lock(&s->lock);
     s->closing = true;
     pthread_cond_broadcast(&s->changed);
-    ended = wait_until(s, now_ns() + s->io->end_ms * UINT64_C(1000000));
+    bool ended = wait_until(s, now_ns() + s->io->end_ms * UINT64_C(1000000));
     s->abandoned = !ended;
     if (!ended)
         fprintf(stderr,
@@ -441,13 +432,12 @@ int crw_snapshots_save(struct crw_snapshots *s, uint64_t step, const struct crw_
                        size_t n_tensors, const struct crw_pair *meta, size_t n_meta)
 {
     char why[SNAPSHOT_WHY_MAX];
-    int r;
 
     NEED(s && is_array(tensors, n_tensors, sizeof(*tensors)) && is_array(meta, n_meta, sizeof(*meta)),
          CRW_E_ARGUMENT);
     supersede(s);
     buf_consume(&s->image, buf_size(&s->image)); /* keeps the memory */
-    r = snapshot_image_stage(step, tensors, n_tensors, meta, n_meta, &s->image, why);
+    int r = snapshot_image_stage(step, tensors, n_tensors, meta, n_meta, &s->image, why);
     if (r == SNAPSHOT_IMAGE_E_BAD)
         return crw_fail(CRW_E_ARGUMENT, "step %" PRIu64 " cannot be saved: %s", step, why);
     if (r < 0)

@@ -455,7 +455,6 @@ int crw_trainer_commit(struct crw_trainer *t, double *values, size_t count, bool
     const struct backend *b = t->plugin.backend;
     const int n_ranks = crw_world_size(t->group);
     double sums[1 + CRW_COMMIT_VALUES_MAX];
-    int r;
 
     if (count > CRW_COMMIT_VALUES_MAX || !t->waited)
         return crw_fail(CRW_E_ARGUMENT,
@@ -465,7 +464,7 @@ int crw_trainer_commit(struct crw_trainer *t, double *values, size_t count, bool
     sums[0] = t->finite;
     for (size_t i = 0; i < count; i++)
         sums[1 + i] = values[i];
-    r = crw_all_reduce(t->group, sums, 1 + count, CRW_F64, CRW_SUM);
+    int r = crw_all_reduce(t->group, sums, 1 + count, CRW_F64, CRW_SUM);
     if (r)
         return r;
     for (size_t i = 0; i < count; i++)

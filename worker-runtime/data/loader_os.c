@@ -178,14 +178,12 @@ void crw_loader_destroy(struct crw_loader *l)
 
 int crw_loader_start(struct crw_loader *l, uint64_t epoch, uint64_t consumed)
 {
-    int r;
-
     NEED(l, CRW_E_ARGUMENT);
     hold_lock(&l->lock);
     l->open = false;
     while (l->making)
         pthread_cond_wait(&l->changed, &l->lock);
-    r = crw_sampler_start(l->options.sampler, epoch, consumed);
+    int r = crw_sampler_start(l->options.sampler, epoch, consumed);
     l->made = 0;
     l->handed = 0;
     l->open = r == 0;

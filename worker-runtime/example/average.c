@@ -85,7 +85,6 @@ failed:
 int main(int argc, char **argv)
 {
     struct crw_group *group;
-    int code;
 
     if (argc > 1) {
         if (crw_launch(fit_line, NULL, atoi(argv[1])) == 0)
@@ -97,7 +96,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "average: %s\n", crw_error_message());
         return 1;
     }
-    code = fit_line(group, NULL);
+    int code = fit_line(group, NULL);
     crw_group_destroy(group);
     return code;
 }

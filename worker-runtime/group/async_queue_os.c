@@ -132,13 +132,12 @@ int crw_work_wait(struct crw_work *work)
 {
     NEED(work, CRW_E_ARGUMENT);
     struct async_queue *queue = work->queue;
-    int result;
 
     pthread_mutex_lock(&queue->lock);
     while (!work->done)
         pthread_cond_wait(&queue->changed, &queue->lock);
     pthread_mutex_unlock(&queue->lock);
-    result = work->result;
+    int result = work->result;
     if (result)
         crw_fail(result, "%s", work->sentence ? work->sentence : "a collective failed");
     free(work->sentence);

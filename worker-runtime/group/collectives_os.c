@@ -126,8 +126,6 @@ static int check_arrays(const struct crw_group *group, const struct queued_call 
 
 static int check_collective(const struct crw_group *group, const struct queued_call *c)
 {
-    int r;
-
     if (!group)
         return crw_fail(CRW_E_ARGUMENT, "a collective needs a group, not NULL");
     if (operations[c->kind].reduces && !reduce_supports(c->dtype, c->op))
@@ -135,7 +133,7 @@ static int check_collective(const struct crw_group *group, const struct queued_c
                         "type %d with operation %d cannot be reduced; CRW_F32, CRW_F64, CRW_BF16, "
                         "CRW_I64 and CRW_I32 can",
                         (int)c->dtype, (int)c->op);
-    r = check_size(c->n, operations[c->kind].reduces ? "elements" : "bytes");
+    int r = check_size(c->n, operations[c->kind].reduces ? "elements" : "bytes");
     if (r == 0 && operations[c->kind].has_root && (c->peer < 0 || c->peer >= group->world_size))
         r = crw_fail(CRW_E_ARGUMENT, "rank %d cannot be the root: there are %d ranks", c->peer,
                      group->world_size);
@@ -145,14 +143,12 @@ static int check_collective(const struct crw_group *group, const struct queued_c
 /* data: to be sent or received. */
 static int check_message(const struct crw_group *group, const void *data, size_t n_bytes, int peer)
 {
-    int r;
-
     if (!group)
         return crw_fail(CRW_E_ARGUMENT, "a message needs a group, not NULL");
     if (peer < 0 || peer >= group->world_size || peer == group->rank)
         return crw_fail(CRW_E_ARGUMENT, "rank %d cannot exchange messages with rank %d: there are %d ranks",
                         group->rank, peer, group->world_size);
-    r = check_size(n_bytes, "bytes");
+    int r = check_size(n_bytes, "bytes");
     if (r == 0 && !is_array(data, n_bytes, 1))
         r = crw_fail(CRW_E_ARGUMENT, "a message of %zu bytes cannot be NULL", n_bytes);
     return r;

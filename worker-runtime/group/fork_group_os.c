@@ -166,16 +166,13 @@ static void wait_for_ends(struct fork_launch *l)
 
 static int launch_result(const struct fork_launch *l)
 {
-    const char *why;
-    int status;
-
     if (l->first_failed < 0)
         return 0;
-    status = l->workers[l->first_failed].status;
+    int status = l->workers[l->first_failed].status;
     if (WIFSIGNALED(status))
         return crw_fail(CRW_E_PEER, "worker %d of %d was killed by signal %d", l->first_failed, l->n,
                         WTERMSIG(status));
-    why = l->sentences[l->first_failed];
+    const char *why = l->sentences[l->first_failed];
     if (WEXITSTATUS(status) == EXIT_NO_GROUP)
         return crw_fail(CRW_E_PEER, "worker %d of %d could not join the group: %.*s", l->first_failed, l->n,
                         SENTENCE_MAX - 1, why);
@@ -217,7 +214,6 @@ int crw_launch(int (*function)(struct crw_group *group, void *data), void *data,
     _cleanup_free_ struct pollfd *fds = NULL;
     _cleanup_close_ int fd = -1;
     struct fork_launch l = {.n = n, .first_failed = -1};
-    int r;
 
     NEED(function, CRW_E_ARGUMENT);
     if (n < 1 || n > SHM_WORLD_MAX)
@@ -232,7 +228,7 @@ int crw_launch(int (*function)(struct crw_group *group, void *data), void *data,
         mmap(NULL, (size_t)n * SENTENCE_MAX, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (l.sentences == MAP_FAILED)
         return crw_fail_errno(-errno, "cannot start %d workers", n);
-    r = shm_create_memory(n, &fd);
+    int r = shm_create_memory(n, &fd);
     if (r == 0)
         r = run_workers(&l, fd, function, data);
     (void)munmap(l.sentences, (size_t)n * SENTENCE_MAX); /* our own mapping: cannot fail */

@@ -43,11 +43,10 @@ static int listen_here(const struct crw_group *group, struct net **ret_net)
 {
     const char *given = env_text("CRUN_LOCAL_ADDR");
     char address[NET_ADDRESS_SIZE];
-    int r;
 
     if (given)
         return net_create(given, group->env.rank, group->env.world_size, group->detector, ret_net);
-    r = net_own_address(group->store.client.fd, address);
+    int r = net_own_address(group->store.client.fd, address);
     if (r < 0)
         return crw_fail_errno(r, "cannot find the address by which this host reaches the worker store");
     return net_create(address, group->env.rank, group->env.world_size, group->detector, ret_net);
@@ -76,10 +75,9 @@ static int fetch_peer_table(struct crw_group *group, int number, struct peer_tab
         _cleanup_free_ void *data = NULL;
         char key[HOST_KEY_SIZE];
         size_t size;
-        int r;
 
         host_key(group, number, host, "host", key);
-        r = store_conn_get(&group->store, key, -1, &data, &size);
+        int r = store_conn_get(&group->store, key, -1, &data, &size);
         if (r)
             return r;
         if (!peer_table_add(table, host, data, size))
@@ -129,13 +127,11 @@ static int find_all_peers(struct crw_group *group, int number, const struct net 
 int group_set_hosts(struct crw_group *group, struct net *net, uint32_t id, const int *keys, int n_keys,
                     int rank, int world_size)
 {
-    int r;
-
     group->inter_host = calloc(1, sizeof(*group->inter_host));
     if (!group->inter_host)
         return crw_fail_errno(-ENOMEM, "cannot make a group of %d ranks", world_size);
-    r = inter_host_init(group->inter_host, net, id, &group->shm, keys, n_keys, rank, world_size,
-                        group->members);
+    int r = inter_host_init(group->inter_host, net, id, &group->shm, keys, n_keys, rank, world_size,
+                            group->members);
     if (r)
         return r;
     group->rank = rank;

@@ -190,16 +190,13 @@ static int become_member(struct crw_group *group, const struct crw_group *from, 
 static int join_as_member(const struct crw_group *from, const struct offer *offers, const int *members,
                           int n_members, struct crw_group **ret_group)
 {
-    struct crw_group *group;
-    int r;
-
     *ret_group = NULL;
     if (member_rank(crw_rank(from), members, n_members) < 0)
         return 0;
-    group = group_new(&from->env, from->timeout_ms);
+    struct crw_group *group = group_new(&from->env, from->timeout_ms);
     if (!group)
         return crw_fail_errno(-ENOMEM, "cannot make a group");
-    r = become_member(group, from, offers, members, n_members);
+    int r = become_member(group, from, offers, members, n_members);
     if (r)
         crw_group_destroy(group);
     else
@@ -231,11 +228,10 @@ int crw_group_new(struct crw_group *from, const int *members, int n_members, str
     _cleanup_close_ int fd = -1;
     struct crw_group *group = NULL;
     struct offer mine = {0};
-    int r;
 
     NEED(from && ret_group, CRW_E_ARGUMENT);
     offers = calloc((size_t)crw_world_size(from), sizeof(*offers));
-    r = group_agree(from, offers ? 0 : crw_fail_errno(-ENOMEM, "cannot make a group"));
+    int r = group_agree(from, offers ? 0 : crw_fail_errno(-ENOMEM, "cannot make a group"));
     if (r)
         return r;
     make_offer(from, members, n_members, &mine, &fd);

@@ -98,7 +98,6 @@ int group_open_memory(const char *place, int *ret_fd)
     uintmax_t device, inode;
     int pid, number;
     struct stat st;
-    int r;
 
     if (sscanf(place, "%63s %d %d %ju %ju", host, &pid, &number, &device, &inode) != 5)
         return crw_fail(CRW_E_STORE, "\"%.100s\" is no place of the group's shared memory", place);
@@ -122,7 +121,7 @@ int group_open_memory(const char *place, int *ret_fd)
     if (fstat(fd, &st) < 0 || st.st_dev != device || st.st_ino != inode)
         return crw_fail(CRW_E_PEER,
                         "the rank that made the group's shared memory has ended: %s is something else", path);
-    r = check_memory_owner(fd, &st, path);
+    int r = check_memory_owner(fd, &st, path);
     if (r)
         return r;
     *ret_fd = steal_fd(&fd);
@@ -258,11 +257,10 @@ static int find_memory(struct crw_group *group, const char *key, int *ret_fd)
 int group_get_memory(struct crw_group *group, const char *key, bool makes_it, int n_ranks, int *ret_fd)
 {
     _cleanup_close_ int fd = -1;
-    int r;
 
     if (!makes_it)
         return find_memory(group, key, ret_fd);
-    r = shm_create_memory(n_ranks, &fd);
+    int r = shm_create_memory(n_ranks, &fd);
     if (r == 0 && group->env.world_size > 1)
         r = publish_memory(group, key, fd);
     if (r == 0)
@@ -365,14 +363,13 @@ static int group_start(struct crw_group *group, int fd)
 int group_create_on(const struct crw_env *env, int fd, struct crw_group **ret_group)
 {
     _cleanup_close_ int own_fd = fd;
-    struct crw_group *group;
     int timeout_ms, r = check_env(env);
 
     if (r == 0)
         r = env_timeout_ms(&timeout_ms);
     if (r)
         return r;
-    group = group_new(env, timeout_ms);
+    struct crw_group *group = group_new(env, timeout_ms);
     if (!group)
         return crw_fail_errno(-ENOMEM, "cannot make a group");
     r = group_start(group, steal_fd(&own_fd));

@@ -55,17 +55,16 @@ static int time_all_reduce(const struct crw_reducer *r, size_t count, double *re
 
     for (int i = 0; i < PROBES; i++) {
         struct crw_work *work;
-        double began_us, took_us;
         int result = crw_barrier(r->group);
+        double began_us = now_us();
 
-        began_us = now_us();
         if (result == 0)
             result = crw_all_reduce_start(r->group, r->gradients, count, CRW_F32, CRW_AVG, &work);
         if (result == 0)
             result = crw_work_wait(work);
         if (result)
             return result;
-        took_us = now_us() - began_us;
+        double took_us = now_us() - began_us;
         if (i == 0 || took_us < fastest_us)
             fastest_us = took_us;
     }
@@ -83,11 +82,10 @@ static bool has_spare_cores(const struct crw_group *group)
 static size_t bucket_for(size_t count, double fixed_us, double all_us)
 {
     double per_element_us = (all_us - fixed_us) / (double)count;
-    double wanted;
 
     if (per_element_us <= 0)
         return count; /* the data costs nothing beside the call */
-    wanted = (COST_SHARE_MAX - 1) * fixed_us / per_element_us;
+    double wanted = (COST_SHARE_MAX - 1) * fixed_us / per_element_us;
     return wanted < (double)count ? (size_t)wanted : count;
 }
 
@@ -96,11 +94,10 @@ static int choose_bucket(const struct crw_reducer *r, size_t *ret_bucket)
 {
     uint64_t bucket = 0;
     double fixed_us, all_us;
-    int result;
 
     if (crw_is_primary(r->group))
         bucket = has_spare_cores(r->group) ? 0 : r->count;
-    result = crw_broadcast(r->group, &bucket, sizeof(bucket), 0);
+    int result = crw_broadcast(r->group, &bucket, sizeof(bucket), 0);
     if (result == 0 && bucket == 0) {
         result = time_all_reduce(r, r->count < LINE ? r->count : LINE, &fixed_us);
         if (result == 0)
@@ -133,13 +130,13 @@ int crw_reducer_create(struct crw_group *group, float *gradients, size_t count, 
 {
     _cleanup_free_ struct crw_reducer *r = NULL;
     size_t bucket = bucket_bytes / sizeof(float);
-    int result;
 
     NEED(group && ret && is_array(gradients, count, sizeof(*gradients)), CRW_E_ARGUMENT);
     if (count == 0)
         return crw_fail(CRW_E_ARGUMENT, "there are no gradients to reduce");
     r = calloc(1, sizeof(*r));
-    result = group_agree(group, r ? 0 : crw_fail_errno(-ENOMEM, "cannot prepare the reduction of gradients"));
+    int result =
+        group_agree(group, r ? 0 : crw_fail_errno(-ENOMEM, "cannot prepare the reduction of gradients"));
     if (result == 0) {
         assert(r); /* the ranks have agreed on that */
         *r = (struct crw_reducer){.group = group, .gradients = gradients, .count = count, .syncing = true};
@@ -226,16 +223,14 @@ static int wait_for_buckets(struct crw_reducer *r)
 
 int crw_reducer_finish(struct crw_reducer *r)
 {
-    int started, waited;
-
     NEED(r, CRW_E_ARGUMENT);
     if (!r->syncing)
         return 0;
     if (r->n_buckets == 1)
         return crw_all_reduce(r->group, r->gradients, r->count, CRW_F32, CRW_AVG);
     crw_reducer_ready(r, 0);
-    started = r->result;
+    int started = r->result;
     r->result = 0;
-    waited = wait_for_buckets(r);
+    int waited = wait_for_buckets(r);
     return started != 0 ? started : waited;
 }

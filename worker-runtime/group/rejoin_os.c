@@ -47,8 +47,6 @@ static void leave_generation(struct crw_group *group)
 
 static int enter_generation(struct crw_group *group, const struct next_generation *next)
 {
-    int r;
-
     group->env.restart_count += next->generation - group->env.generation; /* each was one */
     group->env.generation = next->generation;
     run_identity_set_generation(next->generation);
@@ -57,7 +55,7 @@ static int enter_generation(struct crw_group *group, const struct next_generatio
     async_queue_init(&group->collectives, group);
     store_conn_init(&group->store, group->env.master_addr, group->env.master_port, group->timeout_ms);
     store_conn_set_interrupt(&group->store, failure_detector_failed_fd(group->detector));
-    r = group_join_again(group);
+    int r = group_join_again(group);
     if (r == 0)
         failure_detector_note_formed(group->detector);
     return r;

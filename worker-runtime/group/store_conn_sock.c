@@ -51,15 +51,13 @@ static int store_conn_result(const struct store_conn *s, int r)
 
 static int store_conn_connect(struct store_conn *s)
 {
-    int r;
-
     if (s->connected)
         return 0;
     if (!s->host[0])
         return crw_fail(CRW_E_ENVIRONMENT,
                         "MASTER_ADDR is not set, so there is no worker store; start the program "
                         "by crun or torchrun");
-    r = store_conn_result(s, client_sock_connect(&s->client, s->host, s->port, s->connect_ms));
+    int r = store_conn_result(s, client_sock_connect(&s->client, s->host, s->port, s->connect_ms));
     s->connected = r == 0;
     return r;
 }
@@ -79,14 +77,13 @@ int store_conn_get(struct store_conn *s, const char *key, int timeout_ms, void *
                    size_t *ret_n_bytes)
 {
     struct wire_span span;
-    char *copy;
     int r = store_conn_connect(s);
 
     if (r == 0)
         r = store_conn_result(s, client_sock_get(&s->client, text_span(key), timeout_ms, &span));
     if (r)
         return r;
-    copy = malloc(span.size + 1);
+    char *copy = malloc(span.size + 1);
     if (!copy)
         return crw_fail_errno(-ENOMEM, "cannot hold the value of store key %s", key);
     if (span.size > 0)

@@ -81,11 +81,9 @@ static int nll(struct crw_model *model, const float *log_probabilities, const in
         return -count;
     memset(model->d_output, 0, (size_t)model->n * (size_t)features * sizeof(float));
     for (int s = 0; s < model->n; s++) {
-        ptrdiff_t at;
-
         if (targets[s] == ignore_index)
             continue;
-        at = (ptrdiff_t)s * features + (ptrdiff_t)targets[s]; /* a class */
+        ptrdiff_t at = (ptrdiff_t)s * features + (ptrdiff_t)targets[s]; /* a class */
         sum -= log_probabilities[at];
         model->d_output[at] = -1.0f / (float)count;
     }

@@ -409,10 +409,8 @@ static int check_batch(const struct crw_model *model, int n, bool training)
 int crw_model_forward(struct crw_model *model, const float *input, int n, bool training,
                       const float **ret_output)
 {
-    int r;
-
     NEED(model && input, CRW_E_ARGUMENT);
-    r = check_batch(model, n, training);
+    int r = check_batch(model, n, training);
     if (r)
         return r;
     model->can_go_back = false;

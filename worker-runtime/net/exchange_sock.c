@@ -80,7 +80,6 @@ static bool is_expected_head(const struct exchange_round_state *r)
 static int exchange_pull(struct exchange_round_state *r)
 {
     ssize_t n;
-    int result;
 
     if (is_received(r))
         return 0;
@@ -89,7 +88,7 @@ static int exchange_pull(struct exchange_round_state *r)
     else
         n = net_link_receive(r->back, r->into + (r->n_in - sizeof(r->in)),
                              r->in.n_bytes - (r->n_in - sizeof(r->in)));
-    result = net_flow_note(&r->x->flow, r->back, n, &r->n_in);
+    int result = net_flow_note(&r->x->flow, r->back, n, &r->n_in);
     if (result == 0 && has_head(r) && !is_expected_head(r)) {
         r->x->flow.failed = r->back;
         return -EPROTO;

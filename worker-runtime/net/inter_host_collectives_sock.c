@@ -80,13 +80,12 @@ static int reduce_short(const struct inter_host_reduction *r)
     size_t n_bytes = reduction_size(r), size = reduce_element_size(r->dtype);
     const uint8_t *table;
     int result = inter_host_agree(s, r->signature, SHM_NOWHERE, r->in, n_bytes, &table);
-    void *target;
 
     if (result != 0 || !r->out)
         return result;
     for (int i = 0; i < s->topology.world_size; i++)
         s->views[i] = (void *)(uintptr_t)(table + (size_t)i * n_bytes + r->begin); /* only read */
-    target = r->out;
+    void *target = r->out;
     reduce(r->dtype, r->op, (const void *const *)s->views, s->topology.world_size, &target, 1, 0,
            (r->end - r->begin) / size);
     return 0;
@@ -260,12 +259,11 @@ static int reduce_long(struct inter_host_reduction *r)
 {
     struct inter_host *s = r->s;
     uint64_t location = SHM_NOWHERE;
-    int result;
 
     if (r->in_place)
         location = inter_host_is_alone(s) ? 0 : shm_locate(s->shm, r->in, reduction_size(r));
     r->n_rails = topology_rails_for(&s->topology, reduction_size(r));
-    result = inter_host_agree(s, r->signature, location, NULL, 0, NULL);
+    int result = inter_host_agree(s, r->signature, location, NULL, 0, NULL);
     if (result)
         return result;
     result = inter_host_need_ring(s);
@@ -465,11 +463,9 @@ static int gather_in_pieces(struct inter_host *s, uint64_t signature, const uint
 static int gather_any(struct inter_host *s, uint64_t signature, const uint8_t *data, size_t n_bytes,
                       uint8_t *all, int root)
 {
-    int r;
-
     if (is_short(s, n_bytes) || pieces_take_fewer_steps(s, n_bytes))
         return gather_in_pieces(s, signature, data, n_bytes, all);
-    r = inter_host_agree(s, signature, SHM_NOWHERE, NULL, 0, NULL);
+    int r = inter_host_agree(s, signature, SHM_NOWHERE, NULL, 0, NULL);
     if (r == 0 && all)
         copy_own(s, data, n_bytes, all);
     for (int i = 0; r == 0 && i < s->topology.world_size; i++)
@@ -515,11 +511,10 @@ int inter_host_alloc(struct inter_host *s, size_t n_bytes, void **ret_data)
     const uint8_t *table;
     void *data;
     int32_t status, other = 0;
-    int r;
 
     if (n_bytes >> SIGNATURE_SIZE_BITS)
         return crw_fail(CRW_E_ARGUMENT, "%zu bytes of shared memory for each rank are impossible", n_bytes);
-    r = inter_host_agree(s, signature, SHM_NOWHERE, NULL, 0, NULL);
+    int r = inter_host_agree(s, signature, SHM_NOWHERE, NULL, 0, NULL);
     if (r)
         return r;
     status = shm_alloc(s->shm, n_bytes, &data);

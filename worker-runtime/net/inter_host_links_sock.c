@@ -55,11 +55,9 @@ static int allocate_inter_host(struct inter_host *s)
 int inter_host_init(struct inter_host *s, struct net *net, uint32_t group, struct shm *shm, const int *keys,
                     int n_keys, int rank, int world_size, const int *world)
 {
-    int r;
-
     *s = (struct inter_host){
         .shm = shm, .net = net_share(net), .group = group, .world = world, .interrupt_fd = -1};
-    r = net_add_group(net, group);
+    int r = net_add_group(net, group);
     if (r == 0)
         r = topology_init(&s->topology, keys, n_keys, world_size, rank);
     if (r == 0)
@@ -219,14 +217,13 @@ int inter_host_need_pairs(struct inter_host *s)
 {
     size_t n = (size_t)s->topology.n_hosts;
     struct net_link **out, **in;
-    int r;
 
     if (s->pairs_out)
         return 0;
     /* Arrays of pointers are meant. NOLINTBEGIN(bugprone-sizeof-expression) */
     out = calloc(n, sizeof(*out));
     in = calloc(n, sizeof(*in)); /* NOLINTEND(bugprone-sizeof-expression) */
-    r = out && in ? connect_pairs(s, out, in) : crw_fail_errno(-ENOMEM, "cannot connect with all hosts");
+    int r = out && in ? connect_pairs(s, out, in) : crw_fail_errno(-ENOMEM, "cannot connect with all hosts");
     s->pairs_in = in; /* also what is not complete: it is cut and closed with the rest */
     s->pairs_out = out;
     return r == 0 ? 0 : inter_host_break(s, r);

@@ -120,11 +120,9 @@ void inter_host_interrupt(void *data)
 
 int inter_host_local_barrier(struct inter_host *s, const struct shm_slot *slot)
 {
-    int r;
-
     if (inter_host_is_alone(s))
         return shm_has_failed(s->shm, 0) ? inter_host_break(s, shm_fail_result(s->shm, 0)) : 0;
-    r = shm_phase_barrier(s->shm, slot);
+    int r = shm_phase_barrier(s->shm, slot);
     return r == 0 || r == CRW_E_ARGUMENT ? r : inter_host_break(s, r);
 }
 
@@ -400,15 +398,12 @@ static void copy_broadcast_piece(const struct host_broadcast *p, size_t number)
 static int broadcast_piece(struct host_broadcast *p, size_t number)
 {
     int rail = p->s->shm->rank;
-    struct topology_slice range;
-    void *target;
-    int r;
 
     if (rail >= p->n_rails)
         return 0;
-    range = broadcast_range(p, number, rail);
-    target = broadcast_room(p, rail);
-    r = chain_broadcast(&p->chain, &target, 1, range.end - range.begin);
+    struct topology_slice range = broadcast_range(p, number, rail);
+    void *target = broadcast_room(p, rail);
+    int r = chain_broadcast(&p->chain, &target, 1, range.end - range.begin);
     return inter_host_fail(p->s, r, p->chain.flow.failed);
 }
 
@@ -450,14 +445,13 @@ int inter_host_chain_broadcast(struct inter_host *s, const void *from, void *to,
         .is_root = inter_host_own_rank(s) == root,
         .n_rails = topology_rails_for(h, n_bytes),
     };
-    int r;
 
     if (distance > end || n_bytes == 0)
         return 0;
     p.chain = make_chain(s, distance, end);
     if (inter_host_is_alone(s) && (p.is_root || to))
         return broadcast_whole(&p);
-    r = inter_host_stage(s);
+    int r = inter_host_stage(s);
     if (r)
         return r;
     p.share = INTER_HOST_STAGING / 2 / (size_t)p.n_rails / TOPOLOGY_SLICE_UNIT * TOPOLOGY_SLICE_UNIT;

@@ -78,10 +78,9 @@ static int greet(const struct net *n, const struct net_wait *wait, const struct 
                  struct greeting *ret)
 {
     enum net_answer answer;
-    int r;
 
     net_hello_encode(hello, ret->hello);
-    r = net_send_all(wait, fd, ret->hello, sizeof(ret->hello));
+    int r = net_send_all(wait, fd, ret->hello, sizeof(ret->hello));
     if (r == 0)
         r = net_receive_all(wait, fd, ret->answer, n->key->is_set ? NET_KEYED_ANSWER : NET_TOKEN_HALF);
     if (r)

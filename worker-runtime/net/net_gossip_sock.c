@@ -39,12 +39,10 @@ static bool notify_end_once(struct net *n, int rank, int detail)
 /* From the network. Caller does not hold the lock. */
 static void take_end_record(struct net *n, int rank, int detail)
 {
-    bool is_new;
-
     if (rank == n->rank)
         return; /* another rank takes this one for dead: it will close the connections, and that ends the group */
     pthread_mutex_lock(&n->lock);
-    is_new = notify_end_once(n, rank, detail);
+    bool is_new = notify_end_once(n, rank, detail);
     pthread_mutex_unlock(&n->lock);
     if (is_new)
         failure_detector_note_end(n->detector, (struct shm_failure){SHM_FAILURE_DIED, rank, detail});
@@ -112,10 +110,9 @@ void net_read_control(struct net *n, struct net_conn *c)
 
 int net_add_control(struct net *n, int rank, struct net_link *link)
 {
-    bool kept;
-
     pthread_mutex_lock(&n->lock);
-    kept = net_keep(n, (struct net_conn){.purpose = NET_CONTROL, .rank = rank, .link = link, .ours = true});
+    bool kept =
+        net_keep(n, (struct net_conn){.purpose = NET_CONTROL, .rank = rank, .link = link, .ours = true});
     pthread_mutex_unlock(&n->lock);
     if (!kept) {
         net_link_close(link); /* unused */

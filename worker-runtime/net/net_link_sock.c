@@ -72,8 +72,6 @@ static ssize_t send_sealed(struct net_link *l, const struct iovec *parts, int n_
 {
     struct sealed_out *out = &l->sealing->out;
     size_t n = size_of_parts(parts, n_parts), rest;
-    const uint8_t *bytes;
-    ssize_t sent;
     int r = 0;
 
     if (n == 0)
@@ -83,8 +81,8 @@ static ssize_t send_sealed(struct net_link *l, const struct iovec *parts, int n_
     if (r)
         return r;
     assert(n >= out->n_data);
-    bytes = sealed_out_rest(out, &rest);
-    sent = net_send(l->fd, bytes, rest);
+    const uint8_t *bytes = sealed_out_rest(out, &rest);
+    ssize_t sent = net_send(l->fd, bytes, rest);
     return sent < 0 ? sent : (ssize_t)sealed_out_sent(out, (size_t)sent);
 }
 
@@ -155,12 +153,11 @@ static int move_all(const struct net_wait *wait, struct net_link *l, uint8_t *da
     for (size_t done = 0; done < n_bytes;) {
         size_t left = n_bytes - done;
         ssize_t n = sends ? net_link_send(l, data + done, left) : net_link_receive(l, data + done, left);
-        int r;
 
         if (n < 0)
             return net_result(n);
         done += (size_t)n;
-        r = n == 0 ? net_poll(wait, &polled, 1) : 0;
+        int r = n == 0 ? net_poll(wait, &polled, 1) : 0;
         if (r)
             return r;
     }

@@ -109,10 +109,9 @@ static void ask_for_presence(const struct message_taking *t, struct absence *a)
     const struct net_hello hello = {.purpose = NET_PRESENCE, .group = t->group};
     struct net *n = t->n;
     struct net_link *link = NULL;
-    int r;
 
     pthread_mutex_unlock(&n->lock);
-    r = net_connect_once(n, &wait, hello, t->from, &link);
+    int r = net_connect_once(n, &wait, hello, t->from, &link);
     pthread_mutex_lock(&n->lock);
     if (r == 0 && net_keep(n, watch_of(t, link)))
         net_signal(n->wake_fd);
@@ -182,12 +181,11 @@ static int take_stored(struct message_taking *t, size_t end)
     while (t->done < end) {
         struct net_conn *in;
         int r = await_bytes(t, &in);
-        size_t there, piece;
 
         if (r)
             return r;
-        there = (size_t)(in->came - in->taken);
-        piece = inbox_stretch(in->taken, end - t->done < there ? end - t->done : there);
+        size_t there = (size_t)(in->came - in->taken);
+        size_t piece = inbox_stretch(in->taken, end - t->done < there ? end - t->done : there);
         pthread_mutex_unlock(&t->n->lock); /* one taker at a time, and the thread does not write here */
         if (t->data)
             memcpy(t->data + t->done, in->room + in->taken % NET_MESSAGE_ROOM, piece);

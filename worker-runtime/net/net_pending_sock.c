@@ -79,13 +79,12 @@ static enum net_answer answer_to(struct net *n, const struct net_hello *hello)
 static bool answer_with_proof(const struct net *n, struct net_pending *p, enum net_answer which)
 {
     uint8_t answer[NET_KEYED_ANSWER] = {0};
-    bool ok;
 
     net_answer_encode(n->token, which, answer);
-    ok = random_fill(answer + NET_TOKEN_HALF, NET_NONCE) == 0 &&
-         net_prove(n, p->bytes, answer, NET_ROLE_ACCEPTS, answer + NET_ANSWER_HEAD) &&
-         net_prove(n, p->bytes, answer, NET_ROLE_CONNECTS, p->expected) &&
-         net_send(p->fd, answer, sizeof(answer)) == sizeof(answer);
+    bool ok = random_fill(answer + NET_TOKEN_HALF, NET_NONCE) == 0 &&
+              net_prove(n, p->bytes, answer, NET_ROLE_ACCEPTS, answer + NET_ANSWER_HEAD) &&
+              net_prove(n, p->bytes, answer, NET_ROLE_CONNECTS, p->expected) &&
+              net_send(p->fd, answer, sizeof(answer)) == sizeof(answer);
     memcpy(p->answer, answer, sizeof(p->answer));
     return ok && which == NET_ANSWER_STAYS;
 }

@@ -63,12 +63,10 @@ static struct net *net_new(int rank, int world_size, struct failure_detector *de
 
 static int open_listener(struct net *n, const char *address)
 {
-    int r;
-
     n->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (n->wake_fd < 0)
         return crw_fail_errno(-errno, "cannot listen for ranks of other hosts");
-    r = net_listen(address, &n->listen_fd, &n->self.port);
+    int r = net_listen(address, &n->listen_fd, &n->self.port);
     if (r < 0)
         return crw_fail_errno(r, "cannot listen for ranks of other hosts on address %s", address);
     (void)stpncpy(n->self.address, address, sizeof(n->self.address) - 1);
@@ -79,11 +77,10 @@ int net_create(const char *address, int rank, int world_size, struct failure_det
                struct net **ret)
 {
     struct net *n = net_new(rank, world_size, detector);
-    int r;
 
     if (!n)
         return crw_fail_errno(-ENOMEM, "cannot listen for ranks of other hosts");
-    r = open_listener(n, address);
+    int r = open_listener(n, address);
     if (r)
         net_free(n);
     else
@@ -102,12 +99,11 @@ struct net *net_share(struct net *n)
 void net_destroy(struct net *n)
 {
     const struct net_record goodbye = {NET_RECORD_LEAVES, n ? n->rank : 0, 0};
-    bool last;
 
     if (!n)
         return;
     pthread_mutex_lock(&n->lock);
-    last = --n->n_users == 0;
+    bool last = --n->n_users == 0;
     n->closing = last;
     if (last)
         net_notify_all(n, &goodbye);
@@ -129,12 +125,10 @@ const struct net_peer *net_self(const struct net *n)
 
 int net_start(struct net *n, const struct net_peer *peers, const uint8_t *token, const struct job_key *key)
 {
-    int r;
-
     memcpy(n->peers, peers, (size_t)n->world_size * sizeof(*peers));
     memcpy(n->token, token, NET_TOKEN);
     *n->key = *key;
-    r = thread_start(&n->thread, net_run, n);
+    int r = thread_start(&n->thread, net_run, n);
     if (r < 0)
         return crw_fail_errno(r, "cannot start a thread for ranks of other hosts");
     n->running = true;

@@ -57,11 +57,10 @@ static void poll_pending(struct net *n, struct poll_turn *t)
 static void poll_listener(struct net *n, struct poll_turn *t)
 {
     int64_t accepts_ns = net_pending_free_ns(n);
-    bool accepts;
 
     if (n->no_accept_ns > accepts_ns)
         accepts_ns = n->no_accept_ns;
-    accepts = sock_now_ns() >= accepts_ns;
+    bool accepts = sock_now_ns() >= accepts_ns;
     add_poll(n, t, accepts ? n->listen_fd : -1);
     if (!accepts)
         wake_at(t, accepts_ns);

@@ -17,12 +17,11 @@ int sealed_out_fill(struct sealed_out *out, const struct iovec *parts, size_t n)
 {
     size_t n_data = min_size(n, SEAL_DATA_MAX);
     uint8_t *record = buf_reserve(&out->record, n_data + SEAL_EXTRA);
-    int r;
 
     assert(out->n_data == 0);
     if (!record)
         return -ENOMEM;
-    r = record_seal_close(out->seal, parts, n_data, record);
+    int r = record_seal_close(out->seal, parts, n_data, record);
     if (r)
         return r;
     buf_commit(&out->record, n_data + SEAL_EXTRA);

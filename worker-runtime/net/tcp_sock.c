@@ -107,12 +107,11 @@ int net_dial(const char *address, uint16_t port, const struct net_wait *wait, in
     const struct addrinfo hints = {.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
     _cleanup_(cleanup_addrinfo) struct addrinfo *list = NULL;
     char service[8];
-    int r;
 
     (void)snprintf(service, sizeof(service), "%u", port); /* always fits */
     if (getaddrinfo(address, service, &hints, &list) != 0)
         return -EINVAL;
-    r = sock_connect_address(list, wait->interrupt_fd, sock_deadline_ns(wait->timeout_ms), ret_fd);
+    int r = sock_connect_address(list, wait->interrupt_fd, sock_deadline_ns(wait->timeout_ms), ret_fd);
     if (r == CLIENT_E_INTERRUPTED)
         return NET_E_INTERRUPTED;
     return r == CLIENT_E_TIMEOUT ? -ETIMEDOUT : r;
@@ -175,11 +174,10 @@ int net_poll(const struct net_wait *wait, struct pollfd *fds, int n_fds)
     for (;;) {
         int64_t left_ns = deadline_ns - sock_now_ns();
         struct timespec left = {.tv_sec = left_ns / 1000000000, .tv_nsec = left_ns % 1000000000};
-        int n;
 
         if (left_ns <= 0)
             return NET_E_TIMEOUT;
-        n = ppoll(all, 1 + (nfds_t)n_fds, &left, NULL);
+        int n = ppoll(all, 1 + (nfds_t)n_fds, &left, NULL);
         if (n < 0 && errno != EINTR)
             return -errno;
         if (n > 0)

@@ -103,10 +103,9 @@ static int accuracy(void *data, struct crw_group *group, struct crw_model *model
 {
     struct classifier *c = data;
     size_t n_all = batch->n * (size_t)crw_world_size(group), n_correct = 0;
-    int r;
 
     (void)crw_model_correct(model, batch->targets, c->flags);
-    r = crw_all_gather(group, c->flags, batch->n, c->all_flags);
+    int r = crw_all_gather(group, c->flags, batch->n, c->all_flags);
     if (r)
         return r;
     for (size_t i = 0; i < n_all; i++)

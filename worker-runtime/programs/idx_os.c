@@ -105,15 +105,13 @@ static int fail_length(const struct idx_file *f, uint64_t actual, uint64_t expec
 static int open_plain(const struct idx_file *f, struct idx *idx)
 {
     uint64_t n_bytes = 0;
-    void *mapping;
-    int r;
 
     if (f->size < header_size(f->n_dims))
         return idx_fail(f, "%s is truncated: %" PRIu64 " bytes are not even a header", f->path, f->size);
-    mapping = mmap(NULL, f->size, PROT_READ, MAP_PRIVATE, f->fd, 0);
+    void *mapping = mmap(NULL, f->size, PROT_READ, MAP_PRIVATE, f->fd, 0);
     if (mapping == MAP_FAILED)
         return idx_fail(f, "cannot map %s: %s", f->path, strerror(errno));
-    r = parse_header(f, mapping, idx, &n_bytes);
+    int r = parse_header(f, mapping, idx, &n_bytes);
     if (r == 0 && header_size(f->n_dims) + n_bytes != f->size)
         r = fail_length(f, f->size, header_size(f->n_dims) + n_bytes);
     if (r) {
@@ -169,9 +167,8 @@ static int inflate_all(const struct idx_file *f, gzFile gz, struct idx *idx)
     uint8_t header[HEADER_MAX] = {0}, beyond;
     uint64_t n_bytes = 0;
     size_t n = 0;
-    int r;
+    int r = read_gz(f, gz, header, header_size(f->n_dims), &n);
 
-    r = read_gz(f, gz, header, header_size(f->n_dims), &n);
     if (r)
         return r;
     if (n < header_size(f->n_dims))

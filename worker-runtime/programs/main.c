@@ -46,7 +46,6 @@ int main(int argc, char **argv)
     struct crw_env env;
     struct crw_group *group;
     char error[512];
-    int exit_code, result;
 
     (void)signal(SIGXFSZ, SIG_IGN); /* at the limit of file size a write fails, and that is reported */
     if (crw_env_read(&env) != 0) {
@@ -54,7 +53,7 @@ int main(int argc, char **argv)
         (void)crw_error_record(NULL); /* best effort: the sentence is on stderr already */
         return TRAIN_FAILED;
     }
-    result = train_options_parse(argv, &options, error, sizeof(error));
+    int result = train_options_parse(argv, &options, error, sizeof(error));
     if (result == OPTIONS_E_USAGE)
         return usage_error(&env, error);
     if (result)
@@ -68,7 +67,7 @@ int main(int argc, char **argv)
             (void)crw_error_record(NULL);
         return TRAIN_FAILED;
     }
-    exit_code = programs[options.program](&options, &env, group);
+    int exit_code = programs[options.program](&options, &env, group);
     /* A rank that failed leaves the group by ending: its peers notice that, and end after it. */
     if (exit_code == TRAIN_DONE)
         crw_group_destroy(group);

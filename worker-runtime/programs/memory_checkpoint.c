@@ -113,11 +113,10 @@ static void read_own(struct trainer *t, const uint8_t *from)
 void memory_checkpoint_commit(struct trainer *t)
 {
     const struct memory_checkpoint *c = &t->checkpoint;
-    uint8_t *to;
 
     if (!c->memory || t->device) /* the host's copy of the state is older then */
         return;
-    to = crw_memory_begin(c->memory);
+    uint8_t *to = crw_memory_begin(c->memory);
     write_own(t, to);
     to += parts_at(t);
     for (size_t i = 0; i < n_arenas(t); i++, to += c->count * sizeof(float))
@@ -147,15 +146,13 @@ struct recovery_offer memory_checkpoint_offer(const struct trainer *t, bool aliv
 static bool save_own(struct trainer *t, const struct recovery_choice *choice,
                      const struct recovery_offer *mine)
 {
-    const uint8_t *slot;
-
     if (!recovery_has(mine, choice->number))
         return false;
     if (mine->alive == choice->number) {
         write_own(t, t->checkpoint.own);
         return true;
     }
-    slot = crw_memory_find(t->checkpoint.memory, (uint64_t)choice->number);
+    const uint8_t *slot = crw_memory_find(t->checkpoint.memory, (uint64_t)choice->number);
     memcpy(t->checkpoint.own, slot, own_size(t));
     return true;
 }
@@ -170,13 +167,12 @@ static int gather_parts(struct trainer *t, const struct recovery_choice *choice,
     for (int part = 0; part < choice->n_parts; part++) {
         size_t begin = part_begin(t, part, choice->n_parts),
                count = part_begin(t, part + 1, choice->n_parts) - begin;
-        int r;
 
         if (part == crw_rank(t->group)) {
             assert(slot); /* a rank with a part has memory */
             memcpy(arena(t, i) + begin, slot + slot_offset, count * sizeof(float));
         }
-        r = crw_broadcast(t->group, arena(t, i) + begin, count * sizeof(float), part);
+        int r = crw_broadcast(t->group, arena(t, i) + begin, count * sizeof(float), part);
         if (r)
             return r;
     }
@@ -186,14 +182,14 @@ static int gather_parts(struct trainer *t, const struct recovery_choice *choice,
 static int restore_from_memory(struct trainer *t, const struct recovery_choice *choice)
 {
     const struct memory_checkpoint *c = &t->checkpoint;
-    const uint8_t *slot;
 
     for (size_t i = 0; i < n_arenas(t); i++) {
         int r = gather_parts(t, choice, i, parts_at(t) + i * c->count * sizeof(float));
         if (r)
             return r;
     }
-    slot = crw_rank(t->group) == 0 ? crw_memory_find(c->memory, (uint64_t)choice->number) : NULL;
+    const uint8_t *slot =
+        crw_rank(t->group) == 0 ? crw_memory_find(c->memory, (uint64_t)choice->number) : NULL;
     if (slot)
         memcpy(c->own, slot, own_size(t));
     return crw_broadcast(t->group, c->own, own_size(t), 0);
@@ -216,11 +212,10 @@ int memory_checkpoint_restore(struct trainer *t, const struct recovery_choice *c
 {
     bool has_own = save_own(t, choice, mine);
     uint8_t *own = has_own ? t->checkpoint.own + own_size(t) : NULL;
-    int r;
 
     if (own)
         memcpy(own, t->checkpoint.own, own_size(t));
-    r = choice->kind == RECOVERY_ALIVE ? restore_alive(t, choice) : restore_from_memory(t, choice);
+    int r = choice->kind == RECOVERY_ALIVE ? restore_alive(t, choice) : restore_from_memory(t, choice);
     if (r == 0)
         read_own(t, own ? own : t->checkpoint.own);
     if (r == 0)

@@ -84,12 +84,11 @@ bool report_wants_progress(const struct train_report *r)
 void report_progress(struct train_report *r, uint64_t epoch, uint64_t n_epochs, uint64_t done, uint64_t all,
                      double loss, double samples_per_s)
 {
-    double now;
     int filled = all ? (int)(done * BAR_WIDTH / all) : 0;
 
     if (!r->bar)
         return;
-    now = report_now();
+    double now = report_now();
     if (now - r->bar_drawn_at < BAR_INTERVAL_S)
         return;
     r->bar_drawn_at = now;
@@ -104,12 +103,11 @@ __attribute__((format(printf, 2, 3))) static void write_metrics(struct train_rep
                                                                 ...)
 {
     va_list args;
-    bool written;
 
     if (!r->metrics)
         return;
     va_start(args, format);
-    written = vfprintf(r->metrics, format, args) >= 0;
+    bool written = vfprintf(r->metrics, format, args) >= 0;
     va_end(args);
     if (!written || fflush(r->metrics) != 0) {
         report_warn(r, "cannot append to %s: %s; this line of metrics is lost", r->metrics_path,

@@ -30,11 +30,10 @@ int schedule_parse(const char *text, struct schedule *ret)
 {
     struct schedule s = {.gamma = 0.7};
     char kind[64], *values[2];
-    int n;
 
     if (strlen(text) >= sizeof(kind))
         return -1;
-    n = split_fields(strcpy(kind, text), values);
+    int n = split_fields(strcpy(kind, text), values);
     while (s.kind < SCHEDULE_KIND_COUNT && strcmp(kind, kind_names[s.kind]) != 0)
         s.kind++;
     if (s.kind == SCHEDULE_KIND_COUNT || n > n_values[s.kind])

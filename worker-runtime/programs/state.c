@@ -219,9 +219,8 @@ static int read_snapshot(struct train_state *s, const struct crw_snapshot *snaps
 {
     struct train_position position;
     uint64_t optimizer_steps;
-    int r;
+    int r = check_recipe(&s->recipe, snapshot, folder, error, n);
 
-    r = check_recipe(&s->recipe, snapshot, folder, error, n);
     if (r)
         return r;
     if (!read_position(snapshot, &position, &optimizer_steps)) {
@@ -249,10 +248,9 @@ int state_load(struct train_state *s, const char *folder, void (*warn)(void *dat
 {
     struct crw_snapshot *snapshot = NULL;
     char hash[sizeof("00000000")];
-    int r;
 
     snprintf(hash, sizeof(hash), MODEL_HASH, crw_model_hash(s->model));
-    r = crw_snapshot_open_newest(folder, "model_hash", hash, warn, warn_data, &snapshot);
+    int r = crw_snapshot_open_newest(folder, "model_hash", hash, warn, warn_data, &snapshot);
     if (r) {
         snprintf(error, n, "%s", crw_error_message());
         return r;
@@ -264,10 +262,8 @@ int state_load(struct train_state *s, const char *folder, void (*warn)(void *dat
 
 int state_broadcast_statistics(struct train_state *s, struct crw_group *group, int from)
 {
-    int r;
-
     memcpy(s->received, s->committed, state_committed_bytes(s));
-    r = crw_broadcast(group, s->received, state_committed_bytes(s), from);
+    int r = crw_broadcast(group, s->received, state_committed_bytes(s), from);
     if (r)
         return r; /* a part may have come */
     memcpy(s->committed, s->received, state_committed_bytes(s));

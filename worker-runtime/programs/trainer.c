@@ -36,7 +36,6 @@ static int test(struct trainer *t, double *ret_accuracy)
 {
     uint64_t world_size = (uint64_t)crw_world_size(t->group), rank = (uint64_t)crw_rank(t->group);
     struct crw_trained trained;
-    int64_t n_correct;
 
     *ret_accuracy = NAN;
     /* Batch norm's running statistics are rank 0's, as with PyTorch's DDP. */
@@ -52,7 +51,7 @@ static int test(struct trainer *t, double *ret_accuracy)
     uint32_t end = (uint32_t)(t->n_test * (rank + 1) / world_size);
     if (t->device && crw_trainer_test(t->device->trainer, begin, end - begin, &trained) != 0)
         return -1;
-    n_correct = t->device ? (int64_t)trained.n_correct : count_correct(t, begin, end);
+    int64_t n_correct = t->device ? (int64_t)trained.n_correct : count_correct(t, begin, end);
     if (crw_all_reduce(t->group, &n_correct, 1, CRW_I64, CRW_SUM) != 0)
         return -1;
     *ret_accuracy = (double)n_correct / t->n_test;
@@ -210,10 +209,9 @@ static void ignore_requests(void)
 static int leave_stopped(struct trainer *t)
 {
     unsigned long long step = t->state.position.step;
-    int r;
 
     (void)trainer_share(t); /* where it fails, rank 0 alone saves */
-    r = trainer_finish_saves(t, true);
+    int r = trainer_finish_saves(t, true);
     ignore_requests();
     if (r < 0)
         return TRAIN_FAILED;
@@ -243,10 +241,8 @@ static int write_model(struct trainer *t)
 
 static int leave_done(struct trainer *t)
 {
-    int r;
-
     (void)trainer_share(t); /* as above */
-    r = trainer_finish_saves(t, false);
+    int r = trainer_finish_saves(t, false);
     ignore_requests();
     return write_model(t) == TRAIN_DONE && r == 0 ? TRAIN_DONE : TRAIN_FAILED;
 }

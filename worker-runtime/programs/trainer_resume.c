@@ -60,13 +60,11 @@ static int find_holder(struct trainer *t, const struct found *mine, int *ret_hol
 /* Looks into the folder of this host. 0, also when there is nothing whole; -1 with the reason in t->error. */
 static int load_newest(struct trainer *t, struct found *ret, bool *ret_damaged)
 {
-    int r;
-
     *ret = (struct found){0};
     *ret_damaged = false;
     if (!t->options->snapshot_dir || !trainer_is_first_of_host(t))
         return 0;
-    r = state_load(&t->state, t->options->snapshot_dir, warn_of_snapshot, t, t->error, sizeof(t->error));
+    int r = state_load(&t->state, t->options->snapshot_dir, warn_of_snapshot, t, t->error, sizeof(t->error));
     if (r == 0)
         *ret = (struct found){1, t->state.position.step, t->state.position.epoch};
     *ret_damaged = r == CRW_E_DAMAGED; /* t->error is the reason */

@@ -169,11 +169,10 @@ static int check_output(struct trainer *t, const char *option, const char *path)
 {
     struct stat st;
     char folder[PATH_MAX];
-    const char *slash;
 
     if (!path || !t->primary)
         return 0;
-    slash = strrchr(path, '/');
+    const char *slash = strrchr(path, '/');
     if (strlen(path) >= sizeof(folder))
         return trainer_fail(t, "%s %s: the path is too long", option, path);
     snprintf(folder, sizeof(folder), "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
@@ -395,11 +394,10 @@ int trainer_check_saves(struct trainer *t)
 int trainer_share(struct trainer *t)
 {
     struct train_position position = t->state.position;
-    int r;
 
     if (!t->options->save_on_every_host || !t->options->snapshot_dir)
         return 0;
-    r = trainer_fetch(t);
+    int r = trainer_fetch(t);
     if (r == 0)
         r = state_broadcast_statistics(&t->state, t->group, 0);
     if (r == 0)

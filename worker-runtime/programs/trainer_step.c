@@ -103,11 +103,10 @@ static enum step_result train_batches(struct trainer *t, struct step *s)
 static int reduce_step(struct trainer *t, struct step *s)
 {
     const float *extra = t->reduced + t->n_parameters;
-    int r;
 
     if (t->batch_gradients != t->reduced)
         set_extra(t, s);
-    r = crw_reducer_finish(t->reducer);
+    int r = crw_reducer_finish(t->reducer);
     t->timed_out = r == CRW_E_TIMEOUT;
     if (r)
         return -1;
@@ -207,17 +206,14 @@ static enum step_result finish_on_device(struct trainer *t, struct step *s)
 
 static enum step_result train_step_on_device(struct trainer *t, struct step *s)
 {
-    enum step_result result;
-    int r;
-
     t->error[0] = '\0';
-    r = device_queue_step(t->device, s);
+    int r = device_queue_step(t->device, s);
     if (r == 0 && s->n_batches == 0)
         return STEP_NO_DATA;
     if (r == 0)
         happen_fault(t, s);
     t->follows = r == CRW_E_PEER;
-    result = r == 0 ? finish_on_device(t, s) : STEP_FAILED;
+    enum step_result result = r == 0 ? finish_on_device(t, s) : STEP_FAILED;
     if (result == STEP_FAILED && t->error[0] == '\0')
         (void)trainer_fail(t, "%s", crw_error_message());
     return result;
@@ -232,10 +228,8 @@ enum step_result trainer_step(struct trainer *t, struct step *s)
     if (t->device)
         return train_step_on_device(t, s);
 
-    enum step_result result;
-
     t->error[0] = '\0';
-    result = train_batches(t, s);
+    enum step_result result = train_batches(t, s);
     if (result == STEP_NO_DATA)
         return STEP_NO_DATA;
     if (result == STEP_DONE && t->batch_gradients != t->reduced)

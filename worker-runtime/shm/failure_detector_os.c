@@ -349,8 +349,6 @@ static void failure_detector_free(struct failure_detector *detector)
 /* What can fail, in order; failure_detector_free() undoes as much as was done. */
 static int failure_detector_start(struct failure_detector *detector)
 {
-    int r;
-
     detector->polled = calloc(SLOT_PEERS + (size_t)detector->world_size, sizeof(*detector->polled));
     detector->peers = calloc((size_t)detector->world_size, sizeof(*detector->peers));
     if (!detector->polled || !detector->peers)
@@ -368,7 +366,7 @@ static int failure_detector_start(struct failure_detector *detector)
         return -errno;
     if (detector->has_launcher)
         join_launched(detector);
-    r = thread_start(&detector->thread, failure_detector_run, detector);
+    int r = thread_start(&detector->thread, failure_detector_run, detector);
     if (r < 0)
         leave_launched(detector);
     return r;
@@ -390,7 +388,6 @@ static void send_notice(struct failure_detector *detector, enum worker_notice_ki
 int failure_detector_create(int notice_fd, int generation, int world_size, struct failure_detector **ret)
 {
     struct failure_detector *detector = calloc(1, sizeof(*detector));
-    int r;
 
     if (!detector)
         return crw_fail_errno(-ENOMEM, "cannot watch for failures of peers");
@@ -403,7 +400,7 @@ int failure_detector_create(int notice_fd, int generation, int world_size, struc
     pthread_mutex_init(&detector->lock, NULL);
     cond_init(&detector->changed);
     detector->next.generation = generation;
-    r = failure_detector_start(detector);
+    int r = failure_detector_start(detector);
     if (r < 0) {
         failure_detector_free(detector);
         return crw_fail_errno(r, "cannot watch for failures of peers");
@@ -422,12 +419,10 @@ struct failure_detector *failure_detector_share(struct failure_detector *detecto
 
 void failure_detector_destroy(struct failure_detector *detector)
 {
-    bool last;
-
     if (!detector)
         return;
     pthread_mutex_lock(&detector->lock);
-    last = --detector->n_users == 0;
+    bool last = --detector->n_users == 0;
     detector->closing = last;
     pthread_mutex_unlock(&detector->lock);
     if (!last)

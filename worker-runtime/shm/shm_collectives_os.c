@@ -43,11 +43,10 @@ static int broadcast_pieces(struct shm *shm, uint8_t *data, size_t n_bytes, cons
     do {
         size_t n = min_size(n_bytes - offset, SHM_BOUNCE);
         int parity = shm_parity(shm);
-        int result;
 
         if (shm->rank == root && slot->a == SHM_NOWHERE && n > 0)
             memcpy(shm_bounce(shm, root, parity), data + offset, n);
-        result = shm_phase_barrier(shm, slot);
+        int result = shm_phase_barrier(shm, slot);
         if (result)
             return result;
         if (offset == 0 && shm_slot_of(shm, root)->a != SHM_NOWHERE)
@@ -156,14 +155,13 @@ static int scatter_pieces(struct shm *shm, const uint8_t *all, size_t n_bytes, u
     do {
         size_t n = min_size(n_bytes - offset, chunk);
         int parity = shm_parity(shm), r;
-        uint64_t location;
 
         if (shm->rank == root && slot->a == SHM_NOWHERE)
             stage_scattered(shm, all, n_bytes, offset, n);
         r = shm_phase_barrier(shm, slot);
         if (r)
             return r;
-        location = shm_slot_of(shm, root)->a;
+        uint64_t location = shm_slot_of(shm, root)->a;
         if (location != SHM_NOWHERE) {
             memmove(data, (uint8_t *)shm_at(shm, location) + (size_t)shm->rank * n_bytes, n_bytes);
             return shm_phase_barrier(shm, slot);

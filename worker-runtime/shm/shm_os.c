@@ -127,19 +127,18 @@ static void *map_range(int fd, uint64_t at, size_t size)
 int shm_create_memory(int world_size, int *ret_fd)
 {
     _cleanup_close_ int fd = memfd_create("crw-group", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    struct shm_head *head;
-    int r;
 
     assert(world_size >= 1 && world_size <= SHM_WORLD_MAX);
     if (fd < 0)
         return crw_fail_errno(-errno, "cannot make shared memory for %d ranks", world_size);
-    r = memory_has_room(head_size(world_size), 1) ? allocate_range(fd, 0, bounce_at(world_size)) : -ENOMEM;
+    int r =
+        memory_has_room(head_size(world_size), 1) ? allocate_range(fd, 0, bounce_at(world_size)) : -ENOMEM;
     if (r == 0)
         r = file_limit_resize(fd, head_size(world_size));
     if (r < 0)
         return crw_fail_errno(r, "cannot get %zu bytes of shared memory for %d ranks", bounce_at(world_size),
                               world_size);
-    head = map_range(fd, 0, bounce_at(world_size));
+    struct shm_head *head = map_range(fd, 0, bounce_at(world_size));
     if (!head)
         return crw_fail_errno(-errno, "cannot map shared memory for %d ranks", world_size);
     head->magic = MAGIC;
@@ -154,7 +153,6 @@ int shm_create_memory(int world_size, int *ret_fd)
 
 int shm_map_memory(int fd, int world_size, struct shm_head **ret_head)
 {
-    struct shm_head *head;
     struct stat st;
 
     if (fstat(fd, &st) < 0)
@@ -164,7 +162,7 @@ int shm_map_memory(int fd, int world_size, struct shm_head **ret_head)
                         "the group's shared memory is too small for %d ranks: the ranks run different "
                         "builds or disagree about the world size",
                         world_size);
-    head = map_lazily(fd, 0, head_size(world_size));
+    struct shm_head *head = map_lazily(fd, 0, head_size(world_size));
     if (!head)
         return crw_fail_errno(-errno, "cannot map the group's shared memory");
     if (head->magic != MAGIC || head->world_size != (uint64_t)world_size) {
@@ -240,8 +238,6 @@ static void shm_count_cores(struct shm *shm)
 int shm_init(struct shm *shm, int fd, struct shm_head *head, bool unmap, int rank, int world_size,
              int timeout_ms)
 {
-    int r;
-
     *shm = (struct shm){
         .rank = rank,
         .world_size = world_size,
@@ -257,7 +253,7 @@ int shm_init(struct shm *shm, int fd, struct shm_head *head, bool unmap, int ran
     };
     head->lines[rank].pid = getpid();
     cores_add_own(head->cores);
-    r = shm->views ? allocate_bounces(shm) : crw_fail_errno(-ENOMEM, "cannot join the group");
+    int r = shm->views ? allocate_bounces(shm) : crw_fail_errno(-ENOMEM, "cannot join the group");
     if (r) {
         shm_finish(shm);
         return r;
@@ -432,14 +428,13 @@ static int mark_failed(struct shm *shm, int absent, int r)
 int shm_phase_barrier(struct shm *shm, const struct shm_slot *slot)
 {
     struct shm_line *mine = &shm->lines[shm->rank];
-    uint32_t before;
     int r = shm_begin(shm);
 
     if (r)
         return r;
     mine->slots[shm_parity(shm)] = *slot;
     shm->arrived += PHASE;
-    before = atomic_fetch_add(&mine->arrived, PHASE);
+    uint32_t before = atomic_fetch_add(&mine->arrived, PHASE);
     if (before & FAILURE_BIT)
         return mark_failed(shm, shm->rank, shm_fail_result(shm, shm->rank));
     if (atomic_load(&mine->n_sleepers) > 0)
@@ -583,11 +578,10 @@ int shm_map_channel(const struct shm *shm, int from, int to, void **ret_room)
 {
     uint64_t at = channel_at(shm->world_size, from, to);
     int r = allocate_range(shm->fd, at, SHM_CHANNEL);
-    void *room;
 
     if (r < 0)
         return r;
-    room = map_range(shm->fd, at, SHM_CHANNEL);
+    void *room = map_range(shm->fd, at, SHM_CHANNEL);
     if (!room)
         return -errno;
     *ret_room = room;

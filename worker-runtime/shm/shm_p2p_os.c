@@ -106,11 +106,10 @@ static int channel_write(struct shm *shm, struct p2p_channel *c, const void *dat
     for (size_t done = 0; done < n_bytes;) {
         uint64_t at = atomic_load_explicit(&c->written, memory_order_relaxed); /* only we write it */
         int r = channel_wait(shm, c, to, channel_has_room);
-        size_t n;
 
         if (r)
             return r;
-        n = channel_stretch(at, min_size(n_bytes - done, RING_BYTES - channel_filled(c)));
+        size_t n = channel_stretch(at, min_size(n_bytes - done, RING_BYTES - channel_filled(c)));
         memcpy(c->ring + at % RING_BYTES, (const uint8_t *)data + done, n);
         atomic_store(&c->written, at + n);
         shm_ring_doorbell(shm, to);
@@ -125,11 +124,10 @@ static int channel_read(struct shm *shm, struct p2p_channel *c, void *data, size
     for (size_t done = 0; done < n_bytes;) {
         uint64_t at = atomic_load_explicit(&c->read, memory_order_relaxed); /* only we write it */
         int r = channel_wait(shm, c, from, channel_has_data);
-        size_t n;
 
         if (r)
             return r;
-        n = channel_stretch(at, min_size(n_bytes - done, channel_filled(c)));
+        size_t n = channel_stretch(at, min_size(n_bytes - done, channel_filled(c)));
         if (data)
             memcpy((uint8_t *)data + done, c->ring + at % RING_BYTES, n);
         atomic_store(&c->read, at + n);
@@ -144,11 +142,10 @@ static int channel_read(struct shm *shm, struct p2p_channel *c, void *data, size
 static int open_channel(struct shm_p2p *p, int from, int to, struct p2p_channel **at)
 {
     void *room;
-    int r;
 
     if (*at)
         return 0;
-    r = shm_map_channel(p->shm, from, to, &room);
+    int r = shm_map_channel(p->shm, from, to, &room);
     if (r < 0)
         return crw_fail_errno(r, "cannot get memory for messages from rank %d to rank %d",
                               shm_name_of(p->shm, from), shm_name_of(p->shm, to));

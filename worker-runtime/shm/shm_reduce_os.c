@@ -63,10 +63,8 @@ static void reduce_inline_slots(const struct shm_reduction *r)
 /* The data is in the slots. */
 static int reduce_inline(struct shm_reduction *r)
 {
-    int result;
-
     memcpy(&r->slot.a, r->data, r->n_bytes);
-    result = shm_phase_barrier(r->shm, &r->slot);
+    int result = shm_phase_barrier(r->shm, &r->slot);
     if (result)
         return result;
     for (int i = 0; i < r->shm->world_size; i++)
@@ -79,10 +77,9 @@ static int reduce_inline(struct shm_reduction *r)
 static int reduce_gathered(struct shm_reduction *r)
 {
     int parity = shm_parity(r->shm);
-    int result;
 
     memcpy(shm_bounce(r->shm, r->shm->rank, parity), r->data, r->n_bytes);
-    result = shm_phase_barrier(r->shm, &r->slot);
+    int result = shm_phase_barrier(r->shm, &r->slot);
     if (result)
         return result;
     for (int i = 0; i < r->shm->world_size; i++)
@@ -133,11 +130,10 @@ static int reduce_sliced(struct shm_reduction *r)
 
     for (size_t offset = 0; offset < r->n_bytes;) {
         size_t n = min_size(r->n_bytes - offset, SHM_BOUNCE);
-        int result;
 
         if (staged)
             memcpy(bounce, r->data + offset, n);
-        result = shm_phase_barrier(r->shm, &r->slot);
+        int result = shm_phase_barrier(r->shm, &r->slot);
         if (result)
             return result;
         if (!find_views(r, offset, parity))

@@ -26,11 +26,10 @@ static void number_hosts(struct topology *h, const int *keys, int *seen)
     h->in_order = true;
     for (int r = 0; r < h->world_size; r++) {
         bool is_new = seen[keys[r]] == 0;
-        int host;
 
         if (is_new)
             seen[keys[r]] = ++h->n_hosts;
-        host = seen[keys[r]] - 1;
+        int host = seen[keys[r]] - 1;
         if (!is_new && host != before)
             h->in_order = false;
         h->host_of[r] = before = host;
