@@ -18,3 +18,12 @@ static inline bool err_is_shortage(int r)
 {
     return r == -EMFILE || r == -ENFILE || r == -ENOBUFS || r == -ENOMEM;
 }
+
+/* Ends the calling function with the call's result unless that is 0. What the function owns by then is released by _cleanup_. */
+#define TRY(call)                                                                                            \
+    do {                                                                                                     \
+        int _result = (call);                                                                                \
+                                                                                                             \
+        if (_result)                                                                                         \
+            return _result;                                                                                  \
+    } while (0)

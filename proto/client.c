@@ -96,18 +96,15 @@ int client_request(struct client *c, const struct wire_request *request)
 
 int client_keys(struct client *c, enum wire_op op, const struct wire_span *keys, size_t n_keys)
 {
-    int r = client_admit(c);
-
-    return r ? r : client_expect(c, op, n_keys, wire_put_keys(&c->out, op, keys, n_keys));
+    TRY(client_admit(c));
+    return client_expect(c, op, n_keys, wire_put_keys(&c->out, op, keys, n_keys));
 }
 
 int client_cancel(struct client *c)
 {
     if (!c->waiting)
         return 0;
-    int r = wire_put(&c->out, &(struct wire_request){.op = WIRE_OP_CANCEL_WAIT});
-    if (r)
-        return r;
+    TRY(wire_put(&c->out, &(struct wire_request){.op = WIRE_OP_CANCEL_WAIT}));
     pending_push(c, (struct client_pending){.op = WIRE_OP_CANCEL_WAIT, .dropped = true});
     c->waiting = false;
     return 0;
@@ -115,10 +112,7 @@ int client_cancel(struct client *c)
 
 int client_abandon(struct client *c)
 {
-    int r = client_cancel(c);
-
-    if (r)
-        return r;
+    TRY(client_cancel(c));
     for (size_t i = 0; i < client_n_pending(c); i++)
         pending_at(c, i)->dropped = true;
     return 0;
@@ -177,7 +171,6 @@ int client_next(struct client *c, struct wire_reply *ret_reply)
 {
     struct wire_reply reply;
     bool dropped = true;
-    int r;
 
     if (c->error)
         return CLIENT_E_PROTOCOL;
@@ -190,9 +183,7 @@ int client_next(struct client *c, struct wire_reply *ret_reply)
             c->scanner.need = 1;
             return CLIENT_E_MORE;
         }
-        r = client_take_reply(c, &reply, &dropped);
-        if (r)
-            return r;
+        TRY(client_take_reply(c, &reply, &dropped));
     }
     *ret_reply = reply;
     return 0;

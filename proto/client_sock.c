@@ -23,6 +23,7 @@
 #include <sys/socket.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/format.h"
 #include "proto/connect_sock.h"
 
@@ -169,13 +170,10 @@ int client_sock_exchange(struct client_sock *s, struct wire_reply *ret_reply)
 {
     struct client *c = &s->machine;
     struct wire_reply reply;
-    int r;
 
     for (;;) {
-        r = send_some(s);
-        if (r)
-            return r;
-        r = client_next(c, &reply);
+        TRY(send_some(s));
+        int r = client_next(c, &reply);
         if (r == 0 && ret_reply) {
             *ret_reply = reply;
             return 0;
@@ -184,13 +182,9 @@ int client_sock_exchange(struct client_sock *s, struct wire_reply *ret_reply)
             return r;
         if (!ret_reply && buf_size(&c->out) == 0 && client_n_pending(c) == 0)
             return 0;
-        r = sock_wait(s->wake_fd, s->fd, buf_size(&c->out) > 0 ? POLLIN | POLLOUT : POLLIN,
-                      s->call.deadline_ns);
-        if (r)
-            return r;
-        r = receive_some(s);
-        if (r)
-            return r;
+        TRY(sock_wait(s->wake_fd, s->fd, buf_size(&c->out) > 0 ? POLLIN | POLLOUT : POLLIN,
+                      s->call.deadline_ns));
+        TRY(receive_some(s));
     }
 }
 
@@ -207,11 +201,9 @@ static void release_large(struct buf *b)
 static int refuse_unasked(struct client_sock *s)
 {
     struct wire_reply reply;
-    int r = receive_some(s);
 
-    if (r)
-        return r;
-    r = client_next(&s->machine, &reply);
+    TRY(receive_some(s));
+    int r = client_next(&s->machine, &reply);
     return r == CLIENT_E_MORE ? 0 : r;
 }
 
@@ -271,9 +263,9 @@ static int ping(struct client_sock *s, const char *other)
 static int shake_hands(struct client_sock *s)
 {
     const struct wire_request validate = {.op = WIRE_OP_VALIDATE, .word = WIRE_VALIDATE_MAGIC};
-    int r = client_request(&s->machine, &validate);
 
-    return r ? r : ping(s, "it does not answer as a TCPStore");
+    TRY(client_request(&s->machine, &validate));
+    return ping(s, "it does not answer as a TCPStore");
 }
 
 /* A fresh machine on a fresh connection. */
@@ -311,16 +303,13 @@ static int pause_between(struct client_sock *s, int pause_ms)
 static int connect_until(struct client_sock *s, const char *host, uint16_t port, int *ret_n_attempts)
 {
     int pause_ms = PAUSE_FIRST_MS;
-    int r;
 
     for (int n = 1;; n++) {
         *ret_n_attempts = n;
-        r = connect_address(s, host, port);
+        int r = connect_address(s, host, port);
         if (r != CLIENT_E_CLOSED && r != CLIENT_E_PROTOCOL)
             return r;
-        r = pause_between(s, pause_ms);
-        if (r)
-            return r;
+        TRY(pause_between(s, pause_ms));
         pause_ms = pause_ms * 2 < PAUSE_MAX_MS ? pause_ms * 2 : PAUSE_MAX_MS;
     }
 }
@@ -371,15 +360,13 @@ static int check_value(struct client_sock *s, struct wire_span value)
 static int begin_key(struct client_sock *s, enum wire_op op, int timeout_ms, struct wire_span *key)
 {
     struct client_sock_call call = {.op = op, .key = *key, .timeout_ms = timeout_ms};
-    int r = client_sock_begin(s, call);
 
-    if (r)
-        return r;
+    TRY(client_sock_begin(s, call));
     if (key->size >= limits.key_max)
         return fail(s, -EMSGSIZE, "store %s: a key of %zu bytes is longer than the %llu allowed", s->peer,
                     key->size, (unsigned long long)limits.key_max - 1);
     buf_clear(&s->key, KEEP_MAX);
-    r = buf_append(&s->key, "/", 1);
+    int r = buf_append(&s->key, "/", 1);
     if (!r)
         r = buf_append(&s->key, key->data, key->size);
     *key = wire_span(buf_bytes(&s->key), buf_size(&s->key));

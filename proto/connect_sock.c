@@ -64,10 +64,8 @@ static int await_connection(int fd, int wake_fd, int64_t deadline_ns)
 {
     socklen_t size = sizeof(int);
     int error = 0;
-    int r = sock_wait(wake_fd, fd, POLLOUT, deadline_ns);
 
-    if (r)
-        return r;
+    TRY(sock_wait(wake_fd, fd, POLLOUT, deadline_ns));
     if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) < 0)
         return -errno;
     return -error;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/buf.h"
+#include "base/err.h"
 
 /* The number of the version is the digit. */
 static const char opening[] =
@@ -25,10 +26,9 @@ int key_exchange_put(struct buf *out, enum key_exchange_code code, const char *c
 
     if (n > KEY_EXCHANGE_CREDENTIAL_MAX)
         return -EMSGSIZE;
-    int r = buf_append(out, opening, OPENING_SIZE);
-    if (r == 0)
-        r = buf_append(out, head, sizeof(head));
-    return r ? r : buf_append(out, credential, n);
+    TRY(buf_append(out, opening, OPENING_SIZE));
+    TRY(buf_append(out, head, sizeof(head)));
+    return buf_append(out, credential, n);
 }
 
 int key_exchange_decode(const uint8_t *bytes, size_t n, struct key_exchange_frame *ret, size_t *ret_size)
@@ -55,23 +55,18 @@ int key_exchange_decode(const uint8_t *bytes, size_t n, struct key_exchange_fram
 
 int key_request_put(struct buf *out, const uint8_t nonce[KEY_EXCHANGE_NONCE_SIZE], const char *job)
 {
-    int r = buf_append(out, request_kind, sizeof(request_kind));
-
-    if (r == 0)
-        r = buf_append(out, nonce, KEY_EXCHANGE_NONCE_SIZE);
-    return r ? r : buf_append(out, job, strlen(job));
+    TRY(buf_append(out, request_kind, sizeof(request_kind)));
+    TRY(buf_append(out, nonce, KEY_EXCHANGE_NONCE_SIZE));
+    return buf_append(out, job, strlen(job));
 }
 
 int key_reply_put(struct buf *out, const uint8_t nonce[KEY_EXCHANGE_NONCE_SIZE],
                   const uint8_t secret[KEY_EXCHANGE_SECRET_SIZE], const char *job)
 {
-    int r = buf_append(out, reply_kind, sizeof(reply_kind));
-
-    if (r == 0)
-        r = buf_append(out, nonce, KEY_EXCHANGE_NONCE_SIZE);
-    if (r == 0)
-        r = buf_append(out, secret, KEY_EXCHANGE_SECRET_SIZE);
-    return r ? r : buf_append(out, job, strlen(job));
+    TRY(buf_append(out, reply_kind, sizeof(reply_kind)));
+    TRY(buf_append(out, nonce, KEY_EXCHANGE_NONCE_SIZE));
+    TRY(buf_append(out, secret, KEY_EXCHANGE_SECRET_SIZE));
+    return buf_append(out, job, strlen(job));
 }
 
 static bool is_of_kind(const struct key_exchange_payload *payload, const char *kind, size_t kind_size,

@@ -6,6 +6,7 @@
 
 #include "base/buf.h"
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "proto/openssl_os.h"
 
 /* The salt of HKDF's first step: one for all of crun, so that the keys differ from those that other programs derive
@@ -61,11 +62,9 @@ bool key_expand(const struct secret_key *secret, const void *info, size_t n, uin
  * separates the parts: no purpose contains one. */
 static int put_info(struct buf *info, enum key_purpose purpose, const char *job)
 {
-    int r = buf_append(info, purposes[purpose], strlen(purposes[purpose]) + 1);
-
-    if (r == 0)
-        r = buf_append(info, job, strlen(job));
-    return r ? r : buf_append_u8(info, 1);
+    TRY(buf_append(info, purposes[purpose], strlen(purposes[purpose]) + 1));
+    TRY(buf_append(info, job, strlen(job)));
+    return buf_append_u8(info, 1);
 }
 
 int key_derive(struct secret_key *ret, const void *secret, size_t secret_size, enum key_purpose purpose,

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/buf.h"
+#include "base/err.h"
 #include "base/minmax.h"
 #include "proto/record_seal_openssl.h"
 
@@ -89,22 +90,16 @@ int sealed_link_receive(struct sealed_link *l, const void *bytes, size_t n, stru
 {
     bool is_other = false;
     size_t used = 0;
-    int r;
 
     if (buf_size(&l->part) == 0) {
-        r = open_records(l, bytes, n, plain, &used, &is_other);
-        if (r < 0 || used == n)
-            return r;
+        TRY(open_records(l, bytes, n, plain, &used, &is_other));
         return buf_append(is_other ? rest : &l->part, (const uint8_t *)bytes + used, n - used);
     }
     if (buf_append(&l->part, bytes, n) < 0)
         return -ENOMEM;
-    r = open_records(l, buf_bytes(&l->part), buf_size(&l->part), plain, &used, &is_other);
-    if (r < 0)
-        return r;
+    TRY(open_records(l, buf_bytes(&l->part), buf_size(&l->part), plain, &used, &is_other));
     buf_consume(&l->part, used);
-    if (is_other)
-        r = buf_append(rest, buf_bytes(&l->part), buf_size(&l->part));
+    int r = is_other ? buf_append(rest, buf_bytes(&l->part), buf_size(&l->part)) : 0;
     if (is_other || buf_size(&l->part) == 0)
         buf_reset(&l->part);
     return r;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/random_os.h"
 #include "proto/key_memory_os.h"
 
@@ -117,10 +118,8 @@ int secret_read_fd(struct secret *ret, int fd, const char *name, char error[SECR
     const struct reading f = {"the secret", name, error};
 
     secret_hide_process();
-    int r = read_into_room(&f, fd, SECRET_ROOM, ret);
-    if (r < 0)
-        return r;
-    r = check_length(ret, name, error);
+    TRY(read_into_room(&f, fd, SECRET_ROOM, ret));
+    int r = check_length(ret, name, error);
     if (r < 0)
         secret_finish(ret);
     return r;

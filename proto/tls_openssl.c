@@ -15,6 +15,7 @@
 
 #include "base/buf.h"
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "proto/address.h"
 #include "proto/certificates_openssl.h"
 #include "proto/key_memory_os.h"
@@ -318,9 +319,7 @@ int tls_context_client(struct tls_context **ret, enum key_purpose purpose, const
     }
     (void)snprintf(config.identity, sizeof(config.identity), "%s%s:%s", identity_start,
                    key_purpose_name(purpose), job); /* fits, see above */
-    int r = open_context(&c, &config, why);
-    if (r < 0)
-        return r;
+    TRY(open_context(&c, &config, why));
     c->key = key_memory_new(sizeof(*c->key));
     if (!c->key) {
         (void)snprintf(why, TLS_ERROR_SIZE, "out of memory");
@@ -348,10 +347,8 @@ static int open_certified(struct tls_context **ret, struct tls_context *config,
     (void)snprintf(config->cert_path, PATH_SHOWN, "%s",
                    files->paths.cert); /* cut off if long, as the other */
     (void)snprintf(config->ca_path, PATH_SHOWN, "%s", files->paths.ca ? files->paths.ca : "");
-    int r = open_context(&c, config, error);
-    if (r < 0)
-        return r;
-    r = certificates_install(c->ssl, files, c->server, error);
+    TRY(open_context(&c, config, error));
+    int r = certificates_install(c->ssl, files, c->server, error);
     if (r < 0)
         tls_context_free(c);
     else
@@ -679,11 +676,11 @@ static int receive_sealed(struct tls_link *l, const void *bytes, size_t n, struc
 static int receive_behind_handshake(struct tls_link *l, struct buf *plain)
 {
     _cleanup_(buf_finish) struct buf bytes = {0};
-    int r = drain(l, l->in, &bytes);
 
-    if (r == 0 && buf_size(&bytes) > 0)
-        r = receive_sealed(l, buf_bytes(&bytes), buf_size(&bytes), plain);
-    return r;
+    TRY(drain(l, l->in, &bytes));
+    if (buf_size(&bytes) > 0)
+        TRY(receive_sealed(l, buf_bytes(&bytes), buf_size(&bytes), plain));
+    return 0;
 }
 
 /* One step of the handshake, as far as the bytes go. */

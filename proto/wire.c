@@ -160,10 +160,8 @@ static inline int scan_value(struct walk *w, uint64_t n_behind, struct wire_span
 static inline int take_word(struct walk *w, uint32_t *ret_word)
 {
     const uint8_t *field;
-    int r = take_fixed(w, WORD_SIZE, &field);
 
-    if (r)
-        return r;
+    TRY(take_fixed(w, WORD_SIZE, &field));
     *ret_word = wire_load_u32(field);
     return 0;
 }
@@ -171,10 +169,8 @@ static inline int take_word(struct walk *w, uint32_t *ret_word)
 static inline int take_number(struct walk *w, int64_t *ret_number)
 {
     const uint8_t *field;
-    int r = take_fixed(w, AMOUNT_SIZE, &field);
 
-    if (r)
-        return r;
+    TRY(take_fixed(w, AMOUNT_SIZE, &field));
     *ret_number = (int64_t)wire_load_u64(field);
     return 0;
 }
@@ -184,10 +180,8 @@ static int start_list(struct walk *w, unsigned vecs_per_item)
 {
     struct wire_scanner *s = w->scanner;
     const uint8_t *field;
-    int r = take_fixed(w, LENGTH_SIZE, &field);
 
-    if (r)
-        return r;
+    TRY(take_fixed(w, LENGTH_SIZE, &field));
     uint64_t count = wire_load_u64(field);
     if (count > w->limits->keys_max)
         return wire_bad(w, "more keys than the limit", count);
@@ -212,10 +206,8 @@ static int walk_list(struct walk *w, enum list_kind kind, size_t start, struct w
     while (s->items_left > 0) {
         uint64_t n_behind = (s->items_left - 1) * LENGTH_SIZE;
         bool is_value = kind == LIST_VALUES || (kind == LIST_PAIRS && s->items_left % 2 == 1);
-        int r = is_value ? scan_value(w, n_behind, &vec) : scan_key(w, n_behind, &vec);
 
-        if (r)
-            return r;
+        TRY(is_value ? scan_value(w, n_behind, &vec) : scan_key(w, n_behind, &vec));
         s->position = w->position;
         s->items_left--;
     }
@@ -227,10 +219,7 @@ static int walk_list(struct walk *w, enum list_kind kind, size_t start, struct w
 static int take_list(struct walk *w, enum list_kind kind, size_t start, size_t *ret_n,
                      struct wire_span *ret_items)
 {
-    int r = w->scanner->position == 0 ? start_list(w, kind == LIST_PAIRS ? 2 : 1) : 0;
-
-    if (r)
-        return r;
+    TRY(w->scanner->position == 0 ? start_list(w, kind == LIST_PAIRS ? 2 : 1) : 0);
     *ret_n = (size_t)wire_load_u64(w->data + start - LENGTH_SIZE);
     return walk_list(w, kind, start, ret_items);
 }
@@ -293,10 +282,8 @@ int wire_decode(struct wire_scanner *s, const struct wire_limits *limits, const 
 static int take_status(struct walk *w, struct wire_reply *reply)
 {
     const uint8_t *field;
-    int r = take_fixed(w, 1, &field);
 
-    if (r)
-        return r;
+    TRY(take_fixed(w, 1, &field));
     if (*field > 1)
         return wire_bad(w, "unknown status", *field);
     reply->number = *field;
@@ -306,20 +293,15 @@ static int take_status(struct walk *w, struct wire_reply *reply)
 static int take_nonce(struct walk *w, struct wire_reply *reply)
 {
     uint32_t word;
-    int r = take_word(w, &word);
 
-    if (r)
-        return r;
+    TRY(take_word(w, &word));
     reply->number = word;
     return 0;
 }
 
 static int take_popped(struct walk *w, struct wire_reply *reply)
 {
-    int r = take_number(w, &reply->number);
-
-    if (r)
-        return r;
+    TRY(take_number(w, &reply->number));
     if (reply->number < 0)
         return wire_bad(w, "negative queue length", (uint64_t)reply->number);
     return reply->number > 0 ? scan_value(w, 0, &reply->value) : 0;
@@ -368,10 +350,8 @@ int wire_decode_reply(struct wire_scanner *s, const struct wire_limits *limits, 
 {
     struct walk w = {.scanner = s, .limits = limits, .data = data, .n = n};
     struct wire_reply reply = {.op = op};
-    int r = scan_reply(&w, n_items, &reply);
 
-    if (r)
-        return r;
+    TRY(scan_reply(&w, n_items, &reply));
     *ret_reply = reply;
     *ret_size = w.position;
     *s = (struct wire_scanner){0};

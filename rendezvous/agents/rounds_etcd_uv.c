@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/random_os.h"
 #include "base/time.h"
 #include "rendezvous/etcd/etcd_client_os.h"
@@ -330,14 +331,12 @@ int rounds_etcd_open(struct rounds_state **ret, struct rounds_shell *shell, cons
     _cleanup_free_ struct rounds_etcd *e = calloc(1, sizeof(*e));
     struct etcd_leader_config config = {0};
     const char *why = e ? etcd_url_parse(url, &e->config.url) : NULL;
-    int r = e ? random_fill(&config.id, sizeof(config.id)) : -ENOMEM;
 
-    if (r == 0 && why) {
+    TRY(e ? random_fill(&config.id, sizeof(config.id)) : -ENOMEM);
+    if (why) {
         rounds_log(shell, "--state %s: %s", url, why);
-        r = -EINVAL;
+        return -EINVAL;
     }
-    if (r < 0)
-        return r;
     e->config.access = *access;
     (void)snprintf(config.prefix, sizeof(config.prefix), "%s", e->config.url.prefix);
     etcd_leader_init(&e->leader, &config);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/buf.h"
+#include "base/err.h"
 #include "rendezvous/rounds/rounds.h"
 #include "rendezvous/rounds/rounds_json.h"
 #include "base/siphash.h"
@@ -44,12 +45,9 @@ int rounds_file_put(struct buf *out, const struct rounds_job *job)
 {
     char head[HEAD_SIZE + 1] = "";
     size_t at = buf_size(out);
-    int r = buf_append(out, head, HEAD_SIZE);
 
-    if (r == 0)
-        r = rounds_json_save(out, job);
-    if (r < 0)
-        return r;
+    TRY(buf_append(out, head, HEAD_SIZE));
+    TRY(rounds_json_save(out, job));
     if (buf_size(out) - at > ROUNDS_FILE_MAX)
         return -EMSGSIZE; /* reading it would be refused */
     write_head(head, buf_bytes(out) + at + HEAD_SIZE, buf_size(out) - at - HEAD_SIZE);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/utf8.h"
 #include "base/own_user_os.h"
 #include "base/time.h"
@@ -161,7 +162,6 @@ static int put_whole_job(struct server *s, const struct rounds_job *job, uint32_
                          uint32_t *at, struct buf *out)
 {
     bool has_facts = false;
-    int r = 0;
 
     if (list_is_empty(&job->nodes) && *at >= from)
         return put_job_facts(job, out);
@@ -173,12 +173,9 @@ static int put_whole_job(struct server *s, const struct rounds_job *job, uint32_
             --*at;
             return 1;
         }
-        r = has_facts ? 0 : put_job_facts(job, out);
+        TRY(has_facts ? 0 : put_job_facts(job, out));
         has_facts = true;
-        if (r == 0)
-            r = put_whole_node(s, n, out);
-        if (r)
-            return r;
+        TRY(put_whole_node(s, n, out));
     }
     return 0;
 }

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 
+#include "base/err.h"
 #include "base/time.h"
 #include "rendezvous/etcd/etcd_leader.h"
 #include "rendezvous/server/client_owner_os.h"
@@ -32,11 +33,9 @@ struct rounds_shell *rounds_shell_of(const struct server *s)
 int rounds_shell_add(struct server *s, const struct server_rounds *config)
 {
     struct rounds_shell *r = NULL;
-    int error = rounds_shell_create(&r, s, config);
 
-    if (error < 0)
-        return error;
-    error = open_state(r, config);
+    TRY(rounds_shell_create(&r, s, config));
+    int error = open_state(r, config);
     if (error < 0) {
         rounds_shell_destroy(r);
         return error;

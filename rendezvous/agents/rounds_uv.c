@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/err.h"
 #include "rendezvous/agents/rounds_debug_uv.h"
 #include "rendezvous/rounds/rounds_log.h"
 #include "rendezvous/agents/rounds_state_uv.h"
@@ -330,15 +331,10 @@ int rounds_shell_create(struct rounds_shell **ret, struct server *s, const struc
         return -ENOMEM;
     if (config->state && etcd_url_is(config->state))
         core.lease_ms = SESSION_LEASE_MS_DEFAULT;
-    int error = random_fill(&core.seed, sizeof(core.seed));
-    if (!error)
-        error = random_fill(core.instance_key, sizeof(core.instance_key));
-    if (!error)
-        error = random_fill(core.bucket_key, sizeof(core.bucket_key));
-    if (!error)
-        error = random_fill(seed, sizeof(seed));
-    if (error)
-        return error;
+    TRY(random_fill(&core.seed, sizeof(core.seed)));
+    TRY(random_fill(core.instance_key, sizeof(core.instance_key)));
+    TRY(random_fill(core.bucket_key, sizeof(core.bucket_key)));
+    TRY(random_fill(seed, sizeof(seed)));
     core.max_jobs = config->max_jobs > 0 ? config->max_jobs : core.max_jobs;
     core.max_nodes = config->max_nodes > 0 ? config->max_nodes : core.max_nodes;
     core.max_nodes_all = config->max_agents > 0 ? config->max_agents : core.max_nodes_all;

@@ -1,5 +1,6 @@
 #include "rendezvous/daemon/compose_uv.h"
 
+#include "base/err.h"
 #include "rendezvous/keys/exchange_uv.h"
 #include "rendezvous/keys/fence_uv.h"
 #include "rendezvous/server/job_stores_uv.h"
@@ -20,14 +21,14 @@ static int add_keys(struct server *s, const struct server_config *config)
 
     if (!rounds)
         return 0;
-    int r = job_stores_add(&stores, s);
-    if (r == 0 && (s->tls || s->security.is_private))
+    TRY(job_stores_add(&stores, s));
+    if (s->tls || s->security.is_private)
         rounds_shell_keep_keys(rounds, &(struct rounds_keys){.begin = job_stores_begin,
                                                              .end = job_stores_end,
                                                              .orphan = job_stores_orphan,
                                                              .adopt = job_stores_adopt,
                                                              .data = stores});
-    return r;
+    return 0;
 }
 
 /* The first service that admits a socket gets it: the fence stands in front of the store. The keys are given to the rounds, which have

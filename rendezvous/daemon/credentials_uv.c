@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "proto/tls_openssl.h"
 #include "rendezvous/daemon/daemon_options.h"
 #include "rendezvous/daemon/daemon_secrets_os.h"
@@ -31,9 +32,9 @@ static int read_certificates(struct tls_context **ret, const struct certificate_
                              char error[CERTIFICATE_ERROR_SIZE])
 {
     _cleanup_(certificate_files_finish) struct certificate_files files;
-    int r = certificate_files_read(&files, paths, error);
 
-    return r < 0 ? r : tls_context_server_certified(ret, &files, error);
+    TRY(certificate_files_read(&files, paths, error));
+    return tls_context_server_certified(ret, &files, error);
 }
 
 static void read_credentials(struct reading *reading)

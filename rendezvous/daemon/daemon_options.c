@@ -278,9 +278,7 @@ int daemon_options_parse(struct daemon_options *ret, char *const argv[], char *e
     struct etcd_url url;
 
     *ret = (struct daemon_options){.announce_fd = -1};
-    int r = option_table_parse(&daemon_option_table, argv, ret, error, error_size);
-    if (r)
-        return r;
+    TRY(option_table_parse(&daemon_option_table, argv, ret, error, error_size));
     ret->limits.job_store.keys_max = ret->limits.store.keys_max;
     ret->limits.job_store.waiters_max = ret->limits.store.waiters_max;
     ret->is_default_address = ret->n_addresses == 0;

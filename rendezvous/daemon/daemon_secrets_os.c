@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/err.h"
 #include "base/utf8.h"
 #include "rendezvous/session/session_message.h"
 
@@ -123,9 +124,9 @@ int daemon_secrets_find(void *data, enum key_purpose purpose, const char *job, s
 
     if (!found)
         found = find_job_secret(*s, "");
-    int r = found ? key_derive(ret, found->secret.bytes, found->secret.size, purpose, job, &why) : 0;
 
-    return r < 0 ? r : found != NULL;
+    TRY(found ? key_derive(ret, found->secret.bytes, found->secret.size, purpose, job, &why) : 0);
+    return found != NULL;
 }
 
 size_t daemon_secrets_count(const struct daemon_secrets *s)

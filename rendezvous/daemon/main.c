@@ -230,9 +230,7 @@ static int watch_owner(struct daemon *d)
 {
     if (d->options.announce_fd < 0)
         return 0;
-    int r = uv_poll_init(&d->loop, &d->owner, d->options.announce_fd);
-    if (r < 0)
-        return r;
+    TRY(uv_poll_init(&d->loop, &d->owner, d->options.announce_fd));
     d->owner.data = d;
     d->has_owner = true;
     return uv_poll_start(&d->owner, UV_DISCONNECT, on_owner);
@@ -319,23 +317,16 @@ static int start_listening(struct daemon *d)
 {
     unsigned n_inherited = count_inherited();
 
-    for (unsigned i = 0; i < n_inherited; i++) {
-        int r = listen_inherited(d, FIRST_INHERITED_FD + (int)i);
-        if (r < 0)
-            return r;
-    }
+    for (unsigned i = 0; i < n_inherited; i++)
+        TRY(listen_inherited(d, FIRST_INHERITED_FD + (int)i));
     if (n_inherited > 0 && d->options.is_default_address)
         d->options.n_addresses = 0;
     for (size_t i = 0; i < d->options.n_addresses; i++) {
         const struct daemon_address *a = &d->options.addresses[i];
-        int r = a->unix_path ? listen_unix(d, a) : listen_tcp(d, a);
 
-        if (r < 0)
-            return r;
+        TRY(a->unix_path ? listen_unix(d, a) : listen_tcp(d, a));
     }
-    int r = serve_metrics(d);
-    if (r < 0)
-        return r;
+    TRY(serve_metrics(d));
     /* Scripts wait for the lines above. */
     if (fflush(stdout) == 0)
         return 0;

@@ -6,6 +6,7 @@
  * bytes in the receiver's memory. An acknowledgement leaves with other output, or alone when ACK_BYTES or ACK_FRAMES were taken.
  */
 
+#include "base/err.h"
 #include "rendezvous/relay/relay_link.h"
 
 #include <errno.h>
@@ -196,17 +197,14 @@ static int receive_frames(struct relay_link *l, const uint8_t *data, size_t n, s
 int relay_link_receive(struct relay_link *l, const uint8_t *data, size_t n)
 {
     size_t used = 0;
-    int r;
 
     if (buf_size(&l->in) == 0) {
-        r = receive_frames(l, data, n, &used);
-        if (r < 0)
-            return r;
+        TRY(receive_frames(l, data, n, &used));
         return used < n ? buf_append(&l->in, data + used, n - used) : 0;
     }
     if (buf_append(&l->in, data, n) < 0)
         return -ENOMEM;
-    r = receive_frames(l, buf_bytes(&l->in), buf_size(&l->in), &used);
+    int r = receive_frames(l, buf_bytes(&l->in), buf_size(&l->in), &used);
     buf_consume(&l->in, used);
     if (buf_size(&l->in) == 0)
         buf_reset(&l->in);

@@ -1,6 +1,6 @@
 /*
- * One request after another: its pieces are collected, it is executed in turns, and its reply leaves in frames as the link
- * has room; then the next frame is taken.
+ * One request after another: the pieces are collected, the request is executed in turns, and the reply leaves in frames as
+ * the link has room; then the next frame is taken.
  */
 
 #include "rendezvous/relay/relay_node.h"
@@ -10,18 +10,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/err.h"
+
 struct relay_wait {
     struct store_client client;
     struct list link; /* in relay_node.waits */
     struct relay_node *node;
     uint64_t id;
-    uint64_t wait_id; /* when an item was promised: the id that it had */
-    int failure;      /* then: why nothing waits on under that id */
+    uint64_t wait_id; /* once an item was promised: id of the wait before */
+    int failure;      /* then: result with which nothing waits on under wait_id */
 };
 
 enum { IOV_BATCH = 16 };
 
-/* In ids that the server gives; a node counts its own from 1. */
+/* In ids given by the server; a node counts from 1. */
 #define PROMISE_BIT (UINT64_C(1) << 63)
 
 /* ---- frames to the node ---- */
@@ -89,7 +91,7 @@ struct relay_node *relay_node_release(struct store_client *c)
     return n;
 }
 
-/* The wait keeps the item under an id of its own; clients of the node that wait for the same wait on under the old one. */
+/* The wait keeps the item under a new id; clients of the node with the same wait go on waiting under the old id. */
 static void renew_wait(struct store_client *c)
 {
     struct relay_wait *w = list_entry(c, struct relay_wait, client), *next;
@@ -117,7 +119,7 @@ static int forget(struct relay_node *n, const struct relay_frame *f)
 
 /* ---- requests ---- */
 
-/* Who executes it: a wait of its own, the wait that keeps the item that is popped, or the node. */
+/* The client of the store for a request: a new wait, the wait with the promised item, or the node. */
 static int choose_client(struct relay_node *n, uint64_t promise)
 {
     n->wait = NULL;
@@ -176,7 +178,7 @@ static int take_frame(struct relay_node *n, const struct relay_frame *f)
     }
 }
 
-/* The request is executed, or refused; what its client of the store was made for is over, unless it waits. */
+/* The request is executed, or refused; the client of the store has no more use, unless the request waits. */
 static void end_request(struct relay_node *n)
 {
     struct relay_wait *w = n->wait;
@@ -205,7 +207,7 @@ static int execute(struct relay_node *n, struct store_budget *budget)
     n->n_changes += !begun && store_may_change_a_key(&n->request);
     if (r == STORE_MORE) {
         if (outbox_size(&n->out) < budget->output_max)
-            budget->units = 0; /* it goes on in the next turn */
+            budget->units = 0; /* the request goes on in the next turn */
         return 0;
     }
     n->stage = RELAY_REPLYING;
@@ -222,7 +224,7 @@ static int put_piece(struct relay_node *n, bool last)
 {
     uint8_t bytes[RELAY_PIECE_MAX];
     struct iovec iov[IOV_BATCH];
-    int n_iov = outbox_iov(&n->out, iov, IOV_BATCH), r;
+    int n_iov = outbox_iov(&n->out, iov, IOV_BATCH);
     size_t size = 0;
 
     for (int i = 0; i < n_iov && size < sizeof(bytes); i++) {
@@ -232,12 +234,11 @@ static int put_piece(struct relay_node *n, bool last)
         size += part;
     }
     last = last && size == outbox_size(&n->out);
-    r = relay_link_put(&n->link, last ? RELAY_REPLY : RELAY_REPLY_PIECE, &n->id, 1, wire_span(bytes, size));
-    if (r == 0)
-        outbox_consume(&n->out, size);
-    if (r == 0 && last)
+    TRY(relay_link_put(&n->link, last ? RELAY_REPLY : RELAY_REPLY_PIECE, &n->id, 1, wire_span(bytes, size)));
+    outbox_consume(&n->out, size);
+    if (last)
         end_request(n);
-    return r;
+    return 0;
 }
 
 /* Does the request wait now? Its reply comes by relay_node_release(). */
@@ -246,7 +247,7 @@ static bool has_begun_to_wait(const struct relay_node *n)
     return n->wait && outbox_size(&n->out) == 0 && n->request.op != WIRE_OP_QUEUE_POP;
 }
 
-/* Sends what there is of the reply. */
+/* Sends as much of the reply as is there. */
 static int reply(struct relay_node *n)
 {
     bool last = n->stage == RELAY_REPLYING;
@@ -280,8 +281,8 @@ static int step(struct relay_node *n, struct store_budget *budget, bool *ret_blo
         *ret_blocked = true;
         return 0;
     }
-    int r = n->stage == RELAY_EXECUTING ? execute(n, budget) : 0;
-    return r < 0 ? r : reply(n);
+    TRY(n->stage == RELAY_EXECUTING ? execute(n, budget) : 0);
+    return reply(n);
 }
 
 int relay_node_run(struct relay_node *n, struct store_budget *budget)

@@ -73,20 +73,18 @@ static int put_head(struct buf *out, const struct rounds_job *job)
 
     if (!json || !cJSON_AddNumberToObject(json, "crun_rounds", ROUNDS_JSON_VERSION))
         return -ENOMEM;
-    int r = fields_write(json, job_fields, ARRAY_SIZE(job_fields), job);
-    if (r == 0)
-        r = session_json_add_params(json, &job->params);
-    if (r == 0)
-        r = session_json_add_cause(json, &job->cause);
-    return r < 0 ? r : put_line(out, json, true);
+    TRY(fields_write(json, job_fields, ARRAY_SIZE(job_fields), job));
+    TRY(session_json_add_params(json, &job->params));
+    TRY(session_json_add_cause(json, &job->cause));
+    return put_line(out, json, true);
 }
 
 static int put_node(struct buf *out, const struct rounds_node *n)
 {
     _cleanup_json_ cJSON *json = cJSON_CreateObject();
-    int r = json ? fields_write(json, node_fields, ARRAY_SIZE(node_fields), n) : -ENOMEM;
 
-    return r < 0 ? r : put_line(out, json, false);
+    TRY(json ? fields_write(json, node_fields, ARRAY_SIZE(node_fields), n) : -ENOMEM);
+    return put_line(out, json, false);
 }
 
 int rounds_json_save(struct buf *out, const struct rounds_job *job)

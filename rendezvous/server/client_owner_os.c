@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 
 struct question {
     struct nlmsghdr head;
@@ -60,8 +61,8 @@ int client_owner_open(void)
     /* Connected: the sandbox lets nothing be sent to an address. */
     if (fd < 0 || connect(fd, (const struct sockaddr *)&kernel, sizeof(kernel)) < 0)
         return -errno;
-    int r = try_list(fd);
-    return r < 0 ? r : steal_fd(&fd);
+    TRY(try_list(fd));
+    return steal_fd(&fd);
 }
 
 static int put_end(const struct sockaddr_storage *end, uint8_t *ret_family, __be32 *address, __be16 *port)
@@ -96,8 +97,8 @@ static int write_question(int fd, struct question *q)
         .about = {.sdiag_protocol = IPPROTO_TCP,
                   .idiag_states = UINT32_MAX,
                   .id.idiag_cookie = {INET_DIAG_NOCOOKIE, INET_DIAG_NOCOOKIE}}};
-    int r = put_end(&there, &q->about.sdiag_family, q->about.id.idiag_src, &q->about.id.idiag_sport);
-    return r ? r : put_end(&here, &q->about.sdiag_family, q->about.id.idiag_dst, &q->about.id.idiag_dport);
+    TRY(put_end(&there, &q->about.sdiag_family, q->about.id.idiag_src, &q->about.id.idiag_sport));
+    return put_end(&here, &q->about.sdiag_family, q->about.id.idiag_dst, &q->about.id.idiag_dport);
 }
 
 /* Where there is no such connection the kernel names the socket that listens at the port of the client's end, if one does. */
@@ -132,10 +133,8 @@ int client_owner_find(int diag, int fd, uid_t *ret_uid)
 {
     union answer answer = {0};
     struct question q = {0};
-    int r = write_question(fd, &q);
 
-    if (r < 0)
-        return r;
+    TRY(write_question(fd, &q));
     ssize_t n = ask(diag, &q, &answer);
     return n < 0 ? (int)n : read_answer(&q, &answer, (size_t)n, ret_uid);
 }

@@ -339,21 +339,17 @@ static int open_tcp(const char *host, uint16_t port, int *ret_fd)
 {
     struct sockaddr_storage address;
     socklen_t size;
-    int r = parse_address(host, port, &address, &size);
 
-    if (r < 0)
-        return r;
+    TRY(parse_address(host, port, &address, &size));
     _cleanup_close_ int fd = socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return -errno;
-    r = set_listener_options(fd);
-    if (r == 0 && strcmp(host, "::") == 0)
-        r = open_dual_stack(fd);
-    if (r == 0)
-        r = bind_and_listen(fd, (struct sockaddr *)&address, size);
-    if (r == 0)
-        *ret_fd = steal_fd(&fd);
-    return r;
+    TRY(set_listener_options(fd));
+    if (strcmp(host, "::") == 0)
+        TRY(open_dual_stack(fd));
+    TRY(bind_and_listen(fd, (struct sockaddr *)&address, size));
+    *ret_fd = steal_fd(&fd);
+    return 0;
 }
 
 int server_open_tcp(const char *host, uint16_t port, int *ret_fd, uint16_t *ret_port)
@@ -365,10 +361,8 @@ int server_open_tcp(const char *host, uint16_t port, int *ret_fd, uint16_t *ret_
     /* IPv6 is not built into the kernel, or switched off. */
     if ((r == -EAFNOSUPPORT || r == -EADDRNOTAVAIL) && strcmp(host, "::") == 0)
         r = open_tcp("0.0.0.0", port, &fd);
-    if (r == 0)
-        r = read_own_address(fd, &own);
-    if (r < 0)
-        return r;
+    TRY(r);
+    TRY(read_own_address(fd, &own));
     *ret_port = address_port(&own.any);
     *ret_fd = steal_fd(&fd);
     return 0;
@@ -377,9 +371,9 @@ int server_open_tcp(const char *host, uint16_t port, int *ret_fd, uint16_t *ret_
 int server_listen_tcp(struct server *s, const char *host, uint16_t port, uint16_t *ret_port)
 {
     _cleanup_close_ int fd = -1;
-    int r = server_open_tcp(host, port, &fd, ret_port);
 
-    return r < 0 ? r : listener_create(s, &fd, NULL);
+    TRY(server_open_tcp(host, port, &fd, ret_port));
+    return listener_create(s, &fd, NULL);
 }
 
 static bool takes_connections_to(const struct listener *l, const char *host)
@@ -399,7 +393,7 @@ bool server_listens_at(const struct server *s, const char *host)
 
 int server_listen_fd(struct server *s, int fd, uint16_t *ret_port)
 {
-    int flags = fcntl(fd, F_GETFL), r, is_listening = 0;
+    int flags = fcntl(fd, F_GETFL), is_listening = 0;
     socklen_t size = sizeof(is_listening);
 
     *ret_port = 0;
@@ -410,11 +404,9 @@ int server_listen_fd(struct server *s, int fd, uint16_t *ret_port)
     if (fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) < 0)
         return -errno;
     union address_endpoint own;
-    r = read_own_address(fd, &own);
-    if (r == 0 && own.any.sa_family != AF_UNIX)
-        r = set_listener_options(fd); /* else the options of the service manager */
-    if (r < 0)
-        return r;
+    TRY(read_own_address(fd, &own));
+    if (own.any.sa_family != AF_UNIX)
+        TRY(set_listener_options(fd));  /* else the options of the service manager */
     *ret_port = address_port(&own.any); /* 0 of a unix socket */
     return listener_create(s, &fd, NULL);
 }
@@ -448,16 +440,12 @@ int server_listen_unix(struct server *s, const char *path)
     copy = strdup(path);
     if (!copy)
         return -ENOMEM;
-    int r = remove_stale(&address);
-    if (r < 0)
-        return r;
+    TRY(remove_stale(&address));
     fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return -errno;
-    r = bind_and_listen(fd, (struct sockaddr *)&address, sizeof(address));
-    if (r == 0)
-        r = listener_create(s, &fd, copy);
-    if (r == 0)
-        (void)steal_ptr(copy);
-    return r;
+    TRY(bind_and_listen(fd, (struct sockaddr *)&address, sizeof(address)));
+    TRY(listener_create(s, &fd, copy));
+    (void)steal_ptr(copy);
+    return 0;
 }

@@ -58,9 +58,9 @@ static int put_part(struct buf *out, const char *name, const struct field *field
 {
     _cleanup_json_ cJSON *json = cJSON_CreateObject();
     cJSON *part = json ? cJSON_AddObjectToObject(json, name) : NULL;
-    int r = part ? fields_write(part, fields, n_fields, from) : -ENOMEM;
 
-    return r ? r : put_object(out, json);
+    TRY(part ? fields_write(part, fields, n_fields, from) : -ENOMEM);
+    return put_object(out, json);
 }
 
 static int put_number(struct buf *out, const char *name, uint32_t value)

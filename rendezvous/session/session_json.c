@@ -146,7 +146,7 @@ bool session_json_read_cause(const struct cJSON *object, struct session_cause *r
     *ret = session_cause_empty(SESSION_CAUSE_NONE);
     if (part && !fields_read(part, cause_fields, ARRAY_SIZE(cause_fields), ret, error))
         return false;
-    text_clean(ret->host); /* both sides print these */
+    text_clean(ret->host); /* both sides print the texts */
     text_clean(ret->text);
     return true;
 }
@@ -160,7 +160,7 @@ bool session_json_read_params(const struct cJSON *object, struct session_params 
 
 /* ---- writing ---- */
 
-/* The texts are bounded, so that with every byte escaped a body stays below FRAME_BODY_MAX. */
+/* The texts are bounded: with every byte escaped a body stays below FRAME_BODY_MAX. */
 static int put_json_frame(struct buf *out, cJSON *json)
 {
     char body[FRAME_BODY_MAX];
@@ -173,9 +173,9 @@ static int put_json_frame(struct buf *out, cJSON *json)
 static int add_report(cJSON *json, const struct session_report *report)
 {
     cJSON *part = cJSON_AddObjectToObject(json, "report");
-    int r = part ? fields_write(part, report_fields, ARRAY_SIZE(report_fields), report) : -ENOMEM;
 
-    return r < 0 ? r : session_json_add_cause(part, &report->cause);
+    TRY(part ? fields_write(part, report_fields, ARRAY_SIZE(report_fields), report) : -ENOMEM);
+    return session_json_add_cause(part, &report->cause);
 }
 
 int session_json_put_hello(struct buf *out, const struct session_hello *hello)
@@ -184,20 +184,18 @@ int session_json_put_hello(struct buf *out, const struct session_hello *hello)
 
     if (!json || !cJSON_AddNumberToObject(json, "hello", SESSION_VERSION))
         return -ENOMEM;
-    int r = fields_write(json, hello_fields, ARRAY_SIZE(hello_fields), hello);
-    if (r == 0)
-        r = session_json_add_params(json, &hello->params);
-    if (r == 0)
-        r = add_report(json, &hello->report);
-    return r < 0 ? r : put_json_frame(out, json);
+    TRY(fields_write(json, hello_fields, ARRAY_SIZE(hello_fields), hello));
+    TRY(session_json_add_params(json, &hello->params));
+    TRY(add_report(json, &hello->report));
+    return put_json_frame(out, json);
 }
 
 int session_json_put_report(struct buf *out, const struct session_report *report)
 {
     _cleanup_json_ cJSON *json = cJSON_CreateObject();
-    int r = json ? add_report(json, report) : -ENOMEM;
 
-    return r < 0 ? r : put_json_frame(out, json);
+    TRY(json ? add_report(json, report) : -ENOMEM);
+    return put_json_frame(out, json);
 }
 
 static const char renew_head[] = "{\"renew\":", renewed_head[] = "{\"renewed\":";
@@ -220,7 +218,7 @@ int session_json_put_renewed(struct buf *out, uint32_t number)
     return put_renewal(out, renewed_head, number);
 }
 
-/* These come each second from every node, so they are not parsed as JSON. */
+/* Renewals come each second from every node, so a renewal is not parsed as JSON. */
 static bool get_renewal(const uint8_t *body, size_t n, const char *head, uint32_t *ret)
 {
     size_t at = strlen(head);
@@ -256,17 +254,15 @@ static int add_missing(cJSON *json, const struct session_view *view)
 int session_json_put_view(struct buf *out, const struct session_view *view)
 {
     _cleanup_json_ cJSON *json = cJSON_CreateObject();
-    int r = json ? fields_write(json, view_fields, ARRAY_SIZE(view_fields), view) : -ENOMEM;
 
-    if (r == 0 && view->kind == SESSION_VIEW_START)
-        r = add_object(json, "place", place_fields, ARRAY_SIZE(place_fields), &view->place);
-    if (r == 0)
-        r = add_missing(json, view);
-    if (r == 0 && view->kind == SESSION_VIEW_WAIT)
-        r = add_object(json, "waiting", waiting_fields, ARRAY_SIZE(waiting_fields), &view->waiting);
-    if (r == 0)
-        r = session_json_add_cause(json, &view->cause);
-    return r < 0 ? r : put_json_frame(out, json);
+    TRY(json ? fields_write(json, view_fields, ARRAY_SIZE(view_fields), view) : -ENOMEM);
+    if (view->kind == SESSION_VIEW_START)
+        TRY(add_object(json, "place", place_fields, ARRAY_SIZE(place_fields), &view->place));
+    TRY(add_missing(json, view));
+    if (view->kind == SESSION_VIEW_WAIT)
+        TRY(add_object(json, "waiting", waiting_fields, ARRAY_SIZE(waiting_fields), &view->waiting));
+    TRY(session_json_add_cause(json, &view->cause));
+    return put_json_frame(out, json);
 }
 
 /* ---- reading ---- */
@@ -316,7 +312,7 @@ static bool read_hello(const cJSON *json, const cJSON *version, struct session_h
            json_fault("hello", part, error);
 }
 
-/* Messages that are not about the rounds. */
+/* Messages about anything but the rounds. */
 static bool read_look(const cJSON *json, struct session_json_message *ret)
 {
     const cJSON *look = cJSON_GetObjectItemCaseSensitive(json, "look");
@@ -368,7 +364,7 @@ static bool read_missing_ranks(const cJSON *json, struct session_view *ret, char
     return true;
 }
 
-/* Releases before this field do not send it. */
+/* Releases without the field send nothing here. */
 static bool read_waiting(const cJSON *json, struct session_waiting *ret, char error[FIELDS_ERROR_SIZE])
 {
     const cJSON *part = cJSON_GetObjectItemCaseSensitive(json, "waiting");
@@ -376,7 +372,7 @@ static bool read_waiting(const cJSON *json, struct session_waiting *ret, char er
     *ret = (struct session_waiting){0};
     if (part && !fields_read(part, waiting_fields, ARRAY_SIZE(waiting_fields), ret, error))
         return false;
-    text_clean(ret->present); /* the agent prints these */
+    text_clean(ret->present); /* the agent prints the texts */
     text_clean(ret->other_jobs);
     text_clean(ret->refused);
     return true;
@@ -395,7 +391,7 @@ static bool read_view(const cJSON *json, struct session_view *ret, char error[FI
 {
     if (!fields_read(json, view_fields, ARRAY_SIZE(view_fields), ret, error))
         return false;
-    text_clean(ret->unfit); /* the agent prints these */
+    text_clean(ret->unfit); /* the agent prints the texts */
     text_clean(ret->leader);
     return true;
 }

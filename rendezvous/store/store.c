@@ -27,25 +27,20 @@ static int write_in_steps(struct call *call, struct store_entry *name, struct wi
 
     if (value.size <= STEP_VALUE_MAX)
         return (extends ? store_append_value : store_write_value)(call->store, name, value);
-    int r = (extends ? store_install_behind : store_install)(call->store, name, t->fresh);
-    if (r == 0)
-        t->fresh = NULL; /* owned by the name now */
-    return r;
+    TRY((extends ? store_install_behind : store_install)(call->store, name, t->fresh));
+    t->fresh = NULL; /* owned by the name now */
+    return 0;
 }
 
 /* Writes the value and releases waiting clients. The name may be freed then. */
 static int write_key(struct call *call, struct wire_span key, struct wire_span value)
 {
     struct store_entry *name;
-    int r = 0;
 
     if (value.size > STEP_VALUE_MAX)
-        r = store_prepare(call, value);
-    if (r == 0)
-        r = store_obtain(call->store, key, &name);
-    if (r != 0)
-        return r;
-    r = write_in_steps(call, name, value);
+        TRY(store_prepare(call, value));
+    TRY(store_obtain(call->store, key, &name));
+    int r = write_in_steps(call, name, value);
     if (r == 0)
         return store_wake_all(call, name);
     store_tidy(call->store, name);
@@ -102,9 +97,8 @@ static int do_get(struct call *call)
 
 static int do_multi_get(struct call *call)
 {
-    int r = store_collect_values(call);
-
-    return r != 0 ? r : store_reply_values(call);
+    TRY(store_collect_values(call));
+    return store_reply_values(call);
 }
 
 /* Stores the desired value; the task keeps a large one for the reply. */
@@ -113,16 +107,13 @@ static int write_desired(struct call *call)
     const struct wire_request *q = call->request;
     bool large = q->desired.size > OUTBOX_COPY_MAX;
     struct store_entry *name;
-    int r = large ? store_prepare(call, q->desired) : 0;
 
-    if (r == 0 && outbox_reserve(call->out, FIXED_REPLY_MAX, q->desired.size) < 0)
-        r = -ENOMEM; /* a value that was stored must be answered */
-    if (r == 0)
-        r = store_obtain(call->store, q->key, &name);
-    if (r != 0)
-        return r;
-    r = large ? store_install(call->store, name, call->client->task.fresh)
-              : store_write_value(call->store, name, q->desired);
+    TRY(large ? store_prepare(call, q->desired) : 0);
+    if (outbox_reserve(call->out, FIXED_REPLY_MAX, q->desired.size) < 0)
+        return -ENOMEM; /* a value that was stored must be answered */
+    TRY(store_obtain(call->store, q->key, &name));
+    int r = large ? store_install(call->store, name, call->client->task.fresh)
+                  : store_write_value(call->store, name, q->desired);
     if (r != 0) {
         store_tidy(call->store, name);
         return r;
@@ -209,15 +200,13 @@ static int add_to_key(struct store *s, struct wire_span key, int64_t amount, str
     char text[NUMBER_SIZE];
     struct store_entry *name;
     int64_t old = 0, sum;
-    int r = store_obtain(s, key, &name);
 
-    if (r != 0)
-        return r;
+    TRY(store_obtain(s, key, &name));
     if (name->value && !store_value_number(name->value, &old))
         return STORE_E_NUMBER;
     /* Past the end the sum wraps, as in PyTorch's build; unsigned numbers make the wrap defined. */
     sum = (int64_t)((uint64_t)old + (uint64_t)amount);
-    r = store_write_value(s, name, format_number(text, sum));
+    int r = store_write_value(s, name, format_number(text, sum));
     if (r != 0) {
         store_tidy(s, name);
         return r;
@@ -258,9 +247,7 @@ static int do_barrier(struct call *call)
     if (call->client->task.waking) {
         r = store_wake_on(call);
     } else {
-        r = add_to_key(call->store, call->request->key, 1, &name, &arrived);
-        if (r != 0)
-            return r;
+        TRY(add_to_key(call->store, call->request->key, 1, &name, &arrived));
         if (arrived < call->request->amount)
             return store_wait_for_name(call, name);
         r = store_wake_all(call, name);
@@ -350,11 +337,11 @@ static int do_list_keys(struct call *call)
 static int do_wait(struct call *call)
 {
     bool waits;
-    int r = store_wait_for_keys(call, &waits);
 
-    if (r == 0 && !waits)
+    TRY(store_wait_for_keys(call, &waits));
+    if (!waits)
         call_reply_u8(call, WIRE_WAIT_STOP);
-    return r;
+    return 0;
 }
 
 static int do_cancel_wait(struct call *call)
@@ -382,18 +369,15 @@ static void append_item(struct store_entry *name, struct blob *b)
 static int create_item(struct call *call, struct blob **ret)
 {
     struct wire_span value = call->request->value;
-    int r;
 
     if (value.size > STEP_VALUE_MAX) {
-        r = store_prepare(call, value);
-        if (r == 0)
-            *ret = steal_ptr(call->client->task.fresh);
-        return r;
+        TRY(store_prepare(call, value));
+        *ret = steal_ptr(call->client->task.fresh);
+        return 0;
     }
-    r = store_create_blob(call->store, value.size, ret);
-    if (r == 0)
-        blob_append(*ret, value.data, value.size);
-    return r;
+    TRY(store_create_blob(call->store, value.size, ret));
+    blob_append(*ret, value.data, value.size);
+    return 0;
 }
 
 static int do_queue_push(struct call *call)
@@ -403,10 +387,8 @@ static int do_queue_push(struct call *call)
 
     if (call->client->task.waking)
         return store_wake_on(call);
-    int r = create_item(call, &b);
-    if (r != 0)
-        return r;
-    r = store_obtain(call->store, call->request->key, &name);
+    TRY(create_item(call, &b));
+    int r = store_obtain(call->store, call->request->key, &name);
     if (r != 0) {
         blob_unref(b);
         return r;

@@ -4,6 +4,7 @@
  */
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "rendezvous/store/store_impl.h"
 
 #include <errno.h>
@@ -60,9 +61,7 @@ static int create_name(struct store *s, struct wire_span key, uint64_t hash, str
     list_init(&name->key.link);
     if (key.size > 0)
         memcpy(name->bytes, key.data, key.size);
-    int r = store_table_insert(&s->names, name, hash);
-    if (r < 0)
-        return r;
+    TRY(store_table_insert(&s->names, name, hash));
     blob_account_add(&s->account, name->owner, charge);
     *ret = steal_ptr(name);
     return 0;
@@ -167,10 +166,7 @@ static int check_new_key(struct store *s, const struct store_entry *name)
 
 int store_install(struct store *s, struct store_entry *name, struct blob *b)
 {
-    int r = name->value ? 0 : check_new_key(s, name);
-
-    if (r != 0)
-        return r;
+    TRY(name->value ? 0 : check_new_key(s, name));
     if (!name->value) {
         charge_to(s, name, s->account.owner);
         store_keys_add(s, name);
@@ -188,13 +184,10 @@ int store_write_value(struct store *s, struct store_entry *name, struct wire_spa
         blob_fill(name->value, value);
         return 0;
     }
-    int r = name->value ? 0 : check_new_key(s, name);
-    if (r == 0)
-        r = store_create_blob(s, value.size, &b);
-    if (r != 0)
-        return r;
+    TRY(name->value ? 0 : check_new_key(s, name));
+    TRY(store_create_blob(s, value.size, &b));
     blob_fill(b, value);
-    r = store_install(s, name, b);
+    int r = store_install(s, name, b);
     if (r != 0)
         blob_unref(
             b); /* the owner's share had room for the value, but not for the name of another one as well */

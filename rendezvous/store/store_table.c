@@ -20,6 +20,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/err.h"
 #include "rendezvous/store/store_entry.h"
 
 enum { SLOTS_MIN = 64, MOVE_STEP = 8, RELEASE_SLOTS = 1 << 14 };
@@ -135,9 +136,7 @@ static int resize(struct store_table *t, size_t n)
     struct store_slots fresh;
 
     move_some(t, SIZE_MAX);
-    int r = slots_init(&fresh, n);
-    if (r < 0)
-        return r;
+    TRY(slots_init(&fresh, n));
     t->old = t->now;
     t->old_next = t->old_released = 0;
     t->now = fresh;

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/err.h"
 #include "rendezvous/store/store_impl.h"
 
 enum { RESTARTS_MAX = 4 };
@@ -27,10 +28,7 @@ int store_prepare(struct call *call, struct wire_span value)
     struct store_task *t = &call->client->task;
 
     if (!t->fresh) {
-        int r = store_create_blob(call->store, value.size, &t->fresh);
-
-        if (r != 0)
-            return r;
+        TRY(store_create_blob(call->store, value.size, &t->fresh));
         t->active = true;
     }
     while (t->fresh->total < value.size) {
@@ -150,10 +148,8 @@ int store_collect_values(struct call *call)
 
     if (!t->values) {
         size_t n = call->request->n_items;
-        int r = call_fits(call, n) ? create_values(t, n) : STORE_MORE;
 
-        if (r != 0)
-            return r;
+        TRY(call_fits(call, n) ? create_values(t, n) : STORE_MORE);
     }
     list = wire_span(all.data + t->offset, all.size - t->offset);
     while (list.size > 0) {
@@ -181,9 +177,7 @@ int store_reply_values(struct call *call)
 
         if (outbox_size(call->out) >= call->budget->output_max || !call_spend(call, reply_cost(size)))
             return STORE_MORE;
-        int r = b ? outbox_put_value(call->out, b, size) : buf_append_u64(&call->out->bytes, 0);
-        if (r < 0)
-            return r;
+        TRY(b ? outbox_put_value(call->out, b, size) : buf_append_u64(&call->out->bytes, 0));
         blob_unref(b);
         t->values->items[t->n_done].blob = NULL;
     }

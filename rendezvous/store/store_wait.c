@@ -14,6 +14,7 @@
 #include <stdlib.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 
 static uint64_t wait_charge(const struct store_wait *w)
 {
@@ -249,11 +250,9 @@ static int link_wait(struct store *s, struct store_wait *w, struct store_entry *
 int store_wait_for_name(struct call *call, struct store_entry *name)
 {
     struct store_wait *w;
-    int r = create_wait(call, 1, &w);
 
-    if (r != 0)
-        return r;
-    r = link_wait(call->store, w, name);
+    TRY(create_wait(call, 1, &w));
+    int r = link_wait(call->store, w, name);
     if (r != 0)
         store_drop_wait(call->store, w);
     return r;
@@ -298,19 +297,16 @@ static int link_name(struct call *call, size_t n_room, struct store_wait **w, st
 {
     struct store *s = call->store;
     struct store_entry *name = store_find(s, key);
-    int r = 0;
 
     if (store_entry_exists(name) || (name && *w && is_linked(name, *w)))
         return 0;
     if (!*w) {
-        r = create_wait(call, n_room, w); /* may free the name */
-        if (r != 0)
-            return r;
+        TRY(create_wait(call, n_room, w)); /* may free the name */
         (*w)->building = true;
         (*w)->n_missing = 1;
     }
-    r = store_obtain(s, key, &name);
-    return r != 0 ? r : link_wait(s, *w, name);
+    TRY(store_obtain(s, key, &name));
+    return link_wait(s, *w, name);
 }
 
 /* Looks the names up, from where it stopped. */

@@ -70,19 +70,12 @@ static int read_env_text(const char *name, char *ret_text, size_t capacity)
 /* Sizes first: each bounds the rank that goes with it. */
 static int read_ranks(struct crw_env *env)
 {
-    int r = read_env_number("WORLD_SIZE", 1, INT_MAX, &env->world_size);
-
-    if (r == 0)
-        r = read_env_number("RANK", 0, env->world_size - 1, &env->rank);
-    if (r == 0)
-        r = read_env_number("LOCAL_WORLD_SIZE", 1, env->world_size, &env->local_world_size);
-    if (r == 0)
-        r = read_env_number("LOCAL_RANK", 0, env->local_world_size - 1, &env->local_rank);
-    if (r == 0)
-        r = read_optional_env_number("GROUP_WORLD_SIZE", 1, env->world_size, &env->group_world_size);
-    if (r == 0)
-        r = read_optional_env_number("GROUP_RANK", 0, env->group_world_size - 1, &env->group_rank);
-    return r;
+    TRY(read_env_number("WORLD_SIZE", 1, INT_MAX, &env->world_size));
+    TRY(read_env_number("RANK", 0, env->world_size - 1, &env->rank));
+    TRY(read_env_number("LOCAL_WORLD_SIZE", 1, env->world_size, &env->local_world_size));
+    TRY(read_env_number("LOCAL_RANK", 0, env->local_world_size - 1, &env->local_rank));
+    TRY(read_optional_env_number("GROUP_WORLD_SIZE", 1, env->world_size, &env->group_world_size));
+    return read_optional_env_number("GROUP_RANK", 0, env->group_world_size - 1, &env->group_rank);
 }
 
 /* With TORCH_DISABLE_SHARE_RDZV_TCP_STORE torchrun serves no store and expects rank 0 to, which libcrw
@@ -104,12 +97,9 @@ static int check_served_store(void)
 static int read_store(struct crw_env *env)
 {
     int port = 0;
-    int r = read_env_text("MASTER_ADDR", env->master_addr, sizeof(env->master_addr));
 
-    if (r == 0)
-        r = read_optional_env_number("MASTER_PORT", 1, UINT16_MAX, &port);
-    if (r)
-        return r;
+    TRY(read_env_text("MASTER_ADDR", env->master_addr, sizeof(env->master_addr)));
+    TRY(read_optional_env_number("MASTER_PORT", 1, UINT16_MAX, &port));
     env->master_port = (uint16_t)port;
     if (env->world_size > 1 && (!env->master_addr[0] || port == 0))
         return crw_fail(CRW_E_ENVIRONMENT,

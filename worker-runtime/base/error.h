@@ -10,6 +10,7 @@
  * program can put it behind its own name.
  */
 
+#include "base/err.h" /* TRY() passes a failure on; its sentence stays */
 #include "worker-runtime/crw.h"
 
 /* Keeps the sentence for this thread and returns result, which must not be 0. */

@@ -44,9 +44,7 @@ int job_key_read(int generation, struct job_key *ret)
     const char *why = "";
 
     *ret = (struct job_key){.generation = (uint32_t)generation};
-    int r = env_encrypt(&ret->encrypts);
-    if (r)
-        return r;
+    TRY(env_encrypt(&ret->encrypts));
     if (!getenv("CRUN_KEY_FD"))
         return ret->encrypts ? fail_without_key() : 0;
     int fd = env_inherited_fd("CRUN_KEY_FD");
@@ -58,7 +56,7 @@ int job_key_read(int generation, struct job_key *ret)
             "other hosts refuse this one",
             getenv("CRUN_KEY_FD"));
     int n = snprintf(text, sizeof(text), "libcrw between hosts, generation %d", generation);
-    r = key_mac(&of_job, text, (size_t)n, ret->of_generation.bytes, &why);
+    int r = key_mac(&of_job, text, (size_t)n, ret->of_generation.bytes, &why);
     key_erase(&of_job, sizeof(of_job));
     if (r < 0)
         return crw_fail(CRW_E_ENVIRONMENT, "the job has a key, and this rank cannot prove it: %s", why);

@@ -71,9 +71,8 @@ static bool is_too_much(size_t n_bytes, int n_ranks)
  * fallocate(): a lack of memory is an error here instead of a SIGBUS in a later step. */
 static int make_anew(int fd, size_t size)
 {
-    int r = file_limit_resize(fd, PAGE);
-
-    return r < 0 ? r : file_limit_allocate(fd, 0, size);
+    TRY(file_limit_resize(fd, PAGE));
+    return file_limit_allocate(fd, 0, size);
 }
 
 static bool is_of(const struct memory_head *head, size_t n_bytes, uint32_t kind)
@@ -99,9 +98,7 @@ static int map_as(int fd, size_t n_bytes, uint32_t kind, struct crw_memory *m)
         return 0;
     if (m->head)
         (void)munmap(m->head, m->size); /* our own mapping: cannot fail */
-    int r = memory_has_room(m->size, 1) ? make_anew(fd, m->size) : -ENOMEM;
-    if (r < 0)
-        return r;
+    TRY(memory_has_room(m->size, 1) ? make_anew(fd, m->size) : -ENOMEM);
     m->head = map_file(fd, m->size);
     if (!m->head)
         return -errno;

@@ -67,10 +67,8 @@ static int write_durably(const char *path, const struct buf *bytes)
     struct stat st;
     uint64_t number;
     const char *name;
-    int r = split_path(path, folder, &name);
 
-    if (r)
-        return r;
+    TRY(split_path(path, folder, &name));
     folder_fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder_fd < 0)
         return crw_fail_errno(-errno, "cannot save the model to %s", path);
@@ -89,6 +87,6 @@ int crw_model_save(const struct crw_model *model, const char *path)
     _cleanup_(buf_finish) struct buf bytes = {0};
 
     NEED(model && path, CRW_E_ARGUMENT);
-    int r = encode(model, path, &bytes);
-    return r == 0 ? write_durably(path, &bytes) : r;
+    TRY(encode(model, path, &bytes));
+    return write_durably(path, &bytes);
 }

@@ -11,6 +11,7 @@
  * names it.
  */
 
+#include "base/err.h"
 #include "worker-runtime/checkpoint/safetensors_scan.h"
 
 #include <assert.h>
@@ -52,12 +53,9 @@ static int read_string_entry(void *data, const char *key)
     struct safetensors_string string = {.key = key};
     struct safetensors *st = r->st;
     void *array = st->strings;
-    int result = scan_string(&r->scan, &string.value, &string.at, &string.size);
 
-    if (result == 0)
-        result = grow_header(&array, st->n_strings, &r->strings_capacity, sizeof(string));
-    if (result != 0)
-        return result;
+    TRY(scan_string(&r->scan, &string.value, &string.at, &string.size));
+    TRY(grow_header(&array, st->n_strings, &r->strings_capacity, sizeof(string)));
     st->strings = array;
     st->strings[st->n_strings++] = string;
     return 0;
@@ -75,10 +73,8 @@ static int read_dtype(struct reader *r, struct safetensors_tensor *tensor)
 {
     const char *name;
     size_t at, size;
-    int result = scan_string(&r->scan, &name, &at, &size);
 
-    if (result != 0)
-        return result;
+    TRY(scan_string(&r->scan, &name, &at, &size));
     for (int i = 0; i < CRW_DTYPE_COUNT; i++) {
         if (strcmp(name, safetensors_dtype_name((enum crw_dtype)i)) == 0) {
             tensor->dtype = (enum crw_dtype)i;
@@ -91,10 +87,8 @@ static int read_dtype(struct reader *r, struct safetensors_tensor *tensor)
 static int read_shape(struct reader *r, struct safetensors_tensor *tensor)
 {
     uint64_t dims[SAFETENSORS_DIMS_MAX];
-    int result = scan_numbers(&r->scan, dims, SAFETENSORS_DIMS_MAX, &tensor->n_dims);
 
-    if (result != 0)
-        return result;
+    TRY(scan_numbers(&r->scan, dims, SAFETENSORS_DIMS_MAX, &tensor->n_dims));
     for (int i = 0; i < tensor->n_dims; i++) {
         if (dims[i] > INT64_MAX)
             return refuse_header(r, "its header has a number that is too large");
@@ -106,10 +100,9 @@ static int read_shape(struct reader *r, struct safetensors_tensor *tensor)
 static int read_offsets(struct reader *r, struct safetensors_tensor *tensor)
 {
     uint64_t offsets[2];
-    int n, result = scan_numbers(&r->scan, offsets, 2, &n);
+    int n;
 
-    if (result != 0)
-        return result;
+    TRY(scan_numbers(&r->scan, offsets, 2, &n));
     if (n != 2 || offsets[0] > offsets[1])
         return refuse_header(r, "it has a tensor that ends before it begins");
     tensor->begin = offsets[0];
@@ -148,18 +141,14 @@ static int read_tensor_entry(struct reader *r, const char *key)
     struct safetensors *st = r->st;
     void *array = st->tensors;
     uint64_t n_bytes;
-    int result = scan_object(&r->scan, read_tensor_field, &entry);
 
-    if (result != 0)
-        return result;
+    TRY(scan_object(&r->scan, read_tensor_field, &entry));
     if (entry.seen != FIELD_ALL)
         return refuse_header(r, "a tensor lacks a field");
     if (!safetensors_count_bytes(entry.tensor.dtype, entry.tensor.n_dims, entry.tensor.dims, &n_bytes) ||
         n_bytes != entry.tensor.end - entry.tensor.begin)
         return refuse_header(r, "the bytes of a tensor in it do not fit its shape");
-    result = grow_header(&array, st->n_tensors, &r->tensors_capacity, sizeof(entry.tensor));
-    if (result != 0)
-        return result;
+    TRY(grow_header(&array, st->n_tensors, &r->tensors_capacity, sizeof(entry.tensor)));
     st->tensors = array;
     st->tensors[st->n_tensors++] = entry.tensor;
     return 0;
@@ -250,10 +239,8 @@ int safetensors_header_length(const uint8_t *file, uint64_t size, uint64_t *ret_
 static int find_header(struct scan *s, size_t size)
 {
     uint64_t n;
-    int result = safetensors_header_length(s->file, size, &n, &s->why);
 
-    if (result != 0)
-        return result;
+    TRY(safetensors_header_length(s->file, size, &n, &s->why));
     s->at = 8;
     s->end = 8 + (size_t)n;
     if (n < 2 || s->file[8] != '{')
@@ -267,24 +254,20 @@ static int read_header(struct reader *r, size_t size)
 {
     struct whole whole = {.r = r};
     struct scan *s = &r->scan;
-    int result = find_header(s, size);
 
-    if (result != 0)
-        return result;
+    TRY(find_header(s, size));
     r->st->data_at = s->end;
     s->text = r->st->text = malloc(s->end - s->at);
     if (!s->text)
         return -ENOMEM;
-    result = scan_object(s, read_entry, &whole);
-    if (result != 0)
-        return result;
+    TRY(scan_object(s, read_entry, &whole));
     scan_space(s);
     if (s->at != s->end)
         return refuse_header(r, "its header goes on behind its JSON");
     /* Two quotes became one NUL, and no escape is shorter than what it means. */
     assert(s->text_size <= s->end - 8);
-    result = check_unique(r);
-    return result == 0 ? check_tiling(r, size - s->end) : result;
+    TRY(check_unique(r));
+    return check_tiling(r, size - s->end);
 }
 
 int safetensors_parse(const uint8_t *file, size_t size, struct safetensors *ret, const char **ret_why)

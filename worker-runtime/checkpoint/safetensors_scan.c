@@ -1,4 +1,5 @@
 #include "worker-runtime/checkpoint/safetensors_scan.h"
+#include "base/err.h"
 
 #include <string.h>
 
@@ -181,9 +182,7 @@ int scan_numbers(struct scan *s, uint64_t *numbers, int max, int *ret_n)
         do {
             if (n == max)
                 return scan_refuse(s, "its header has a list that is too long");
-            int result = take_array_number(s, &numbers[n++]);
-            if (result != 0)
-                return result;
+            TRY(take_array_number(s, &numbers[n++]));
         } while (take_char(s, ','));
         if (!take_char(s, ']'))
             return scan_refuse(s, "its header has a list without end");
@@ -200,12 +199,9 @@ int scan_object(struct scan *s, int (*entry)(void *data, const char *key), void 
         return 0;
     do {
         const char *key;
-        int result = take_object_key(s, &key);
 
-        if (result == 0)
-            result = entry(data, key);
-        if (result != 0)
-            return result;
+        TRY(take_object_key(s, &key));
+        TRY(entry(data, key));
     } while (take_char(s, ','));
     if (!take_char(s, '}'))
         return scan_refuse(s, "its header has an object without end");

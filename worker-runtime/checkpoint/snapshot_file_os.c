@@ -338,10 +338,8 @@ static int read_fence(int folder_fd, const char *folder, struct snapshot_fence *
 static int make_instance(struct run_identity *writer)
 {
     uint64_t number;
-    int r = random_fill(&number, sizeof(number));
 
-    if (r < 0)
-        return r;
+    TRY(random_fill(&number, sizeof(number)));
     (void)snprintf(writer->instance, sizeof(writer->instance), "alone%016" PRIx64, number); /* fits */
     return 0;
 }
@@ -361,10 +359,8 @@ int snapshot_folder_pass_fence(const struct snapshot_io *io, int folder_fd, cons
                                struct run_identity *writer, enum snapshot_claim claim)
 {
     struct snapshot_fence fence;
-    int r = read_fence(folder_fd, folder, &fence);
 
-    if (r < 0)
-        return r;
+    TRY(read_fence(folder_fd, folder, &fence));
     if (!writer->instance[0] && (!fence.owner.instance[0] || claim == SNAPSHOT_LOOK))
         return 0;
     if (!writer->instance[0] && claim == SNAPSHOT_PASS)
@@ -395,10 +391,8 @@ int snapshot_folder_pass_fence(const struct snapshot_io *io, int folder_fd, cons
 static int is_of_lost_process(int folder_fd, const char *folder, const struct run_identity *writer)
 {
     struct snapshot_fence fence;
-    int r = read_fence(folder_fd, folder, &fence);
 
-    if (r < 0)
-        return r;
+    TRY(read_fence(folder_fd, folder, &fence));
     return writer->instance[0] && strcmp(fence.owner.instance, writer->instance) == 0 &&
            fence.owner.generation < writer->generation;
 }
@@ -425,10 +419,8 @@ int snapshot_folder_lock(int folder_fd, const char *folder, const struct run_ide
 int snapshot_folder_see(int folder_fd, const char *folder, struct snapshot_sight *ret)
 {
     struct snapshot_fence fence;
-    int r = read_fence(folder_fd, folder, &fence);
 
-    if (r < 0)
-        return r;
+    TRY(read_fence(folder_fd, folder, &fence));
     ret->owner = fence.owner;
     return snapshot_folder_list(folder_fd, folder, &ret->entries, &ret->n_entries);
 }

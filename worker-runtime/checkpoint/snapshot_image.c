@@ -11,6 +11,7 @@
 #include "base/cleanup.h"
 #include "base/crc32.h"
 #include "base/decimal.h"
+#include "base/err.h"
 #include "base/format.h"
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/crw.h"
@@ -103,18 +104,14 @@ int snapshot_image_stage(uint64_t step, const struct crw_tensor *tensors, size_t
     size_t n_pairs = N_FIXED + n_tensors + n_meta;
     char step_text[24];
     const char *why;
-    int r = check_arguments(tensors, n_tensors, meta, n_meta, ret_why);
 
-    if (r)
-        return r;
+    TRY(check_arguments(tensors, n_tensors, meta, n_meta, ret_why));
     pairs = calloc(n_pairs, sizeof(*pairs));
     if (!pairs)
         return -ENOMEM;
     (void)snprintf(step_text, sizeof(step_text), "%" PRIu64, step);
-    r = make_pairs(step_text, tensors, n_tensors, meta, n_meta, pairs);
-    if (r)
-        return r;
-    r = safetensors_encode(tensors, n_tensors, pairs, n_pairs, image, &why);
+    TRY(make_pairs(step_text, tensors, n_tensors, meta, n_meta, pairs));
+    int r = safetensors_encode(tensors, n_tensors, pairs, n_pairs, image, &why);
     free_tensor_keys(pairs + N_FIXED, n_tensors);
     return r == SAFETENSORS_E_BAD ? explain(SNAPSHOT_IMAGE_E_BAD, ret_why, "%s", why) : r;
 }
@@ -251,9 +248,7 @@ static int check_tensors(const uint8_t *image, const struct safetensors *st,
             return r;
         if (!string)
             return explain(SNAPSHOT_IMAGE_E_DAMAGED, why, "tensor %.100s has no checksum", t->name);
-        r = bytes->crc(bytes->data, st->data_at + t->begin, t->end - t->begin, &crc);
-        if (r)
-            return r;
+        TRY(bytes->crc(bytes->data, st->data_at + t->begin, t->end - t->begin, &crc));
         if (!crc_matches(crc, image, string))
             return explain(SNAPSHOT_IMAGE_E_DAMAGED, why, "the checksum of tensor %.100s is wrong", t->name);
     }

@@ -122,12 +122,9 @@ static int load_content(struct crw_snapshot *s, int folder_fd, const char *name,
     _cleanup_free_ uint8_t *header = NULL;
     struct reading f = {.piece = keeps ? 0 : PIECE};
     uint64_t size;
-    int r = snapshot_file_open(folder_fd, name, path, &fd, &size);
 
-    if (r == 0)
-        r = read_file_header(fd, size, path, &header);
-    if (r)
-        return r;
+    TRY(snapshot_file_open(folder_fd, name, path, &fd, &size));
+    TRY(read_file_header(fd, size, path, &header));
     f.fd = fd;
     if (memory_has_room(keeps ? size : PIECE, 1))
         f.to = s->bytes = malloc(keeps ? (size_t)size : PIECE);
@@ -139,12 +136,11 @@ static int load_content(struct crw_snapshot *s, int folder_fd, const char *name,
 static int load_file(int folder_fd, const char *name, const char *path, bool keeps, struct crw_snapshot **ret)
 {
     _cleanup_(close_snapshot) struct crw_snapshot *s = calloc(1, sizeof(*s));
-    int r = s ? load_content(s, folder_fd, name, path, keeps)
-              : crw_fail_errno(-ENOMEM, "cannot open snapshot %s", path);
 
-    if (r == 0)
-        *ret = steal_ptr(s);
-    return r;
+    TRY(s ? load_content(s, folder_fd, name, path, keeps)
+          : crw_fail_errno(-ENOMEM, "cannot open snapshot %s", path));
+    *ret = steal_ptr(s);
+    return 0;
 }
 
 int crw_snapshot_open(const char *path, struct crw_snapshot **ret)
@@ -162,9 +158,7 @@ int snapshot_load(int folder_fd, const char *folder, uint64_t step, bool keeps, 
 
     snapshot_name(step, name);
     (void)snprintf(path, sizeof(path), "%s/%s", folder, name);
-    int r = load_file(folder_fd, name, path, keeps, &s);
-    if (r)
-        return r;
+    TRY(load_file(folder_fd, name, path, keeps, &s));
     assert(s);
     if (s->step != step)
         return crw_fail(CRW_E_DAMAGED, "snapshot %s holds step %" PRIu64 ": it was renamed", path, s->step);

@@ -1,17 +1,16 @@
 /*
  * Saving snapshots beside the training. crw_snapshots_save() copies the tensors into a staging buffer and
- * returns; one thread of the object computes checksums, writes, syncs, and then removes what is no longer
- * needed. There is one buffer, so a save waits for the one before it; crw_snapshots_busy() foresees that, so
- * that a disk that hangs stops this thread alone.
+ * returns; a thread of the object computes checksums, writes, syncs, and then removes old files. There is a single
+ * buffer, so a save waits for the save before; crw_snapshots_busy() foresees the wait, so a disk that hangs
+ * stops the thread alone.
  *
- * The folder is claimed at the first save: opening it changes nothing for a run that saves there. A run that
- * began to save between the two has the folder, ended or not.
+ * The folder is claimed at the first save: opening a folder changes nothing for another run that saves there. A run
+ * that began to save between the two has the folder, ended or not.
  *
- * A save that fails is tried again from the staged bytes, each time after a longer pause: a full or stalled
- * disk is often one for a moment. A newer save ends the pauses, its state is worth more, and so does the end.
- * What failed for good, and what succeeded only later, is a sentence in a short queue, never the end of the
- * training. The newest step that is known to be on disk for good only grows when all of
- * snapshot_file_write() succeeded.
+ * A failed save is tried again from the staged bytes, each time after a longer pause: a disk is often full or
+ * stalled for a moment only. A newer save ends the pauses, since the newer state is worth more, and so does the end.
+ * A failure for good, or a late success, is a sentence in a short queue, never the end of the training. The newest
+ * step known to be on disk for good only grows when all of snapshot_file_write() succeeded.
  *
  * Removing comes last and looks before it removes: a file of an earlier run counts as one of the last
  * `keep` only after it was read and checked, which happens here and not on the training's time.
@@ -55,7 +54,7 @@ struct crw_snapshots {
     bool pausing;    /* between two attempts: crw_snapshots_save() need not wait */
     bool superseded; /* a newer state waits for the buffer */
     bool abandoned;  /* crw_snapshots_destroy() did not wait for the end: the thread frees the object */
-    int result;      /* of the last save that ended */
+    int result;      /* of the last ended save */
     uint64_t durable_step;
     char failures[FAILURES_MAX][SENTENCE_MAX]; /* oldest first */
     int n_failures;
@@ -76,8 +75,8 @@ struct crw_snapshots {
 
 /* ---- the thread ---- */
 
-/* Queues this thread's last sentence, with `more` behind it, for crw_snapshots_status(). A full queue
- * drops its oldest sentence. */
+/* Queues the thread's last sentence, with `more` behind it, for crw_snapshots_status(). A full queue
+ * drops the oldest sentence. */
 static void queue_failure(struct crw_snapshots *s, const char *more)
 {
     hold_lock(&s->lock);
@@ -105,15 +104,13 @@ static enum snapshot_state examine(const struct crw_snapshots *s, uint64_t step)
     return r == 0 ? SNAPSHOT_VALID : SNAPSHOT_DAMAGED;
 }
 
-/* Replaces what is known by what is there, the file just saved included. */
+/* Reads the known files anew from the folder, the file just saved included. */
 static int refresh_known(struct crw_snapshots *s)
 {
     struct snapshot_entry *entries;
     size_t n;
-    int r = snapshot_folder_list(s->folder_fd, s->folder, &entries, &n);
 
-    if (r)
-        return r;
+    TRY(snapshot_folder_list(s->folder_fd, s->folder, &entries, &n));
     for (size_t i = 0; i < n; i++)
         entries[i].state = entries[i].step == s->step ? SNAPSHOT_VALID : known_state(s, entries[i].step);
     free(s->known);
@@ -135,23 +132,21 @@ static int remove_snapshot(const struct crw_snapshots *s, uint64_t step)
     return 0;
 }
 
-/* What was just saved stays even where older numbers are newer: a run that began again in this folder. */
+/* The file just saved stays even where old files have higher numbers: a run began again in the folder. */
 static int remove_old(struct crw_snapshots *s)
 {
     size_t n_keep, unknown;
-    int r = refresh_known(s);
 
-    if (r)
-        return r;
+    TRY(refresh_known(s));
     while (n_keep = snapshot_plan(s->known, s->n_known, s->keep, &unknown), unknown < s->n_known)
         s->known[unknown].state = examine(s, s->known[unknown].step);
-    for (size_t i = s->n_known; r == 0 && i > n_keep; i--)
+    for (size_t i = s->n_known; i > n_keep; i--)
         if (s->known[i - 1].step != s->step)
-            r = remove_snapshot(s, s->known[i - 1].step);
-    return r;
+            TRY(remove_snapshot(s, s->known[i - 1].step));
+    return 0;
 }
 
-/* Waits before a save is tried again. False: it is not worth it any more. */
+/* Waits before a save is tried again. False: another try is not worth the time any more. */
 static bool pause_for(struct crw_snapshots *s, unsigned ms)
 {
     uint64_t until_ns = now_ns() + ms * UINT64_C(1000000);
@@ -183,7 +178,7 @@ static int pass_fence(void *data)
     return snapshot_folder_pass_fence(s->io, s->folder_fd, s->folder, &s->writer, SNAPSHOT_PASS);
 }
 
-/* SNAPSHOT_E_TAKEN: the folder is another run's, which saves there or has its fence. */
+/* SNAPSHOT_E_TAKEN: another run saves to the folder, or has a fence there. */
 static int claim_folder(struct crw_snapshots *s)
 {
     if (s->claimed) {
@@ -196,7 +191,7 @@ static int claim_folder(struct crw_snapshots *s)
     return r;
 }
 
-/* How long a disk stays full is unknown: a few attempts, and after them the next save is one. */
+/* How long a disk stays full is unknown: a few attempts, and then the next save is another attempt. */
 static int write_staged(struct crw_snapshots *s)
 {
     const struct snapshot_gate gate = {.pass = pass_fence, .data = s};
@@ -222,12 +217,12 @@ static int write_staged(struct crw_snapshots *s)
     } while (true);
     if (n_attempts > 1) {
         (void)snprintf(more, sizeof(more), "; attempt %d succeeded", n_attempts);
-        queue_failure(s, more); /* why the one before it did not */
+        queue_failure(s, more); /* reason of the failure before */
     }
     return 0;
 }
 
-/* For the program -ESTALE is a folder that another run has: where the system uses that number, it becomes -EIO. */
+/* For the program -ESTALE is a folder of another run: an -ESTALE of the system becomes -EIO. */
 static int result_for_caller(int r)
 {
     return r == SNAPSHOT_E_TAKEN ? -ESTALE : r == -ESTALE ? -EIO : r;
@@ -294,7 +289,7 @@ static void snapshots_free(struct crw_snapshots *s)
     free(s);
 }
 
-/* Whether this run could save there, found out before it has worked for hours. */
+/* Whether the run could save there, found out before hours of work. */
 static int look_at_folder(struct crw_snapshots *s)
 {
     run_identity_read(&s->writer);
@@ -417,7 +412,7 @@ bool crw_snapshots_busy(struct crw_snapshots *s, int wait_ms)
     return s->in_flight && !s->pausing;
 }
 
-/* A newer state ends the attempts to save the one before it. */
+/* A newer state ends the attempts to save the state before. */
 static void supersede(struct crw_snapshots *s)
 {
     hold_lock(&s->lock);

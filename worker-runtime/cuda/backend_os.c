@@ -68,9 +68,7 @@ static int check(const char *path, const struct backend *backend)
 int backend_open(const char *file, struct backend_plugin *ret_plugin)
 {
     char path[PATH_MAX];
-    int r = find_plugin(file, path);
-    if (r)
-        return r;
+    TRY(find_plugin(file, path));
 
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL |
                                      RTLD_NODELETE); /* CUDA leaves threads and exit handlers behind */
@@ -79,7 +77,7 @@ int backend_open(const char *file, struct backend_plugin *ret_plugin)
     /* POSIX wants this to work; ISO C has no such conversion. */
     backend_function function = __extension__(backend_function) dlsym(library, BACKEND_SYMBOL);
     const struct backend *backend = function ? function() : NULL;
-    r = check(path, backend);
+    int r = check(path, backend);
     if (r) {
         (void)dlclose(library); /* nothing of it is in use */
         return r;

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/err.h"
 #include "base/symbols_os.h"
 #include "worker-runtime/base/error.h"
 #include "worker-runtime/crw.h"

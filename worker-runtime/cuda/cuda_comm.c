@@ -227,9 +227,7 @@ static int connect_nccl(struct backend_comm *c)
 {
     if (c->options.world_size == 1)
         return 0;
-    int r = nccl_api_open(c->options.library, &c->api);
-    if (r)
-        return r;
+    TRY(nccl_api_open(c->options.library, &c->api));
     if (c->options.shared_gpu && c->api.version < NCCL_VERSION_SHARED_GPU)
         nccl_name_own_host();
     cudaError_t made = make_probe(c);

@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "base/err.h"
 #include "base/symbols_os.h"
 #include "base/time.h"
 #include "worker-runtime/crw.h"

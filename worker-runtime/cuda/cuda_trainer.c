@@ -437,11 +437,8 @@ const char *cuda_trainer_products(const struct backend_trainer *t)
 
 int cuda_trainer_create(const struct backend_trainer_options *options, struct backend_trainer **ret)
 {
-    int r = check_model_and_loss(options);
-    if (r == 0)
-        r = check_optimizer(options->optimizer.kind);
-    if (r)
-        return r;
+    TRY(check_model_and_loss(options));
+    TRY(check_optimizer(options->optimizer.kind));
     struct backend_trainer *t = calloc(1, sizeof(*t));
     if (!t)
         return crw_fail_errno(-ENOMEM, "cannot make a trainer");
@@ -451,7 +448,7 @@ int cuda_trainer_create(const struct backend_trainer_options *options, struct ba
     const int n_outputs = t->model->steps[t->model->n_steps - 1].out.channels;
     t->n_losses_of_sample = options->loss == CRW_MSE ? n_outputs : 1;
     t->target_bytes = options->loss == CRW_MSE ? (size_t)n_outputs * sizeof(float) : sizeof(int32_t);
-    r = open_blas(t);
+    int r = open_blas(t);
     if (r) {
         free(t);
         return r;
@@ -591,20 +588,16 @@ int cuda_trainer_set_data(struct backend_trainer *t, enum backend_data which,
 
     if (samples->n == 0 || data->inputs)
         return crw_fail(CRW_E_ARGUMENT, "a trainer takes each data set once, and none that is empty");
-    int r = check_not_reducing(t, "a data set cannot be copied");
-    if (r == 0 && t->options.loss != CRW_MSE)
-        r = narrow_classes(t, samples, &classes);
-    if (r == 0)
-        r = copy_data(t, data, samples, classes ? (const void *)classes : samples->targets);
-    return r;
+    TRY(check_not_reducing(t, "a data set cannot be copied"));
+    if (t->options.loss != CRW_MSE)
+        TRY(narrow_classes(t, samples, &classes));
+    return copy_data(t, data, samples, classes ? (const void *)classes : samples->targets);
 }
 
 int cuda_trainer_start(struct backend_trainer *t, const uint32_t *list, size_t count, uint64_t cursor)
 {
     struct maker m = {.t = t, .error = cudaSuccess};
-    int r = check_not_reducing(t, "an epoch cannot begin");
-    if (r)
-        return r;
+    TRY(check_not_reducing(t, "an epoch cannot begin"));
     for (size_t i = 0; i < count; i++)
         if (list[i] >= t->data[BACKEND_TRAIN].n_items)
             return crw_fail(CRW_E_ARGUMENT, "sample %u is not one of %u", list[i],
@@ -701,11 +694,8 @@ static int queue_batch(struct backend_trainer *t, int n, bool last)
 
 int cuda_trainer_step(struct backend_trainer *t, int n, bool last)
 {
-    int r = check_queued_batch(t, n, last);
-    if (r == 0)
-        r = queue_batch(t, n, last);
-    if (r)
-        return r;
+    TRY(check_queued_batch(t, n, last));
+    TRY(queue_batch(t, n, last));
     t->n_listed -= (size_t)n;
     t->n_step_samples += (size_t)n;
     if (last)
@@ -724,9 +714,7 @@ int cuda_trainer_wait(struct backend_trainer *t, int timeout_ms, struct crw_trai
 {
     if (t->phase == CUDA_IDLE)
         return crw_fail(CRW_E_ARGUMENT, "there is no complete step to wait for");
-    int r = wait_for_event(t->reduced, timeout_ms, "training on the device");
-    if (r)
-        return r;
+    TRY(wait_for_event(t->reduced, timeout_ms, "training on the device"));
     const struct cuda_tally *tally = &t->progress->tally;
     const struct cuda_gradient_check *check = &t->progress->check;
     const int n_ranks = t->options.reducer ? t->options.reducer->n_ranks : 1;
@@ -806,9 +794,7 @@ int cuda_trainer_download(struct backend_trainer *t, int timeout_ms, uint64_t st
     struct cuda_commit commit;
     if (!t->staging)
         return crw_fail(CRW_E_ARGUMENT, "no state was staged");
-    int r = wait_for_event(t->staged, timeout_ms, "staging the state");
-    if (r)
-        return r;
+    TRY(wait_for_event(t->staged, timeout_ms, "staging the state"));
     t->staging = false;
     memcpy(&commit, t->host_state, sizeof(commit));
     if (commit.step != steps)
@@ -841,15 +827,11 @@ int cuda_trainer_evaluate(struct backend_trainer *t, uint32_t first, uint32_t co
         return crw_fail(CRW_E_ARGUMENT,
                         "samples %u and the %u behind it are not all of the evaluation set's %u", first,
                         count, n_items);
-    int r = check_not_reducing(t, "the test samples cannot be passed");
-    if (r)
-        return r;
+    TRY(check_not_reducing(t, "the test samples cannot be passed"));
     cudaError_t queued = queue_evaluation(t, first, count);
     if (queued != cudaSuccess)
         return cuda_fail(queued, "cannot queue an evaluation");
-    r = wait_for_event(t->evaluated, timeout_ms, "evaluation on the device");
-    if (r)
-        return r;
+    TRY(wait_for_event(t->evaluated, timeout_ms, "evaluation on the device"));
     const struct cuda_tally *tally = t->host_evaluation;
     *ret = (struct crw_trained){0};
     report_tally(t, tally, ret);

@@ -28,7 +28,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/err.h"
 #include "base/time.h"
 #include "worker-runtime/crw_trainer.h"
 #include "worker-runtime/cuda/backend_os.h"
@@ -159,12 +158,10 @@ static int connect_ranks(struct crw_trainer *t, int device)
 
     if (options.world_size == 1 || t->reduces_on_host)
         return 0;
-    int r = crw_all_reduce(group, common, ARRAY_SIZE(common), CRW_I64, CRW_MAX);
-    if (r)
-        return r;
+    TRY(crw_all_reduce(group, common, ARRAY_SIZE(common), CRW_I64, CRW_MAX));
     (void)snprintf(name, sizeof(name), "%d.%d", group->env.restart_count, (int)common[0]);
     options.shared_gpu = common[1];
-    r = fail_as(b, b->comm_create(&options, &t->comm));
+    int r = fail_as(b, b->comm_create(&options, &t->comm));
     if (r == 0) {
         b->comm_reducer(t->comm, &t->reducer);
         b->comm_guard(t->comm, t->trainer);
@@ -226,11 +223,9 @@ static int vote_on_result(struct crw_group *group, int result)
     char why[512];
 
     (void)snprintf(why, sizeof(why), "%s", crw_error_message());
-    int r = crw_all_reduce(group, &first, 1, CRW_I64, CRW_MAX);
-    if (r == 0 && first != INT64_MIN)
-        r = crw_broadcast(group, why, sizeof(why), (int)((-first - 1) & UINT32_MAX));
-    if (r)
-        return r;
+    TRY(crw_all_reduce(group, &first, 1, CRW_I64, CRW_MAX));
+    if (first != INT64_MIN)
+        TRY(crw_broadcast(group, why, sizeof(why), (int)((-first - 1) & UINT32_MAX)));
     return first == INT64_MIN ? 0 : crw_fail(result ? result : CRW_E_PEER, "%s", why);
 }
 
@@ -238,13 +233,13 @@ static int vote_on_result(struct crw_group *group, int result)
 static int check_alike(struct crw_group *group, enum crw_reduction reduction)
 {
     int64_t extremes[] = {reduction, -(int64_t)reduction};
-    int r = crw_all_reduce(group, extremes, 2, CRW_I64, CRW_MAX);
 
-    if (r == 0 && extremes[0] != -extremes[1])
-        r = crw_fail(CRW_E_ARGUMENT,
-                     "some ranks average gradients by NCCL and others on the host; all have to choose "
-                     "the same (train --reduce)");
-    return r;
+    TRY(crw_all_reduce(group, extremes, 2, CRW_I64, CRW_MAX));
+    if (extremes[0] != -extremes[1])
+        return crw_fail(CRW_E_ARGUMENT,
+                        "some ranks average gradients by NCCL and others on the host; all have to choose "
+                        "the same (train --reduce)");
+    return 0;
 }
 
 static int connect_and_make_trainer(struct crw_trainer *t, const struct crw_trainer_options *options)
@@ -464,16 +459,14 @@ int crw_trainer_commit(struct crw_trainer *t, double *values, size_t count, bool
     sums[0] = t->finite;
     for (size_t i = 0; i < count; i++)
         sums[1 + i] = values[i];
-    int r = crw_all_reduce(t->group, sums, 1 + count, CRW_F64, CRW_SUM);
-    if (r)
-        return r;
+    TRY(crw_all_reduce(t->group, sums, 1 + count, CRW_F64, CRW_SUM));
     for (size_t i = 0; i < count; i++)
         values[i] = sums[1 + i] / n_ranks;
     *ret_committed = sums[0] == n_ranks;
-    r = fail_as(b, b->trainer_end_step(t->trainer, *ret_committed));
-    if (r == 0 && *ret_committed)
+    TRY(fail_as(b, b->trainer_end_step(t->trainer, *ret_committed)));
+    if (*ret_committed)
         crw_optimizer_set_steps(t->optimizer, crw_optimizer_steps(t->optimizer) + 1);
-    return r;
+    return 0;
 }
 
 /* ---- out ---- */

@@ -63,9 +63,7 @@ int crw_sampler_start(struct crw_sampler *s, uint64_t epoch, uint64_t consumed)
         return crw_fail(CRW_E_ARGUMENT, "cannot start an epoch of %u samples behind %llu consumed ones", n,
                         (unsigned long long)consumed);
     if (s->options.shuffle) {
-        int r = crw_randperm(s->options.seed + epoch, n, s->list);
-        if (r)
-            return r;
+        TRY(crw_randperm(s->options.seed + epoch, n, s->list));
     } else {
         for (uint32_t i = 0; i < n; i++)
             s->list[i] = i;

@@ -133,11 +133,11 @@ static int check_collective(const struct crw_group *group, const struct queued_c
                         "type %d with operation %d cannot be reduced; CRW_F32, CRW_F64, CRW_BF16, "
                         "CRW_I64 and CRW_I32 can",
                         (int)c->dtype, (int)c->op);
-    int r = check_size(c->n, operations[c->kind].reduces ? "elements" : "bytes");
-    if (r == 0 && operations[c->kind].has_root && (c->peer < 0 || c->peer >= group->world_size))
-        r = crw_fail(CRW_E_ARGUMENT, "rank %d cannot be the root: there are %d ranks", c->peer,
-                     group->world_size);
-    return r == 0 ? check_arrays(group, c) : r;
+    TRY(check_size(c->n, operations[c->kind].reduces ? "elements" : "bytes"));
+    if (operations[c->kind].has_root && (c->peer < 0 || c->peer >= group->world_size))
+        return crw_fail(CRW_E_ARGUMENT, "rank %d cannot be the root: there are %d ranks", c->peer,
+                        group->world_size);
+    return check_arrays(group, c);
 }
 
 /* data: to be sent or received. */
@@ -148,10 +148,10 @@ static int check_message(const struct crw_group *group, const void *data, size_t
     if (peer < 0 || peer >= group->world_size || peer == group->rank)
         return crw_fail(CRW_E_ARGUMENT, "rank %d cannot exchange messages with rank %d: there are %d ranks",
                         group->rank, peer, group->world_size);
-    int r = check_size(n_bytes, "bytes");
-    if (r == 0 && !is_array(data, n_bytes, 1))
-        r = crw_fail(CRW_E_ARGUMENT, "a message of %zu bytes cannot be NULL", n_bytes);
-    return r;
+    TRY(check_size(n_bytes, "bytes"));
+    if (!is_array(data, n_bytes, 1))
+        return crw_fail(CRW_E_ARGUMENT, "a message of %zu bytes cannot be NULL", n_bytes);
+    return 0;
 }
 
 /* ---- doing ---- */
@@ -165,16 +165,14 @@ static int run_now(struct crw_group *group, struct async_queue *queue, const str
 
 static int run_collective(struct crw_group *group, struct queued_call call)
 {
-    int r = check_collective(group, &call);
-
-    return r == 0 ? run_now(group, &group->collectives, &call) : r;
+    TRY(check_collective(group, &call));
+    return run_now(group, &group->collectives, &call);
 }
 
 static int start_collective(struct crw_group *group, struct queued_call call, struct crw_work **ret_work)
 {
-    int r = check_collective(group, &call);
-
-    return r == 0 ? async_queue_start(&group->collectives, &call, ret_work) : r;
+    TRY(check_collective(group, &call));
+    return async_queue_start(&group->collectives, &call, ret_work);
 }
 
 /* ---- reductions and moves ---- */
@@ -319,9 +317,8 @@ static int make_message_queues(struct crw_group *group)
 static int start_message(struct crw_group *group, int checked, const struct queued_call *call,
                          enum direction direction, struct crw_work **ret_work)
 {
-    int r = checked == 0 ? make_message_queues(group) : checked;
-
-    return r == 0 ? async_queue_start(message_queue(group, call->peer, direction), call, ret_work) : r;
+    TRY(checked == 0 ? make_message_queues(group) : checked);
+    return async_queue_start(message_queue(group, call->peer, direction), call, ret_work);
 }
 
 static int run_send(struct crw_group *group, const struct queued_call *c)
@@ -334,9 +331,9 @@ static int run_send(struct crw_group *group, const struct queued_call *c)
 int crw_send(struct crw_group *group, const void *data, size_t n_bytes, int to)
 {
     const struct queued_call call = {.run = run_send, .in = data, .n = n_bytes, .peer = to};
-    int r = check_message(group, data, n_bytes, to);
 
-    return r == 0 ? run_now(group, message_queue(group, to, OUT), &call) : r;
+    TRY(check_message(group, data, n_bytes, to));
+    return run_now(group, message_queue(group, to, OUT), &call);
 }
 
 int crw_send_start(struct crw_group *group, const void *data, size_t n_bytes, int to,
@@ -357,9 +354,9 @@ static int run_recv(struct crw_group *group, const struct queued_call *c)
 int crw_recv(struct crw_group *group, void *data, size_t n_bytes, int from)
 {
     const struct queued_call call = {.run = run_recv, .out = data, .n = n_bytes, .peer = from};
-    int r = check_message(group, data, n_bytes, from);
 
-    return r == 0 ? run_now(group, message_queue(group, from, IN), &call) : r;
+    TRY(check_message(group, data, n_bytes, from));
+    return run_now(group, message_queue(group, from, IN), &call);
 }
 
 int crw_recv_start(struct crw_group *group, void *data, size_t n_bytes, int from, struct crw_work **ret_work)

@@ -77,9 +77,7 @@ static int fetch_peer_table(struct crw_group *group, int number, struct peer_tab
         size_t size;
 
         host_key(group, number, host, "host", key);
-        int r = store_conn_get(&group->store, key, -1, &data, &size);
-        if (r)
-            return r;
+        TRY(store_conn_get(&group->store, key, -1, &data, &size));
         if (!peer_table_add(table, host, data, size))
             return crw_fail(CRW_E_STORE,
                             "store key %s has no valid table of the ranks of node %d: the nodes run "
@@ -96,11 +94,10 @@ static int fetch_peer_table(struct crw_group *group, int number, struct peer_tab
 static int share_peer_table(struct crw_group *group, struct peer_table *table)
 {
     size_t n = (size_t)table->world_size;
-    int r = shm_broadcast(&group->shm, table->peers, n * sizeof(*table->peers), 0);
 
-    if (r == 0)
-        r = shm_broadcast(&group->shm, table->keys, n * sizeof(*table->keys), 0);
-    return r == 0 ? shm_broadcast(&group->shm, table->token, sizeof(table->token), 0) : r;
+    TRY(shm_broadcast(&group->shm, table->peers, n * sizeof(*table->peers), 0));
+    TRY(shm_broadcast(&group->shm, table->keys, n * sizeof(*table->keys), 0));
+    return shm_broadcast(&group->shm, table->token, sizeof(table->token), 0);
 }
 
 static int find_all_peers(struct crw_group *group, int number, const struct net *net,
@@ -130,10 +127,8 @@ int group_set_hosts(struct crw_group *group, struct net *net, uint32_t id, const
     group->inter_host = calloc(1, sizeof(*group->inter_host));
     if (!group->inter_host)
         return crw_fail_errno(-ENOMEM, "cannot make a group of %d ranks", world_size);
-    int r = inter_host_init(group->inter_host, net, id, &group->shm, keys, n_keys, rank, world_size,
-                            group->members);
-    if (r)
-        return r;
+    TRY(inter_host_init(group->inter_host, net, id, &group->shm, keys, n_keys, rank, world_size,
+                        group->members));
     group->rank = rank;
     group->world_size = world_size;
     group->detected_group.topology = &group->inter_host->topology;
@@ -147,25 +142,20 @@ static int connect_all(struct crw_group *group, struct net *net, const struct pe
                        const struct job_key *key)
 {
     int interrupt_fd = failure_detector_failed_fd(group->detector);
-    int r = group_set_hosts(group, net, 0, table->keys, group->env.group_world_size, group->env.rank,
-                            group->env.world_size);
 
-    if (r)
-        return r;
+    TRY(group_set_hosts(group, net, 0, table->keys, group->env.group_world_size, group->env.rank,
+                        group->env.world_size));
     failure_detector_add_group(group->detector, &group->detected_group);
-    r = net_start(net, table->peers, table->token, key);
-    if (r == 0)
-        r = inter_host_connect_controls(group->inter_host, interrupt_fd);
-    return r == 0 ? inter_host_connect(group->inter_host, interrupt_fd) : r;
+    TRY(net_start(net, table->peers, table->token, key));
+    TRY(inter_host_connect_controls(group->inter_host, interrupt_fd));
+    return inter_host_connect(group->inter_host, interrupt_fd);
 }
 
 static int meet_over_hosts(struct crw_group *group)
 {
-    int r = inter_host_barrier(group->inter_host);
-
-    if (r == 0)
-        r = failure_detector_watch_peers(group->detector, &group->shm, group->shm.names);
-    return r == 0 ? inter_host_barrier(group->inter_host) : r;
+    TRY(inter_host_barrier(group->inter_host));
+    TRY(failure_detector_watch_peers(group->detector, &group->shm, group->shm.names));
+    return inter_host_barrier(group->inter_host);
 }
 
 /* All ranks have the same table and come to the same result. */
@@ -205,11 +195,8 @@ int group_join_hosts(struct crw_group *group, int number)
     int fd, r;
 
     host_key(group, number, group->env.group_rank, "memory", key);
-    r = group_get_memory(group, key, group->env.local_rank == 0, group->env.local_world_size, &fd);
-    if (r == 0)
-        r = group_map(group, fd, group->env.local_rank, group->env.local_world_size);
-    if (r)
-        return r;
+    TRY(group_get_memory(group, key, group->env.local_rank == 0, group->env.local_world_size, &fd));
+    TRY(group_map(group, fd, group->env.local_rank, group->env.local_world_size));
     failure_detector_add_group(group->detector, &group->detected_group);
     r = shm_barrier(&group->shm);
     if (r ==

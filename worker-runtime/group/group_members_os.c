@@ -161,20 +161,17 @@ static int become_member(struct crw_group *group, const struct crw_group *from, 
     int number = member_rank(crw_rank(from), members, n_members),
         n_here = count_members_here(from, members, n_members);
     const char *place = offers[first_member_on_host(from, crw_rank(from), members, n_members)].place;
-    int fd, r;
+    int fd;
 
     group->members = world_ranks(from, members, n_members);
     if (!group->members)
         return crw_fail_errno(-ENOMEM, "cannot make a group");
     if (group->env.launched)
         collective_record_init(&group->record, collective_record_below(&from->record), n_members, false);
-    r = group_open_memory(place, &fd);
-    if (r == 0)
-        r = group_map(group, fd, count_members_here(from, members, number), n_here);
-    if (r == 0 && n_here < n_members)
-        r = connect_members(group, from, agreed_id(from, offers), members, n_members);
-    if (r)
-        return r;
+    TRY(group_open_memory(place, &fd));
+    TRY(group_map(group, fd, count_members_here(from, members, number), n_here));
+    if (n_here < n_members)
+        TRY(connect_members(group, from, agreed_id(from, offers), members, n_members));
     group->detected_group.members = group->members;
     group->detector = failure_detector_share(from->detector);
     failure_detector_add_group(group->detector, &group->detected_group);
@@ -231,16 +228,12 @@ int crw_group_new(struct crw_group *from, const int *members, int n_members, str
 
     NEED(from && ret_group, CRW_E_ARGUMENT);
     offers = calloc((size_t)crw_world_size(from), sizeof(*offers));
-    int r = group_agree(from, offers ? 0 : crw_fail_errno(-ENOMEM, "cannot make a group"));
-    if (r)
-        return r;
+    TRY(group_agree(from, offers ? 0 : crw_fail_errno(-ENOMEM, "cannot make a group")));
     make_offer(from, members, n_members, &mine, &fd);
-    r = exchange_offers(from, &mine, offers);
-    if (r)
-        return r;
+    TRY(exchange_offers(from, &mine, offers));
     if (from->inter_host)
         net_use_group(from->inter_host->net, agreed_id(from, offers));
-    r = group_agree(from, join_as_member(from, offers, members, n_members, &group));
+    int r = group_agree(from, join_as_member(from, offers, members, n_members, &group));
     if (r)
         crw_group_destroy(group);
     else

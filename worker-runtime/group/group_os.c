@@ -1,18 +1,18 @@
 /*
  * How a group is joined and ends.
  *
- *   1. The failure detector starts: from here on a failed peer ends whatever this rank waits for.
+ *   1. The failure detector starts: from here on a failed peer ends whatever the rank waits for.
  *   2. Rank 0 makes the shared memory and puts "host pid fd device inode" into the worker store, under a key
  *      with the generation (torchrun keeps one store for all generations) and the number of the group in
- *      this process. The others open it through /proc/PID/fd/FD and compare host, device and inode, so that a
- *      number that means something else by now, or elsewhere, is refused.
- *   3. All meet in the memory; each watches the others by pidfd; all pass another barrier, which proves that the
+ *      the process. The others open the memory through /proc/PID/fd/FD and compare host, device and inode, so
+ *      a number with another meaning by now, or elsewhere, is refused.
+ *   3. All meet in the memory; each watches the others by pidfd; all pass another barrier as a proof that the
  *      watched processes were the ranks.
  *   4. SIGTERM becomes a request.
  *
- * A world of one does the same with itself and needs no store. Where no launcher gave the ranks a store of
- * their own (crw_init() with an address), the key may be left over from a job before: rank 0 removes it after
- * the barrier, and the others treat one that leads nowhere as not yet written.
+ * A world of a single rank does the same alone and needs no store. Where no launcher gave the ranks a private store
+ * (crw_init() with an address), the key may be left over from a job before: rank 0 removes the key after
+ * the barrier, and the others treat a key that leads nowhere as not yet written.
  *
  * Groups of some ranks: group_members_os.c; from a fork: fork_group_os.c; over several hosts: group_hosts_os.c.
  */
@@ -34,15 +34,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { GIVEN_STORE_MS = 5000 }; /* a store that no launcher starts is there, or its address is wrong */
+enum { GIVEN_STORE_MS = 5000 }; /* a store that no launcher starts is there, or the address is wrong */
 
 /* Groups made by this process so far. All ranks make theirs in the same order. */
 static atomic_int n_groups;
 
 /* ---- memory ---- */
 
-/* This boot of this machine, and the namespace that numbers its processes: ranks that agree in both
- * find each other's memory. "-" for what cannot be read. */
+/* The boot of the machine, and the namespace that numbers the processes: ranks that agree in both
+ * find each other's memory. "-" where a part cannot be read. */
 enum { HOST_NAME_SIZE = 64 };
 
 static void name_host(char name[HOST_NAME_SIZE])
@@ -121,9 +121,7 @@ int group_open_memory(const char *place, int *ret_fd)
     if (fstat(fd, &st) < 0 || st.st_dev != device || st.st_ino != inode)
         return crw_fail(CRW_E_PEER,
                         "the rank that made the group's shared memory has ended: %s is something else", path);
-    int r = check_memory_owner(fd, &st, path);
-    if (r)
-        return r;
+    TRY(check_memory_owner(fd, &st, path));
     *ret_fd = steal_fd(&fd);
     return 0;
 }
@@ -224,18 +222,18 @@ static void group_key(const struct crw_group *group, int number, char key[KEY_SI
 static int publish_memory(struct crw_group *group, const char *key, int fd)
 {
     char place[GROUP_PLACE_SIZE];
-    int r = group_describe_memory(fd, place);
 
-    return r == 0 ? store_conn_set(&group->store, key, place, strlen(place)) : r;
+    TRY(group_describe_memory(fd, place));
+    return store_conn_set(&group->store, key, place, strlen(place));
 }
 
 static int find_published(struct crw_group *group, const char *key, int *ret_fd)
 {
     _cleanup_free_ void *place = NULL;
     size_t n_bytes;
-    int r = store_conn_get(&group->store, key, -1, &place, &n_bytes);
 
-    return r == 0 ? group_open_memory(place, ret_fd) : r;
+    TRY(store_conn_get(&group->store, key, -1, &place, &n_bytes));
+    return group_open_memory(place, ret_fd);
 }
 
 /* Where the store is not ours alone, what leads nowhere is of a job before: rank 0 has not been here yet. */
@@ -260,26 +258,21 @@ int group_get_memory(struct crw_group *group, const char *key, bool makes_it, in
 
     if (!makes_it)
         return find_memory(group, key, ret_fd);
-    int r = shm_create_memory(n_ranks, &fd);
-    if (r == 0 && group->env.world_size > 1)
-        r = publish_memory(group, key, fd);
-    if (r == 0)
-        *ret_fd = steal_fd(&fd);
-    return r;
+    TRY(shm_create_memory(n_ranks, &fd));
+    if (group->env.world_size > 1)
+        TRY(publish_memory(group, key, fd));
+    *ret_fd = steal_fd(&fd);
+    return 0;
 }
 
 /* Takes over fd. */
 static int group_join_on(struct crw_group *group, int fd)
 {
-    int r = group_map(group, fd, group->env.rank, group->env.world_size);
-
-    if (r)
-        return r;
+    TRY(group_map(group, fd, group->env.rank, group->env.world_size));
     failure_detector_add_group(group->detector, &group->detected_group);
-    r = shm_barrier(&group->shm);
-    if (r == 0)
-        r = failure_detector_watch_peers(group->detector, &group->shm, NULL);
-    return r == 0 ? shm_barrier(&group->shm) : r;
+    TRY(shm_barrier(&group->shm));
+    TRY(failure_detector_watch_peers(group->detector, &group->shm, NULL));
+    return shm_barrier(&group->shm);
 }
 
 int group_run_call(struct crw_group *group, const struct queued_call *call)
@@ -296,19 +289,18 @@ static int group_join(struct crw_group *group)
 {
     int number = atomic_fetch_add(&n_groups, 1);
     char key[KEY_SIZE];
-    int fd = -1, r;
+    int fd = -1;
 
     if (group->env.launched)
         collective_record_init(&group->record, collective_record_world(number), group->env.world_size, true);
     if (group->env.local_world_size != group->env.world_size)
         return group_join_hosts(group, number);
     group_key(group, number, key);
-    r = group_get_memory(group, key, group->env.rank == 0, group->env.world_size, &fd);
-    if (r == 0)
-        r = group_join_on(group, fd);
-    if (r == 0 && !group->env.launched && group->env.rank == 0 && group->env.world_size > 1)
-        r = store_conn_delete(&group->store, key);
-    return r;
+    TRY(group_get_memory(group, key, group->env.rank == 0, group->env.world_size, &fd));
+    TRY(group_join_on(group, fd));
+    if (!group->env.launched && group->env.rank == 0 && group->env.world_size > 1)
+        TRY(store_conn_delete(&group->store, key));
+    return 0;
 }
 
 int group_join_again(struct crw_group *group)
@@ -346,13 +338,11 @@ static int check_env(const struct crw_env *env)
 static int group_start(struct crw_group *group, int fd)
 {
     _cleanup_close_ int own_fd = fd;
-    int r = failure_detector_create(group->env.notice_fd, group->env.generation, group->env.world_size,
-                                    &group->detector);
 
-    if (r)
-        return r;
+    TRY(failure_detector_create(group->env.notice_fd, group->env.generation, group->env.world_size,
+                                &group->detector));
     store_conn_set_interrupt(&group->store, failure_detector_failed_fd(group->detector));
-    r = fd < 0 ? group_join(group) : group_join_on(group, steal_fd(&own_fd));
+    int r = fd < 0 ? group_join(group) : group_join_on(group, steal_fd(&own_fd));
     if (r == 0) {
         stop_acquire();
         group->stop_acquired = true;
@@ -363,16 +353,14 @@ static int group_start(struct crw_group *group, int fd)
 int group_create_on(const struct crw_env *env, int fd, struct crw_group **ret_group)
 {
     _cleanup_close_ int own_fd = fd;
-    int timeout_ms, r = check_env(env);
+    int timeout_ms;
 
-    if (r == 0)
-        r = env_timeout_ms(&timeout_ms);
-    if (r)
-        return r;
+    TRY(check_env(env));
+    TRY(env_timeout_ms(&timeout_ms));
     struct crw_group *group = group_new(env, timeout_ms);
     if (!group)
         return crw_fail_errno(-ENOMEM, "cannot make a group");
-    r = group_start(group, steal_fd(&own_fd));
+    int r = group_start(group, steal_fd(&own_fd));
     if (r)
         crw_group_destroy(group);
     else
@@ -390,9 +378,9 @@ int crw_init(const char *address, int rank, int world_size, struct crw_group **r
 {
     struct crw_env env;
     NEED(ret_group, CRW_E_ARGUMENT);
-    int r = address ? env_from_address(address, rank, world_size, &env) : crw_env_read(&env);
 
-    return r == 0 ? crw_group_create(&env, ret_group) : r;
+    TRY(address ? env_from_address(address, rank, world_size, &env) : crw_env_read(&env));
+    return crw_group_create(&env, ret_group);
 }
 
 int crw_finish(struct crw_group *group)

@@ -55,15 +55,11 @@ static int time_all_reduce(const struct crw_reducer *r, size_t count, double *re
 
     for (int i = 0; i < PROBES; i++) {
         struct crw_work *work;
-        int result = crw_barrier(r->group);
-        double began_us = now_us();
 
-        if (result == 0)
-            result = crw_all_reduce_start(r->group, r->gradients, count, CRW_F32, CRW_AVG, &work);
-        if (result == 0)
-            result = crw_work_wait(work);
-        if (result)
-            return result;
+        TRY(crw_barrier(r->group));
+        double began_us = now_us();
+        TRY(crw_all_reduce_start(r->group, r->gradients, count, CRW_F32, CRW_AVG, &work));
+        TRY(crw_work_wait(work));
         double took_us = now_us() - began_us;
         if (i == 0 || took_us < fastest_us)
             fastest_us = took_us;
@@ -97,19 +93,16 @@ static int choose_bucket(const struct crw_reducer *r, size_t *ret_bucket)
 
     if (crw_is_primary(r->group))
         bucket = has_spare_cores(r->group) ? 0 : r->count;
-    int result = crw_broadcast(r->group, &bucket, sizeof(bucket), 0);
-    if (result == 0 && bucket == 0) {
-        result = time_all_reduce(r, r->count < LINE ? r->count : LINE, &fixed_us);
-        if (result == 0)
-            result = time_all_reduce(r, r->count, &all_us);
-        if (result == 0 && crw_is_primary(r->group))
+    TRY(crw_broadcast(r->group, &bucket, sizeof(bucket), 0));
+    if (bucket == 0) {
+        TRY(time_all_reduce(r, r->count < LINE ? r->count : LINE, &fixed_us));
+        TRY(time_all_reduce(r, r->count, &all_us));
+        if (crw_is_primary(r->group))
             bucket = bucket_for(r->count, fixed_us, all_us);
-        if (result == 0)
-            result = crw_broadcast(r->group, &bucket, sizeof(bucket), 0);
+        TRY(crw_broadcast(r->group, &bucket, sizeof(bucket), 0));
     }
-    if (result == 0)
-        *ret_bucket = bucket;
-    return result;
+    *ret_bucket = bucket;
+    return 0;
 }
 
 /* Whole lines, and no more buckets than there is room for. */
@@ -135,17 +128,12 @@ int crw_reducer_create(struct crw_group *group, float *gradients, size_t count, 
     if (count == 0)
         return crw_fail(CRW_E_ARGUMENT, "there are no gradients to reduce");
     r = calloc(1, sizeof(*r));
-    int result =
-        group_agree(group, r ? 0 : crw_fail_errno(-ENOMEM, "cannot prepare the reduction of gradients"));
-    if (result == 0) {
-        assert(r); /* the ranks have agreed on that */
-        *r = (struct crw_reducer){.group = group, .gradients = gradients, .count = count, .syncing = true};
-        memset(gradients, 0, count * sizeof(*gradients));
-        if (bucket_bytes == 0)
-            result = choose_bucket(r, &bucket);
-    }
-    if (result)
-        return result;
+    TRY(group_agree(group, r ? 0 : crw_fail_errno(-ENOMEM, "cannot prepare the reduction of gradients")));
+    assert(r); /* the ranks have agreed on that */
+    *r = (struct crw_reducer){.group = group, .gradients = gradients, .count = count, .syncing = true};
+    memset(gradients, 0, count * sizeof(*gradients));
+    if (bucket_bytes == 0)
+        TRY(choose_bucket(r, &bucket));
     cut_buckets(r, bucket);
     *ret = steal_ptr(r);
     return 0;

@@ -55,10 +55,9 @@ static int enter_generation(struct crw_group *group, const struct next_generatio
     async_queue_init(&group->collectives, group);
     store_conn_init(&group->store, group->env.master_addr, group->env.master_port, group->timeout_ms);
     store_conn_set_interrupt(&group->store, failure_detector_failed_fd(group->detector));
-    int r = group_join_again(group);
-    if (r == 0)
-        failure_detector_note_formed(group->detector);
-    return r;
+    TRY(group_join_again(group));
+    failure_detector_note_formed(group->detector);
+    return 0;
 }
 
 /* Errors caused by a peer's death, or by the store that ended with it: wait for the launcher's next
@@ -79,9 +78,7 @@ int crw_group_rejoin(struct crw_group *group)
     if (group->inter_host)
         return crw_fail(CRW_E_PEER, "a peer failed, and a group over several hosts is not formed again");
     do {
-        r = failure_detector_await_generation(group->detector, &next);
-        if (r)
-            return r;
+        TRY(failure_detector_await_generation(group->detector, &next));
         leave_generation(group);
         r = enter_generation(group, &next);
     } while (is_worth_waiting(r));

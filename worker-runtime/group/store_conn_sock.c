@@ -77,12 +77,9 @@ int store_conn_get(struct store_conn *s, const char *key, int timeout_ms, void *
                    size_t *ret_n_bytes)
 {
     struct wire_span span;
-    int r = store_conn_connect(s);
 
-    if (r == 0)
-        r = store_conn_result(s, client_sock_get(&s->client, text_span(key), timeout_ms, &span));
-    if (r)
-        return r;
+    TRY(store_conn_connect(s));
+    TRY(store_conn_result(s, client_sock_get(&s->client, text_span(key), timeout_ms, &span)));
     char *copy = malloc(span.size + 1);
     if (!copy)
         return crw_fail_errno(-ENOMEM, "cannot hold the value of store key %s", key);
@@ -96,17 +93,16 @@ int store_conn_get(struct store_conn *s, const char *key, int timeout_ms, void *
 
 int store_conn_add(struct store_conn *s, const char *key, int64_t amount, int64_t *ret_value)
 {
-    int r = store_conn_connect(s);
-
-    return r == 0 ? store_conn_result(s, client_sock_add(&s->client, text_span(key), amount, ret_value)) : r;
+    TRY(store_conn_connect(s));
+    return store_conn_result(s, client_sock_add(&s->client, text_span(key), amount, ret_value));
 }
 
 int store_conn_delete(struct store_conn *s, const char *key)
 {
     bool deleted;
-    int r = store_conn_connect(s);
 
-    return r == 0 ? store_conn_result(s, client_sock_delete(&s->client, text_span(key), &deleted)) : r;
+    TRY(store_conn_connect(s));
+    return store_conn_result(s, client_sock_delete(&s->client, text_span(key), &deleted));
 }
 
 int store_conn_pause(struct store_conn *s, int pause_ms)

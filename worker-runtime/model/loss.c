@@ -93,11 +93,8 @@ static int nll(struct crw_model *model, const float *log_probabilities, const in
 
 int crw_model_nll_loss(struct crw_model *model, const int64_t *targets, int64_t ignore_index, float *ret_loss)
 {
-    int r = check_forward(model, targets, ret_loss);
-
-    if (r)
-        return r;
-    r = nll(model, last_step(model)->y, targets, ignore_index, ret_loss);
+    TRY(check_forward(model, targets, ret_loss));
+    int r = nll(model, last_step(model)->y, targets, ignore_index, ret_loss);
     model->can_go_back = r == 0;
     return r;
 }
@@ -105,16 +102,11 @@ int crw_model_nll_loss(struct crw_model *model, const int64_t *targets, int64_t 
 int crw_model_cross_entropy_loss(struct crw_model *model, const int64_t *targets, int64_t ignore_index,
                                  float *ret_loss)
 {
-    int features, r = check_forward(model, targets, ret_loss);
-
-    if (r)
-        return r;
+    TRY(check_forward(model, targets, ret_loss));
     model->can_go_back = false;
-    features = last_step(model)->out.channels;
+    int features = last_step(model)->out.channels;
     model_log_softmax_forward(model->n, features, last_step(model)->y, model->log_probabilities);
-    r = nll(model, model->log_probabilities, targets, ignore_index, ret_loss);
-    if (r)
-        return r;
+    TRY(nll(model, model->log_probabilities, targets, ignore_index, ret_loss));
     model_log_softmax_backward(model->n, features, model->log_probabilities, model->d_output,
                                model->d_output);
     model->can_go_back = true;
@@ -123,10 +115,7 @@ int crw_model_cross_entropy_loss(struct crw_model *model, const int64_t *targets
 
 int crw_model_mse_loss(struct crw_model *model, const float *targets, float *ret_loss)
 {
-    int r = check_forward(model, targets, ret_loss);
-
-    if (r)
-        return r;
+    TRY(check_forward(model, targets, ret_loss));
     const float *y = last_step(model)->y;
     size_t count = (size_t)model->n * (size_t)last_step(model)->out.channels;
     const float factor = (float)(2.0 / (double)count);

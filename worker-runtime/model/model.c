@@ -185,9 +185,7 @@ int crw_model_create(const struct crw_layer *layers, size_t n_layers, struct crw
                      float *gradients, struct crw_model **ret_model)
 {
     NEED(ret_model && is_array(layers, n_layers, sizeof(*layers)), CRW_E_ARGUMENT);
-    int r = model_check(layers, n_layers, input, max_batch);
-    if (r)
-        return r;
+    TRY(model_check(layers, n_layers, input, max_batch));
 
     struct crw_model *model = calloc(1, sizeof(*model));
     if (!model)
@@ -195,11 +193,10 @@ int crw_model_create(const struct crw_layer *layers, size_t n_layers, struct crw
     model->kernels = cpu_kernels_best();
     model->input = input;
     model->max_batch = max_batch;
-    if (make_arenas(model, layers, n_layers, gradients))
-        r = model_plan(model);
-    else
-        r = crw_fail_errno(-ENOMEM, "cannot make a model of %zu parameters",
-                           crw_model_count_parameters(layers, n_layers));
+    int r = make_arenas(model, layers, n_layers, gradients)
+                ? model_plan(model)
+                : crw_fail_errno(-ENOMEM, "cannot make a model of %zu parameters",
+                                 crw_model_count_parameters(layers, n_layers));
     if (r) {
         crw_model_destroy(model);
         return r;
@@ -331,9 +328,7 @@ int crw_model_set_precision(struct crw_model *model, enum crw_dtype precision)
     if (precision != CRW_F32 && precision != CRW_BF16)
         return crw_fail(CRW_E_ARGUMENT, "a model computes in fp32 or bf16, not in type %d", (int)precision);
     if (precision == CRW_BF16 && !model->can_round) {
-        int r = model_plan_rounding(model);
-        if (r)
-            return r;
+        TRY(model_plan_rounding(model));
         model->can_round = true;
     }
     model->bf16 = precision == CRW_BF16;
@@ -410,9 +405,7 @@ int crw_model_forward(struct crw_model *model, const float *input, int n, bool t
                       const float **ret_output)
 {
     NEED(model && input, CRW_E_ARGUMENT);
-    int r = check_batch(model, n, training);
-    if (r)
-        return r;
+    TRY(check_batch(model, n, training));
     model->can_go_back = false;
     model->n = n;
     model->training = training;
@@ -507,10 +500,7 @@ static int check_training(const struct crw_model *model)
 
 int crw_model_backward(struct crw_model *model)
 {
-    int r = check_training(model);
-
-    if (r)
-        return r;
+    TRY(check_training(model));
     if (!model->can_go_back)
         return crw_fail(CRW_E_ARGUMENT, "backward needs a loss of the last forward's output");
     return walk_back(model, model->first_trained);
@@ -544,21 +534,16 @@ static void give_input_gradient(const struct crw_model *model, float *d_input)
 
 int crw_model_backward_from(struct crw_model *model, const float *d_output, float *d_input)
 {
-    int r = check_training(model);
-
-    if (r)
-        return r;
+    TRY(check_training(model));
     NEED(d_output, CRW_E_ARGUMENT);
     if (d_input)
-        r = model_plan_input_gradient(model);
-    if (r)
-        return r;
+        TRY(model_plan_input_gradient(model));
     memcpy(model->d_output, d_output,
            (size_t)model->n * model->steps[model->n_steps - 1].out.size * sizeof(*d_output));
     if (!d_input)
         return walk_back(model, model->first_trained);
     want_input_gradient(model, true);
-    r = walk_back(model, 0);
+    int r = walk_back(model, 0);
     if (r == 0)
         give_input_gradient(model, d_input);
     want_input_gradient(model, false);

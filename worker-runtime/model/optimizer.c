@@ -97,9 +97,7 @@ int crw_optimizer_create(const struct crw_optimizer_options *options, size_t cou
                          struct crw_optimizer **ret)
 {
     NEED(options && ret, CRW_E_ARGUMENT);
-    int r = check_optimizer_options(options);
-    if (r)
-        return r;
+    TRY(check_optimizer_options(options));
 
     struct crw_optimizer *o = calloc(1, sizeof(*o));
     if (!o)

@@ -1,19 +1,19 @@
 /*
- * Collectives over hosts, made of what inter_host_sock.c offers.
+ * Collectives over hosts, made of the functions of inter_host_sock.c.
  *
  *   short       the leaders' exchange carries the data, and every rank takes its part of the table
  *   a few KiB   reductions: slices all-to-all between the leaders, then all-gather (short_reduce_sock.c); broadcast: the
  *               exchange carries root's data alone; all_gather and gather: the exchange, piece by piece
  *   all_reduce  long: chain reduce, in place where the host's arrays are in shared memory or the host has one rank; else
  *               through each rank's staging room, piece by piece, two pieces under way
- *   reduce, reduce_scatter  long: the same through the staging rooms; a result goes down the chain no further than it is
- *               wanted, and each rank copies its part out
+ *   reduce, reduce_scatter  long: the same through the staging rooms; a result goes down the chain no further than
+ *               wanted, and each rank copies a part out
  *   reduce_scatter  long, one rank on each host: pairwise, straight to the ranks that want the parts
  *   broadcast   long: chain broadcast from the root round the ring
  *   all_gather  long: a chain broadcast of every rank's data in turn; the turns overlap, so every link is busy
- *   gather, scatter  long: the same, between the root's host and the other one only
+ *   gather, scatter  long: the same, between the root's host and the other host only
  *
- * The arguments of a call alone decide which of these it takes, so that needs no agreement; only whether arrays lie in
+ * The arguments of a call alone decide between the ways above, so no agreement is needed; only whether arrays lie in
  * shared memory differs between hosts: such hosts work in pieces of different sizes, and the chain passes on whatever
  * comes.
  */
@@ -30,8 +30,8 @@
 
 enum {
     SHORT_MAX = 32 * 1024, /* bytes of all ranks together */
-    PIECES_UNDER_WAY = 2,  /* of a reduction that is staged */
-    TURNS_UNDER_WAY = 4,   /* of a gather: of ranks that send down the chain */
+    PIECES_UNDER_WAY = 2,  /* of a staged reduction */
+    TURNS_UNDER_WAY = 4,   /* of a gather: of ranks sending down the chain */
 };
 
 static bool is_short(const struct inter_host *s, size_t n_bytes)
@@ -62,8 +62,8 @@ struct inter_host_reduction {
     enum crw_op op;
     uint8_t *out; /* takes the bytes begin..end of the result; NULL: not wanted */
     size_t begin, end;
-    bool in_place; /* the result may go where the data is: in and out are one */
-    /* Bytes of the result, from the first one on, that come to this host, and that go on to the hosts before it. */
+    bool in_place; /* the result may go to the place of the data: in and out are the same */
+    /* Bytes of the result, from the first byte on: coming to this host, and going on to the hosts before. */
     size_t n_wanted, n_passed;
     int n_rails;
     size_t share; /* bytes of a rail in a piece */
@@ -91,7 +91,7 @@ static int reduce_short(const struct inter_host_reduction *r)
     return 0;
 }
 
-/* A rail's share of a reduction and how far it is: its arrays lie at views of this host's ranks. */
+/* A rail's share of a reduction, and the progress: the arrays lie at views of the host's ranks. */
 struct reduction_rail {
     struct inter_host *s;
     struct chain chain;
@@ -99,7 +99,7 @@ struct reduction_rail {
     struct chain_progress progress;
 };
 
-/* The elements among the first `end` bytes of the result that are in the slice. */
+/* The elements of the slice among the first `end` bytes of the result. */
 static size_t elements_before(const struct inter_host_reduction *r, const struct topology_slice *slice,
                               size_t end)
 {
@@ -166,7 +166,7 @@ static int reduce_in_place(const struct inter_host_reduction *r)
     return result == 0 ? inter_host_local_barrier(s, &piece_slot) : result;
 }
 
-/* The bytes of a rail that are in this piece. */
+/* The bytes of a rail in the piece. */
 static struct topology_slice reduction_range(const struct inter_host_reduction *r, size_t number, int rail)
 {
     return inter_host_range(topology_slice(reduction_size(r), r->n_rails, rail), r->share, number);
@@ -187,7 +187,7 @@ static void stage_in(const struct inter_host_reduction *r, size_t number)
     }
 }
 
-/* What of it is this rank's. */
+/* The part of this rank. */
 static void stage_out(const struct inter_host_reduction *r, size_t number)
 {
     for (int rail = 0; r->out && rail < r->n_rails; rail++) {
@@ -205,11 +205,11 @@ static int reduce_piece(const struct inter_host_reduction *r, struct reduction_r
 {
     struct inter_host *s = r->s;
     size_t share = r->share / reduce_element_size(r->dtype);
-    int result = inter_host_local_barrier(s, &piece_slot);
 
-    if (result == 0 && s->shm->rank < r->n_rails)
-        result = reduce_rail(rail, (number + PIECES_UNDER_WAY) * share, (number + 1) * share);
-    return result == 0 ? inter_host_local_barrier(s, &piece_slot) : result;
+    TRY(inter_host_local_barrier(s, &piece_slot));
+    if (s->shm->rank < r->n_rails)
+        TRY(reduce_rail(rail, (number + PIECES_UNDER_WAY) * share, (number + 1) * share));
+    return inter_host_local_barrier(s, &piece_slot);
 }
 
 static struct reduction_rail make_staged_rail(const struct inter_host_reduction *r)
@@ -222,7 +222,7 @@ static struct reduction_rail make_staged_rail(const struct inter_host_reduction 
     return make_rail(r, &slice, PIECES_UNDER_WAY * r->share / reduce_element_size(r->dtype));
 }
 
-/* While the results of a piece come down, the next one goes up. */
+/* While the results of a piece come down, the next piece goes up. */
 static int reduce_pieces(struct inter_host_reduction *r)
 {
     struct topology_slice longest = topology_slice(reduction_size(r), r->n_rails, r->n_rails - 1);
@@ -263,10 +263,8 @@ static int reduce_long(struct inter_host_reduction *r)
     if (r->in_place)
         location = inter_host_is_alone(s) ? 0 : shm_locate(s->shm, r->in, reduction_size(r));
     r->n_rails = topology_rails_for(&s->topology, reduction_size(r));
-    int result = inter_host_agree(s, r->signature, location, NULL, 0, NULL);
-    if (result)
-        return result;
-    result = inter_host_need_ring(s);
+    TRY(inter_host_agree(s, r->signature, location, NULL, 0, NULL));
+    int result = inter_host_need_ring(s);
     if (result)
         return inter_host_fail(s, result, NULL);
     return all_located(s) ? reduce_in_place(r) : reduce_pieces(r);
@@ -278,11 +276,11 @@ static int reduce_few_steps(const struct inter_host_reduction *r)
 {
     const struct inter_host_sum sum = {.data = r->in, .count = r->count, .dtype = r->dtype, .op = r->op};
     const uint8_t *table;
-    int result = short_reduce(r->s, r->signature, &sum, &table);
 
-    if (result == 0 && r->out)
+    TRY(short_reduce(r->s, r->signature, &sum, &table));
+    if (r->out)
         memcpy(r->out, table + r->begin, r->end - r->begin);
-    return result;
+    return 0;
 }
 
 /* ---- reduce_scatter of hosts with one rank each ---- */
@@ -301,19 +299,16 @@ static int reduce_pairwise(const struct inter_host_reduction *r)
         .host = s->topology.host,
         .room_size = INTER_HOST_STAGING,
     };
-    int result = inter_host_agree(s, r->signature, SHM_NOWHERE, NULL, 0, NULL);
 
-    if (result == 0)
-        result = inter_host_stage(s);
-    if (result == 0)
-        result = inter_host_need_pairs(s);
-    if (result)
-        return result;
+    TRY(inter_host_agree(s, r->signature, SHM_NOWHERE, NULL, 0, NULL));
+    TRY(inter_host_stage(s));
+    TRY(inter_host_need_pairs(s));
     p.out = s->pairs_out;
     p.in = s->pairs_in;
     p.room = s->staging;
-    result = pairwise_reduce_scatter(&p, r->in, r->out, (r->end - r->begin) / reduce_element_size(r->dtype),
-                                     r->dtype, r->op); /* first: it sets failed */
+    int result =
+        pairwise_reduce_scatter(&p, r->in, r->out, (r->end - r->begin) / reduce_element_size(r->dtype),
+                                r->dtype, r->op); /* first: it sets failed */
     return inter_host_fail(s, result, p.flow.failed);
 }
 
@@ -364,7 +359,7 @@ int inter_host_reduce(struct inter_host *s, void *data, size_t count, enum crw_d
     return reduce_short_or_long(&r);
 }
 
-/* Bytes of the result up to the end of the ranks of all hosts before that one; n_bytes: of each rank. */
+/* Bytes of the result up to the end of the ranks of all hosts before `host`; n_bytes: of each rank. */
 static size_t bytes_before_host(const struct topology *h, int host, size_t n_bytes)
 {
     return h->in_order ? (size_t)h->first[host] * n_bytes : SIZE_MAX;
@@ -406,19 +401,18 @@ int inter_host_broadcast(struct inter_host *s, void *data, size_t n_bytes, int r
 {
     uint64_t signature = call_signature(OP_BROADCAST, (unsigned)root, n_bytes);
     const uint8_t *table;
-    int r;
 
     if (n_bytes <= SHORT_MAX) {
         struct inter_host_call call = {
             .signature = signature, .location = SHM_NOWHERE, .data = data, .n_bytes = n_bytes, .root = root};
 
-        r = inter_host_agree_on(s, &call, &table);
-        if (r == 0 && n_bytes > 0)
+        TRY(inter_host_agree_on(s, &call, &table));
+        if (n_bytes > 0)
             memcpy(data, table, n_bytes);
-        return r;
+        return 0;
     }
-    r = inter_host_agree(s, signature, SHM_NOWHERE, NULL, 0, NULL);
-    return r == 0 ? inter_host_chain_broadcast(s, data, data, n_bytes, root, last_host(s, root)) : r;
+    TRY(inter_host_agree(s, signature, SHM_NOWHERE, NULL, 0, NULL));
+    return inter_host_chain_broadcast(s, data, data, n_bytes, root, last_host(s, root));
 }
 
 static void copy_own(const struct inter_host *s, const uint8_t *data, size_t n_bytes, uint8_t *all)
@@ -514,13 +508,11 @@ int inter_host_alloc(struct inter_host *s, size_t n_bytes, void **ret_data)
 
     if (n_bytes >> SIGNATURE_SIZE_BITS)
         return crw_fail(CRW_E_ARGUMENT, "%zu bytes of shared memory for each rank are impossible", n_bytes);
-    int r = inter_host_agree(s, signature, SHM_NOWHERE, NULL, 0, NULL);
-    if (r)
-        return r;
+    TRY(inter_host_agree(s, signature, SHM_NOWHERE, NULL, 0, NULL));
     status = shm_alloc(s->shm, n_bytes, &data);
     if (status > 0)
         return inter_host_break(s, status);
-    r = inter_host_agree(s, signature, SHM_NOWHERE, &status, sizeof(status), &table);
+    int r = inter_host_agree(s, signature, SHM_NOWHERE, &status, sizeof(status), &table);
     for (int i = 0; r == 0 && other == 0 && i < s->topology.world_size; i++)
         memcpy(&other, table + (size_t)i * sizeof(other), sizeof(other));
     if (r == 0 && other != 0)

@@ -185,9 +185,8 @@ static int connect_leader(struct inter_host *s, const struct net_wait *wait)
 
 static int connect_rail(struct inter_host *s, const struct net_wait *wait)
 {
-    int r = connect_link(s, wait, LINK_RAIL, 1, true, &s->after);
-
-    return r == 0 ? connect_link(s, wait, LINK_RAIL, 1, false, &s->before) : r;
+    TRY(connect_link(s, wait, LINK_RAIL, 1, true, &s->after));
+    return connect_link(s, wait, LINK_RAIL, 1, false, &s->before);
 }
 
 int inter_host_connect(struct inter_host *s, int interrupt_fd)
@@ -272,11 +271,9 @@ static int open_message_link(struct inter_host *s, int to)
 int inter_host_send(struct inter_host *s, const void *data, size_t n_bytes, int to)
 {
     const uint64_t size = n_bytes;
-    int r = inter_host_has_failed(s) ? shm_fail_result(s->shm, s->shm->rank) : open_message_link(s, to);
 
-    if (r)
-        return r;
-    r = net_link_send_all(&s->wait, s->out[to], &size, sizeof(size));
+    TRY(inter_host_has_failed(s) ? shm_fail_result(s->shm, s->shm->rank) : open_message_link(s, to));
+    int r = net_link_send_all(&s->wait, s->out[to], &size, sizeof(size));
     if (r == 0)
         r = net_link_send_all(&s->wait, s->out[to], data, n_bytes);
     return message_result(s, r, to);

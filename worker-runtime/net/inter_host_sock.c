@@ -268,16 +268,15 @@ int inter_host_agree_on(struct inter_host *s, struct inter_host_call *call, cons
 {
     const struct shm_slot slot = {.signature = call->signature, .a = call->location};
     struct shm_slot verdict = {.signature = (uint64_t)SIGNATURE_VERDICT << SIGNATURE_SHIFT};
-    int different = 0, r = shm_begin(s->shm);
+    int different = 0;
 
-    if (r)
-        return r;
+    TRY(shm_begin(s->shm));
     if (inter_host_is_alone(s))
         return agree_alone(s, call, ret_table);
     call->parity = shm_parity(s->shm);
     if (call->n_bytes > 0 && (call->root < 0 || call->root == inter_host_own_rank(s)))
         memcpy(shm_bounce(s->shm, s->shm->rank, call->parity), call->data, call->n_bytes);
-    r = inter_host_local_barrier(s, &slot);
+    int r = inter_host_local_barrier(s, &slot);
     if (r != 0 && r != CRW_E_ARGUMENT)
         return r;
     for (int i = 0; r == 0 && i < s->shm->world_size; i++)
@@ -451,9 +450,7 @@ int inter_host_chain_broadcast(struct inter_host *s, const void *from, void *to,
     p.chain = make_chain(s, distance, end);
     if (inter_host_is_alone(s) && (p.is_root || to))
         return broadcast_whole(&p);
-    int r = inter_host_stage(s);
-    if (r)
-        return r;
+    TRY(inter_host_stage(s));
     p.share = INTER_HOST_STAGING / 2 / (size_t)p.n_rails / TOPOLOGY_SLICE_UNIT * TOPOLOGY_SLICE_UNIT;
     return broadcast_pieces(&p);
 }

@@ -3,7 +3,6 @@
 #include "worker-runtime/net/net_impl_sock.h"
 
 #include "base/cleanup.h"
-#include "base/err.h"
 #include "base/cond_os.h"
 #include "base/random_os.h"
 #include "proto/wait_sock.h"
@@ -80,11 +79,8 @@ static int greet(const struct net *n, const struct net_wait *wait, const struct 
     enum net_answer answer;
 
     net_hello_encode(hello, ret->hello);
-    int r = net_send_all(wait, fd, ret->hello, sizeof(ret->hello));
-    if (r == 0)
-        r = net_receive_all(wait, fd, ret->answer, n->key->is_set ? NET_KEYED_ANSWER : NET_TOKEN_HALF);
-    if (r)
-        return r;
+    TRY(net_send_all(wait, fd, ret->hello, sizeof(ret->hello)));
+    TRY(net_receive_all(wait, fd, ret->answer, n->key->is_set ? NET_KEYED_ANSWER : NET_TOKEN_HALF));
     if (!net_answer_decode(ret->answer, n->token, &answer) ||
         (n->key->is_set && !is_proved(n, ret->hello, ret->answer)))
         return NET_E_LOST;
@@ -121,10 +117,8 @@ int net_connect_once(struct net *n, const struct net_wait *wait, struct net_hell
     const struct net_wait attempt = {wait->interrupt_fd, min_ms(wait->timeout_ms, ATTEMPT_MS)};
     _cleanup_close_ int fd = -1;
     struct greeting greeting;
-    int r = net_dial(n->peers[to].address, n->peers[to].port, &attempt, &fd);
 
-    if (r)
-        return r;
+    TRY(net_dial(n->peers[to].address, n->peers[to].port, &attempt, &fd));
     net_tune(fd);
     net_limit_silence(fd, true);
     hello.from = (uint32_t)n->rank;
@@ -133,12 +127,8 @@ int net_connect_once(struct net *n, const struct net_wait *wait, struct net_hell
     hello.generation = n->key->generation;
     hello.keyed = n->key->is_set;
     hello.cipher = n->key->encrypts ? net_seal_best_cipher() : SEAL_CIPHER_NONE;
-    r = n->key->is_set ? random_fill(hello.nonce, sizeof(hello.nonce)) : 0;
-    if (r)
-        return r;
-    r = greet(n, wait, &hello, fd, &greeting);
-    if (r)
-        return r;
+    TRY(n->key->is_set ? random_fill(hello.nonce, sizeof(hello.nonce)) : 0);
+    TRY(greet(n, wait, &hello, fd, &greeting));
     net_limit_silence(fd, hello.purpose == NET_CONTROL);
     return make_link(n, hello.cipher, &greeting, steal_fd(&fd), ret);
 }

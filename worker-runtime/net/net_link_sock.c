@@ -1,5 +1,6 @@
 #include "worker-runtime/net/net_link_sock.h"
 
+#include "base/err.h"
 #include "worker-runtime/net/sealed_stream_openssl.h"
 
 #include <assert.h>
@@ -72,14 +73,11 @@ static ssize_t send_sealed(struct net_link *l, const struct iovec *parts, int n_
 {
     struct sealed_out *out = &l->sealing->out;
     size_t n = size_of_parts(parts, n_parts), rest;
-    int r = 0;
 
     if (n == 0)
         return 0;
     if (out->n_data == 0)
-        r = sealed_out_fill(out, parts, n);
-    if (r)
-        return r;
+        TRY(sealed_out_fill(out, parts, n));
     assert(n >= out->n_data);
     const uint8_t *bytes = sealed_out_rest(out, &rest);
     ssize_t sent = net_send(l->fd, bytes, rest);
@@ -157,9 +155,7 @@ static int move_all(const struct net_wait *wait, struct net_link *l, uint8_t *da
         if (n < 0)
             return net_result(n);
         done += (size_t)n;
-        int r = n == 0 ? net_poll(wait, &polled, 1) : 0;
-        if (r)
-            return r;
+        TRY(n == 0 ? net_poll(wait, &polled, 1) : 0);
     }
     return 0;
 }

@@ -7,6 +7,7 @@
 #include "worker-runtime/net/net_impl_sock.h"
 
 #include "base/cond_os.h"
+#include "base/err.h"
 #include "proto/wait_sock.h"
 
 #include <errno.h>
@@ -180,10 +181,8 @@ static int take_stored(struct message_taking *t, size_t end)
 {
     while (t->done < end) {
         struct net_conn *in;
-        int r = await_bytes(t, &in);
 
-        if (r)
-            return r;
+        TRY(await_bytes(t, &in));
         size_t there = (size_t)(in->came - in->taken);
         size_t piece = inbox_stretch(in->taken, end - t->done < there ? end - t->done : there);
         pthread_mutex_unlock(&t->n->lock); /* one taker at a time, and the thread does not write here */

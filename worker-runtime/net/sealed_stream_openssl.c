@@ -1,5 +1,6 @@
 #include "worker-runtime/net/sealed_stream_openssl.h"
 
+#include "base/err.h"
 #include "base/minmax.h"
 #include "proto/key_openssl.h"
 
@@ -21,9 +22,7 @@ int sealed_out_fill(struct sealed_out *out, const struct iovec *parts, size_t n)
     assert(out->n_data == 0);
     if (!record)
         return -ENOMEM;
-    int r = record_seal_close(out->seal, parts, n_data, record);
-    if (r)
-        return r;
+    TRY(record_seal_close(out->seal, parts, n_data, record));
     buf_commit(&out->record, n_data + SEAL_EXTRA);
     out->n_data = n_data;
     return 0;

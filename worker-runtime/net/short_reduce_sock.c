@@ -5,6 +5,7 @@
  * number of hosts.
  */
 
+#include "base/err.h"
 #include "worker-runtime/net/inter_host_sock.h"
 #include "worker-runtime/shm/reduce_ops.h"
 
@@ -104,14 +105,10 @@ static int combine_transposed(struct inter_host *s, const struct inter_host_call
     const struct inter_host_sum *sum = call->detail;
     size_t room = slice_room(s, sum), n_block = room * (size_t)s->topology.n_most;
     size_t n_blocks = n_block * (size_t)s->topology.n_hosts;
-    int r = need_blocks(s, 2 * n_blocks);
 
-    if (r == 0) {
-        fill_blocks(s, call, n_block);
-        r = exchange_transpose(&s->exchange, s->blocks, n_block, s->blocks + n_blocks);
-    }
-    if (r)
-        return r;
+    TRY(need_blocks(s, 2 * n_blocks));
+    fill_blocks(s, call, n_block);
+    TRY(exchange_transpose(&s->exchange, s->blocks, n_block, s->blocks + n_blocks));
     combine_slice(s, sum, n_block, s->blocks + n_blocks); /* nothing there is needed any more */
     return gather_slices(s, call, s->blocks + n_blocks, table);
 }

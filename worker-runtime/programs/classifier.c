@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/err.h"
 #include "worker-runtime/programs/programs.h"
 
 enum { N_TRAINING = 1000, N_TEST = 500, N_SAMPLES = N_TRAINING + N_TEST, DATA_SEED = 1 };
@@ -105,9 +106,7 @@ static int accuracy(void *data, struct crw_group *group, struct crw_model *model
     size_t n_all = batch->n * (size_t)crw_world_size(group), n_correct = 0;
 
     (void)crw_model_correct(model, batch->targets, c->flags);
-    int r = crw_all_gather(group, c->flags, batch->n, c->all_flags);
-    if (r)
-        return r;
+    TRY(crw_all_gather(group, c->flags, batch->n, c->all_flags));
     for (size_t i = 0; i < n_all; i++)
         n_correct += c->all_flags[i];
     *ret_accuracy = (double)n_correct / (double)n_all;

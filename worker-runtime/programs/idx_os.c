@@ -23,6 +23,7 @@
 #include <zlib.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/format.h"
 
 enum {
@@ -167,15 +168,11 @@ static int inflate_all(const struct idx_file *f, gzFile gz, struct idx *idx)
     uint8_t header[HEADER_MAX] = {0}, beyond;
     uint64_t n_bytes = 0;
     size_t n = 0;
-    int r = read_gz(f, gz, header, header_size(f->n_dims), &n);
 
-    if (r)
-        return r;
+    TRY(read_gz(f, gz, header, header_size(f->n_dims), &n));
     if (n < header_size(f->n_dims))
         return idx_fail(f, "%s is truncated: %zu bytes are not even a header", f->path, n);
-    r = parse_header(f, header, idx, &n_bytes);
-    if (r)
-        return r;
+    TRY(parse_header(f, header, idx, &n_bytes));
     if (n_bytes / DEFLATE_RATIO_MAX > f->size)
         return idx_fail(f,
                         "%s is truncated: its header promises %" PRIu64
@@ -185,15 +182,11 @@ static int inflate_all(const struct idx_file *f, gzFile gz, struct idx *idx)
     memory = malloc(n_bytes + 1);
     if (!memory)
         return idx_fail(f, "cannot hold the %" PRIu64 " bytes of %s: %s", n_bytes, f->path, strerror(ENOMEM));
-    r = read_gz(f, gz, memory, n_bytes, &n);
-    if (r)
-        return r;
+    TRY(read_gz(f, gz, memory, n_bytes, &n));
     if (n < n_bytes)
         return fail_length(f, header_size(f->n_dims) + n, header_size(f->n_dims) + n_bytes);
     /* Reading another byte also makes zlib check the sum behind the data. */
-    r = read_gz(f, gz, &beyond, 1, &n);
-    if (r)
-        return r;
+    TRY(read_gz(f, gz, &beyond, 1, &n));
     if (n != 0)
         return idx_fail(f, "%s is too long: data follows the %" PRIu64 " bytes that its header promises",
                         f->path, header_size(f->n_dims) + n_bytes);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/err.h"
 #include "worker-runtime/programs/trainer.h"
 
 /* ---- layout of a slot: what is this rank's own, then its part of each arena ---- */
@@ -172,9 +173,7 @@ static int gather_parts(struct trainer *t, const struct recovery_choice *choice,
             assert(slot); /* a rank with a part has memory */
             memcpy(arena(t, i) + begin, slot + slot_offset, count * sizeof(float));
         }
-        int r = crw_broadcast(t->group, arena(t, i) + begin, count * sizeof(float), part);
-        if (r)
-            return r;
+        TRY(crw_broadcast(t->group, arena(t, i) + begin, count * sizeof(float), part));
     }
     return 0;
 }
@@ -183,11 +182,8 @@ static int restore_from_memory(struct trainer *t, const struct recovery_choice *
 {
     const struct memory_checkpoint *c = &t->checkpoint;
 
-    for (size_t i = 0; i < n_arenas(t); i++) {
-        int r = gather_parts(t, choice, i, parts_at(t) + i * c->count * sizeof(float));
-        if (r)
-            return r;
-    }
+    for (size_t i = 0; i < n_arenas(t); i++)
+        TRY(gather_parts(t, choice, i, parts_at(t) + i * c->count * sizeof(float)));
     const uint8_t *slot =
         crw_rank(t->group) == 0 ? crw_memory_find(c->memory, (uint64_t)choice->number) : NULL;
     if (slot)
@@ -197,11 +193,8 @@ static int restore_from_memory(struct trainer *t, const struct recovery_choice *
 
 static int restore_alive(struct trainer *t, const struct recovery_choice *choice)
 {
-    for (size_t i = 0; i < n_arenas(t); i++) {
-        int r = crw_broadcast(t->group, arena(t, i), t->n_parameters * sizeof(float), choice->from);
-        if (r)
-            return r;
-    }
+    for (size_t i = 0; i < n_arenas(t); i++)
+        TRY(crw_broadcast(t->group, arena(t, i), t->n_parameters * sizeof(float), choice->from));
     if (crw_rank(t->group) == choice->from)
         write_own(t, t->checkpoint.own);
     return crw_broadcast(t->group, t->checkpoint.own, own_size(t), choice->from);
@@ -215,10 +208,8 @@ int memory_checkpoint_restore(struct trainer *t, const struct recovery_choice *c
 
     if (own)
         memcpy(own, t->checkpoint.own, own_size(t));
-    int r = choice->kind == RECOVERY_ALIVE ? restore_alive(t, choice) : restore_from_memory(t, choice);
-    if (r == 0)
-        read_own(t, own ? own : t->checkpoint.own);
-    if (r == 0)
-        memory_checkpoint_commit(t);
-    return r;
+    TRY(choice->kind == RECOVERY_ALIVE ? restore_alive(t, choice) : restore_from_memory(t, choice));
+    read_own(t, own ? own : t->checkpoint.own);
+    memory_checkpoint_commit(t);
+    return 0;
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/decimal.h"
+#include "base/err.h"
 #include "base/format.h"
 
 enum { NAME_SIZE = 96 };
@@ -219,10 +220,8 @@ static int read_snapshot(struct train_state *s, const struct crw_snapshot *snaps
 {
     struct train_position position;
     uint64_t optimizer_steps;
-    int r = check_recipe(&s->recipe, snapshot, folder, error, n);
 
-    if (r)
-        return r;
+    TRY(check_recipe(&s->recipe, snapshot, folder, error, n));
     if (!read_position(snapshot, &position, &optimizer_steps)) {
         snprintf(error, n,
                  "the snapshot of step %" PRIu64
@@ -232,7 +231,7 @@ static int read_snapshot(struct train_state *s, const struct crw_snapshot *snaps
         return CRW_E_MISMATCH;
     }
     for (size_t i = 0; i < s->n_tensors; i++) {
-        r = crw_snapshot_read(snapshot, &s->tensors[i]);
+        int r = crw_snapshot_read(snapshot, &s->tensors[i]);
         if (r) {
             snprintf(error, n, "%s", crw_error_message());
             return r;
@@ -263,9 +262,7 @@ int state_load(struct train_state *s, const char *folder, void (*warn)(void *dat
 int state_broadcast_statistics(struct train_state *s, struct crw_group *group, int from)
 {
     memcpy(s->received, s->committed, state_committed_bytes(s));
-    int r = crw_broadcast(group, s->received, state_committed_bytes(s), from);
-    if (r)
-        return r; /* a part may have come */
+    TRY(crw_broadcast(group, s->received, state_committed_bytes(s), from)); /* a part may have come */
     memcpy(s->committed, s->received, state_committed_bytes(s));
     copy_buffers(s, false);
     return 0;
@@ -274,19 +271,11 @@ int state_broadcast_statistics(struct train_state *s, struct crw_group *group, i
 int state_broadcast(struct train_state *s, struct crw_group *group, int from)
 {
     uint64_t optimizer_steps = crw_optimizer_steps(s->optimizer);
-    int r;
 
-    for (size_t i = 0; i < s->n_tensors; i++) {
-        r = crw_broadcast(group, s->tensors[i].data, state_tensor_bytes(&s->tensors[i]), from);
-        if (r)
-            return r;
-    }
-    r = crw_broadcast(group, &s->position, sizeof(s->position), from);
-    if (r)
-        return r;
-    r = crw_broadcast(group, &optimizer_steps, sizeof(optimizer_steps), from);
-    if (r)
-        return r;
+    for (size_t i = 0; i < s->n_tensors; i++)
+        TRY(crw_broadcast(group, s->tensors[i].data, state_tensor_bytes(&s->tensors[i]), from));
+    TRY(crw_broadcast(group, &s->position, sizeof(s->position), from));
+    TRY(crw_broadcast(group, &optimizer_steps, sizeof(optimizer_steps), from));
     state_restored(s, optimizer_steps);
     return 0;
 }

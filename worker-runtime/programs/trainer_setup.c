@@ -2,6 +2,7 @@
  * What comes before the training loop and after it: opening, allocating, saving, closing. Resuming: trainer_resume.c.
  */
 
+#include "base/err.h"
 #include "base/format.h"
 #include "worker-runtime/programs/trainer.h"
 
@@ -397,13 +398,9 @@ int trainer_share(struct trainer *t)
 
     if (!t->options->save_on_every_host || !t->options->snapshot_dir)
         return 0;
-    int r = trainer_fetch(t);
-    if (r == 0)
-        r = state_broadcast_statistics(&t->state, t->group, 0);
-    if (r == 0)
-        r = crw_broadcast(t->group, &position, sizeof(position), 0);
-    if (r)
-        return r;
+    TRY(trainer_fetch(t));
+    TRY(state_broadcast_statistics(&t->state, t->group, 0));
+    TRY(crw_broadcast(t->group, &position, sizeof(position), 0));
     t->state.position = position;
     t->shared_step = position.step;
     return 0;

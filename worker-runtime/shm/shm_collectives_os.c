@@ -11,6 +11,7 @@
 
 #include "worker-runtime/shm/shm_collectives_os.h"
 
+#include "base/err.h"
 #include "base/minmax.h"
 #include "worker-runtime/shm/call_signature.h"
 
@@ -46,9 +47,7 @@ static int broadcast_pieces(struct shm *shm, uint8_t *data, size_t n_bytes, cons
 
         if (shm->rank == root && slot->a == SHM_NOWHERE && n > 0)
             memcpy(shm_bounce(shm, root, parity), data + offset, n);
-        int result = shm_phase_barrier(shm, slot);
-        if (result)
-            return result;
+        TRY(shm_phase_barrier(shm, slot));
         if (offset == 0 && shm_slot_of(shm, root)->a != SHM_NOWHERE)
             return broadcast_direct(shm, data, n_bytes, slot);
         if (shm->rank != root && n > 0)
@@ -63,10 +62,7 @@ int shm_broadcast(struct shm *shm, void *data, size_t n_bytes, int root)
     struct shm_slot slot = {.signature = call_signature(OP_BROADCAST, (unsigned)root, n_bytes),
                             .b = (uint64_t)root};
 
-    int r = shm_begin(shm);
-
-    if (r)
-        return r;
+    TRY(shm_begin(shm));
     slot.a = n_bytes <= SHM_BOUNCE ? SHM_NOWHERE : shm_locate(shm, data, n_bytes);
     return broadcast_pieces(shm, data, n_bytes, &slot);
 }
@@ -108,13 +104,11 @@ static int gather_pieces(struct shm *shm, const uint8_t *data, size_t n_bytes, u
     slot->a = n_bytes <= SHM_BOUNCE ? SHM_NOWHERE : shm_locate(shm, data, n_bytes);
     do {
         size_t n = min_size(n_bytes - offset, SHM_BOUNCE);
-        int parity = shm_parity(shm), r;
+        int parity = shm_parity(shm);
 
         if (slot->a == SHM_NOWHERE && n > 0)
             memcpy(shm_bounce(shm, shm->rank, parity), data + offset, n);
-        r = shm_phase_barrier(shm, slot);
-        if (r)
-            return r;
+        TRY(shm_phase_barrier(shm, slot));
         n_located = collect_chunks(shm, all, n_bytes, offset, parity, &n);
         offset += n;
     } while (offset < n_bytes);
@@ -154,13 +148,11 @@ static int scatter_pieces(struct shm *shm, const uint8_t *all, size_t n_bytes, u
 
     do {
         size_t n = min_size(n_bytes - offset, chunk);
-        int parity = shm_parity(shm), r;
+        int parity = shm_parity(shm);
 
         if (shm->rank == root && slot->a == SHM_NOWHERE)
             stage_scattered(shm, all, n_bytes, offset, n);
-        r = shm_phase_barrier(shm, slot);
-        if (r)
-            return r;
+        TRY(shm_phase_barrier(shm, slot));
         uint64_t location = shm_slot_of(shm, root)->a;
         if (location != SHM_NOWHERE) {
             memmove(data, (uint8_t *)shm_at(shm, location) + (size_t)shm->rank * n_bytes, n_bytes);
@@ -178,10 +170,7 @@ int shm_scatter(struct shm *shm, const void *all, size_t n_bytes, void *data, in
     struct shm_slot slot = {.signature = call_signature(OP_SCATTER, (unsigned)root, n_bytes),
                             .a = SHM_NOWHERE};
 
-    int r = shm_begin(shm);
-
-    if (r)
-        return r;
+    TRY(shm_begin(shm));
     if (shm->rank == root && n_bytes > SHM_BOUNCE / (size_t)shm->world_size)
         slot.a = shm_locate(shm, all, n_bytes * (size_t)shm->world_size);
     return scatter_pieces(shm, all, n_bytes, data, root, &slot);

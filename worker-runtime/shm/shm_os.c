@@ -428,10 +428,8 @@ static int mark_failed(struct shm *shm, int absent, int r)
 int shm_phase_barrier(struct shm *shm, const struct shm_slot *slot)
 {
     struct shm_line *mine = &shm->lines[shm->rank];
-    int r = shm_begin(shm);
 
-    if (r)
-        return r;
+    TRY(shm_begin(shm));
     mine->slots[shm_parity(shm)] = *slot;
     shm->arrived += PHASE;
     uint32_t before = atomic_fetch_add(&mine->arrived, PHASE);
@@ -439,19 +437,18 @@ int shm_phase_barrier(struct shm *shm, const struct shm_slot *slot)
         return mark_failed(shm, shm->rank, shm_fail_result(shm, shm->rank));
     if (atomic_load(&mine->n_sleepers) > 0)
         wake_sleepers(&mine->arrived);
-    for (int i = 1; r == 0 && i < shm->world_size; i++) {
-        int rank = (shm->rank + i) % shm->world_size;
+    for (int i = 1; i < shm->world_size; i++) {
+        int rank = (shm->rank + i) % shm->world_size, r = wait_for_arrival(shm, rank, shm->arrived);
 
-        r = wait_for_arrival(shm, rank, shm->arrived);
         if (r)
             return mark_failed(shm, rank, r);
     }
     if (shm->n_cores == 0)
         shm_count_cores(shm);
-    for (int i = 0; r == 0 && i < shm->world_size; i++)
+    for (int i = 0; i < shm->world_size; i++)
         if (shm_slot_of(shm, i)->signature != slot->signature)
-            r = fail_different_calls(shm, i);
-    return r;
+            return fail_different_calls(shm, i);
+    return 0;
 }
 
 const struct shm_slot *shm_slot_of(const struct shm *shm, int rank)
@@ -577,10 +574,8 @@ void *shm_at(const struct shm *shm, uint64_t location)
 int shm_map_channel(const struct shm *shm, int from, int to, void **ret_room)
 {
     uint64_t at = channel_at(shm->world_size, from, to);
-    int r = allocate_range(shm->fd, at, SHM_CHANNEL);
 
-    if (r < 0)
-        return r;
+    TRY(allocate_range(shm->fd, at, SHM_CHANNEL));
     void *room = map_range(shm->fd, at, SHM_CHANNEL);
     if (!room)
         return -errno;

@@ -105,10 +105,8 @@ static int channel_write(struct shm *shm, struct p2p_channel *c, const void *dat
 {
     for (size_t done = 0; done < n_bytes;) {
         uint64_t at = atomic_load_explicit(&c->written, memory_order_relaxed); /* only we write it */
-        int r = channel_wait(shm, c, to, channel_has_room);
 
-        if (r)
-            return r;
+        TRY(channel_wait(shm, c, to, channel_has_room));
         size_t n = channel_stretch(at, min_size(n_bytes - done, RING_BYTES - channel_filled(c)));
         memcpy(c->ring + at % RING_BYTES, (const uint8_t *)data + done, n);
         atomic_store(&c->written, at + n);
@@ -123,10 +121,8 @@ static int channel_read(struct shm *shm, struct p2p_channel *c, void *data, size
 {
     for (size_t done = 0; done < n_bytes;) {
         uint64_t at = atomic_load_explicit(&c->read, memory_order_relaxed); /* only we write it */
-        int r = channel_wait(shm, c, from, channel_has_data);
 
-        if (r)
-            return r;
+        TRY(channel_wait(shm, c, from, channel_has_data));
         size_t n = channel_stretch(at, min_size(n_bytes - done, channel_filled(c)));
         if (data)
             memcpy((uint8_t *)data + done, c->ring + at % RING_BYTES, n);
@@ -156,30 +152,26 @@ static int open_channel(struct shm_p2p *p, int from, int to, struct p2p_channel 
 int shm_p2p_send(struct shm_p2p *p, const void *data, size_t n_bytes, int to)
 {
     const uint64_t size = n_bytes;
-    int r = open_channel(p, p->shm->rank, to, &p->out[to]);
 
-    if (r == 0 && shm_has_failed(p->shm, to))
-        r = shm_fail_result(p->shm, to); /* room is no use without a reader */
-    if (r == 0)
-        r = channel_write(p->shm, p->out[to], &size, sizeof(size), to);
-    return r == 0 ? channel_write(p->shm, p->out[to], data, n_bytes, to) : r;
+    TRY(open_channel(p, p->shm->rank, to, &p->out[to]));
+    if (shm_has_failed(p->shm, to))
+        TRY(shm_fail_result(p->shm, to)); /* room is no use without a reader */
+    TRY(channel_write(p->shm, p->out[to], &size, sizeof(size), to));
+    return channel_write(p->shm, p->out[to], data, n_bytes, to);
 }
 
 int shm_p2p_receive(struct shm_p2p *p, void *data, size_t n_bytes, int from)
 {
     uint64_t size;
-    int r = open_channel(p, from, p->shm->rank, &p->in[from]);
 
-    if (r == 0)
-        r = channel_read(p->shm, p->in[from], &size, sizeof(size), from);
-    if (r)
-        return r;
-    r = channel_read(p->shm, p->in[from], size == n_bytes ? data : NULL, size, from);
-    if (r == 0 && size != n_bytes)
-        r = crw_fail(CRW_E_ARGUMENT,
-                     "rank %d sent %zu bytes where rank %d expected %zu; the message was dropped",
-                     shm_name_of(p->shm, from), (size_t)size, shm_name_of(p->shm, p->shm->rank), n_bytes);
-    return r;
+    TRY(open_channel(p, from, p->shm->rank, &p->in[from]));
+    TRY(channel_read(p->shm, p->in[from], &size, sizeof(size), from));
+    TRY(channel_read(p->shm, p->in[from], size == n_bytes ? data : NULL, size, from));
+    if (size != n_bytes)
+        return crw_fail(CRW_E_ARGUMENT,
+                        "rank %d sent %zu bytes where rank %d expected %zu; the message was dropped",
+                        shm_name_of(p->shm, from), (size_t)size, shm_name_of(p->shm, p->shm->rank), n_bytes);
+    return 0;
 }
 
 int shm_p2p_init(struct shm_p2p *p, struct shm *shm)

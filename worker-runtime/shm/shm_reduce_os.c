@@ -13,6 +13,7 @@
 
 #include "worker-runtime/shm/shm_collectives_os.h"
 
+#include "base/err.h"
 #include "base/minmax.h"
 #include "worker-runtime/shm/reduce_ops.h"
 #include "worker-runtime/shm/call_signature.h"
@@ -64,9 +65,7 @@ static void reduce_inline_slots(const struct shm_reduction *r)
 static int reduce_inline(struct shm_reduction *r)
 {
     memcpy(&r->slot.a, r->data, r->n_bytes);
-    int result = shm_phase_barrier(r->shm, &r->slot);
-    if (result)
-        return result;
+    TRY(shm_phase_barrier(r->shm, &r->slot));
     for (int i = 0; i < r->shm->world_size; i++)
         r->views[i] = (void *)(uintptr_t)&shm_slot_of(r->shm, i)->a; /* only read */
     reduce_inline_slots(r);
@@ -79,9 +78,7 @@ static int reduce_gathered(struct shm_reduction *r)
     int parity = shm_parity(r->shm);
 
     memcpy(shm_bounce(r->shm, r->shm->rank, parity), r->data, r->n_bytes);
-    int result = shm_phase_barrier(r->shm, &r->slot);
-    if (result)
-        return result;
+    TRY(shm_phase_barrier(r->shm, &r->slot));
     for (int i = 0; i < r->shm->world_size; i++)
         r->views[i] = shm_bounce(r->shm, i, parity);
     reduce_inline_slots(r);
@@ -133,15 +130,11 @@ static int reduce_sliced(struct shm_reduction *r)
 
         if (staged)
             memcpy(bounce, r->data + offset, n);
-        int result = shm_phase_barrier(r->shm, &r->slot);
-        if (result)
-            return result;
+        TRY(shm_phase_barrier(r->shm, &r->slot));
         if (!find_views(r, offset, parity))
             n = r->n_bytes;
         reduce_slice(r, n);
-        result = shm_phase_barrier(r->shm, &r->slot);
-        if (result)
-            return result;
+        TRY(shm_phase_barrier(r->shm, &r->slot));
         if (staged && wants_result(r))
             memcpy(r->data + offset, bounce, n);
         offset += n;
@@ -242,14 +235,12 @@ static int reduce_and_scatter(const struct scattering *s, uint8_t *result, enum 
         return begun;
     do {
         size_t n = min_size(s->n_bytes - offset, s->chunk);
-        int parity = shm_parity(s->shm), r;
+        int parity = shm_parity(s->shm);
         void *target = result + offset;
 
         if (s->slot.a == SHM_NOWHERE)
             stage_chunks(s, offset, n);
-        r = shm_phase_barrier(s->shm, &s->slot);
-        if (r)
-            return r;
+        TRY(shm_phase_barrier(s->shm, &s->slot));
         n_located = find_chunks(s, offset, parity);
         if (n_located == s->shm->world_size)
             n = s->n_bytes;
