@@ -27,3 +27,13 @@ static inline bool err_is_shortage(int r)
         if (_result)                                                                                         \
             return _result;                                                                                  \
     } while (0)
+
+/* Repeats a system call that a signal has interrupted; its result otherwise. */
+#define RETRY(call)                                                                                          \
+    (__extension__({                                                                                         \
+        __typeof__(call) _result;                                                                            \
+        do                                                                                                   \
+            _result = (call);                                                                                \
+        while (_result < 0 && errno == EINTR);                                                               \
+        _result;                                                                                             \
+    }))

@@ -2,11 +2,12 @@
 
 /* Random bytes of the system. Inline, as time.h. */
 
-#include <errno.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/random.h>
 #include <sys/types.h>
+
+#include "base/err.h"
 
 /* Fills n bytes at to. Returns 0 or -errno: ENOSYS under a filter that does not know the call. */
 static inline int random_fill(void *to, size_t n)
@@ -14,9 +15,8 @@ static inline int random_fill(void *to, size_t n)
     uint8_t *bytes = (uint8_t *)to;
 
     while (n > 0) {
-        ssize_t got = getrandom(bytes, n, 0);
-        if (got < 0 && errno == EINTR)
-            continue;
+        ssize_t got = RETRY(getrandom(bytes, n, 0));
+
         if (got < 0)
             return -errno;
         bytes += got;

@@ -39,10 +39,8 @@ static int read_to_end(struct secret *s, int fd)
     struct pollfd p = {.fd = fd, .events = POLLIN};
 
     while (s->size < s->room) {
-        ssize_t n = read(fd, s->bytes + s->size, s->room - s->size);
+        ssize_t n = RETRY(read(fd, s->bytes + s->size, s->room - s->size));
 
-        if (n < 0 && errno == EINTR)
-            continue;
         if (n < 0 && errno == EAGAIN && poll(&p, 1, PIPE_PATIENCE_MS) > 0)
             continue; /* a pipe whose writer is slow */
         if (n < 0)

@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/format.h"
 #include "base/utf8.h"
 #include "proto/address.h"
@@ -219,13 +220,11 @@ static struct buf *agent_conn_records(struct agent_conn *a)
 void agent_conn_flush(struct agent_conn *a)
 {
     struct buf *records = agent_conn_records(a);
-    ssize_t n = 0;
 
     list_unlink(&a->unsent_link);
     if (buf_size(records) > 0) {
-        do
-            n = write(a->fd, buf_bytes(records), buf_size(records));
-        while (n < 0 && errno == EINTR);
+        ssize_t n = RETRY(write(a->fd, buf_bytes(records), buf_size(records)));
+
         if (n < 0 && errno != EAGAIN)
             agent_conn_drop_output(a);
         else if (n > 0)
@@ -637,13 +636,10 @@ static bool agent_conn_read(struct agent_conn *a)
 {
     size_t size;
     uint8_t *place = agent_conn_read_buffer(a, &size);
-    ssize_t n;
 
     if (!place)
         return false;
-    do
-        n = read(a->fd, place, size);
-    while (n < 0 && errno == EINTR);
+    ssize_t n = RETRY(read(a->fd, place, size));
     if (n < 0 && errno == EAGAIN)
         return false;
     if (n <= 0) {

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/time.h"
 #include "rendezvous/agents/rounds_file_os.h"
 #include "rendezvous/rounds/rounds_json.h"
@@ -65,14 +66,12 @@ static struct rounds_disk *disk_of(struct rounds_state *s)
 static int write_state_bytes(int fd, const uint8_t *data, size_t n)
 {
     while (n > 0) {
-        ssize_t done = write(fd, data, n);
+        ssize_t done = RETRY(write(fd, data, n));
 
-        if (done < 0 && errno != EINTR)
+        if (done < 0)
             return -errno;
-        if (done > 0) {
-            data += done;
-            n -= (size_t)done;
-        }
+        data += done;
+        n -= (size_t)done;
     }
     return 0;
 }

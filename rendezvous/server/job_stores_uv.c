@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/utf8.h"
 #include "base/buf.h"
 #include "proto/tls_openssl.h"
@@ -153,14 +154,11 @@ static void update_relay_polling(struct relay_conn *c)
 static bool write_wire(struct relay_conn *c)
 {
     while (buf_size(&c->wire) > 0) {
-        ssize_t n = write(c->fd, buf_bytes(&c->wire), buf_size(&c->wire));
+        ssize_t n = RETRY(write(c->fd, buf_bytes(&c->wire), buf_size(&c->wire)));
 
-        if (n < 0 && errno == EAGAIN)
-            return true;
-        if (n < 0 && errno != EINTR)
-            return false;
-        if (n > 0)
-            buf_consume(&c->wire, (size_t)n);
+        if (n < 0)
+            return errno == EAGAIN;
+        buf_consume(&c->wire, (size_t)n);
     }
     buf_clear(&c->wire, RELAY_KEEP_MAX);
     return true;

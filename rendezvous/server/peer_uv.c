@@ -21,6 +21,7 @@
  * closed without reading a reply, behind messages that count. The replies are dropped, and reading ends the connection.
  */
 
+#include "base/err.h"
 #include "rendezvous/server/store_shell_uv.h"
 
 #include <assert.h>
@@ -120,11 +121,8 @@ static bool send_outbox(struct peer *p, struct outbox *o)
 {
     struct iovec iov[IOV_MAX_BATCH];
     int n_iov = limit_iov(iov, outbox_iov(o, iov, IOV_MAX_BATCH));
-    ssize_t n;
+    ssize_t n = RETRY(n_iov == 1 ? write(p->fd, iov[0].iov_base, iov[0].iov_len) : writev(p->fd, iov, n_iov));
 
-    do
-        n = n_iov == 1 ? write(p->fd, iov[0].iov_base, iov[0].iov_len) : writev(p->fd, iov, n_iov);
-    while (n < 0 && errno == EINTR);
     if (n < 0 && errno != EAGAIN)
         return false;
     if (n > 0)
@@ -529,13 +527,10 @@ static bool peer_read(struct peer *p)
 {
     size_t size;
     uint8_t *place = peer_read_buffer(p, &size);
-    ssize_t n;
 
     if (!place)
         return false;
-    do
-        n = read(p->fd, place, size);
-    while (n < 0 && errno == EINTR);
+    ssize_t n = RETRY(read(p->fd, place, size));
     if (n < 0 && errno == EAGAIN)
         return false;
     if (n <= 0) {

@@ -1,3 +1,4 @@
+#include "base/err.h"
 #include "worker-runtime/base/file_limit_os.h"
 
 #include <errno.h>
@@ -42,13 +43,10 @@ static ssize_t release_signal(const struct held_signal *h, ssize_t result)
 int file_limit_allocate(int fd, uint64_t at, uint64_t size)
 {
     struct held_signal held;
-    int r;
 
     hold_signal(&held);
-    do
-        r = fallocate(fd, 0, (off_t)at, (off_t)size); /* tmpfs starts over after a signal */
-    while (r < 0 && errno == EINTR);
-    return (int)release_signal(&held, r);
+    /* tmpfs starts over after a signal */
+    return (int)release_signal(&held, RETRY(fallocate(fd, 0, (off_t)at, (off_t)size)));
 }
 
 int file_limit_resize(int fd, uint64_t size)

@@ -303,10 +303,8 @@ ssize_t snapshot_file_read(int fd, void *to, size_t n_bytes, uint64_t at)
     size_t done = 0;
 
     while (done < n_bytes) {
-        ssize_t n = pread(fd, (uint8_t *)to + done, n_bytes - done, (off_t)(at + done));
+        ssize_t n = RETRY(pread(fd, (uint8_t *)to + done, n_bytes - done, (off_t)(at + done)));
 
-        if (n < 0 && errno == EINTR)
-            continue;
         if (n <= 0)
             return n < 0 ? -errno : (ssize_t)done;
         done += (size_t)n;
