@@ -92,15 +92,9 @@ void client_sock_init(struct client_sock *s)
     client_init(&s->machine);
 }
 
-static void disconnect(struct client_sock *s)
-{
-    cleanup_close(&s->fd);
-    s->fd = -1;
-}
-
 void client_sock_finish(struct client_sock *s)
 {
-    disconnect(s);
+    close_fd(&s->fd);
     client_finish(&s->machine);
     buf_finish(&s->key);
 }
@@ -115,7 +109,7 @@ static int lost(struct client_sock *s, const char *why)
     char call[200];
 
     describe_call(&s->call, call, sizeof(call));
-    disconnect(s);
+    close_fd(&s->fd);
     return fail(s, CLIENT_E_CLOSED, "store %s: connection lost in %s: %s", s->peer, call, why);
 }
 
@@ -227,7 +221,7 @@ int client_sock_end(struct client_sock *s, int r)
         return r; /* nothing left behind, or already described */
     if (r == CLIENT_E_PROTOCOL || client_abandon(&s->machine) != 0) {
         (void)fail_call(s, r);
-        disconnect(s);
+        close_fd(&s->fd);
         return r;
     }
     (void)fail_call(s, r);
@@ -273,7 +267,7 @@ static int connect_address(struct client_sock *s, const char *host, uint16_t por
 {
     char why[160] = "no address";
 
-    disconnect(s);
+    close_fd(&s->fd);
     client_finish(&s->machine);
     client_init(&s->machine);
     int r = sock_connect(host, port, s->wake_fd, s->call.deadline_ns, &s->fd, why, sizeof(why));
@@ -333,7 +327,7 @@ int client_sock_connect(struct client_sock *s, const char *host, uint16_t port, 
         s->error[0] = '\0'; /* of earlier attempts */
         return 0;
     }
-    disconnect(s);
+    close_fd(&s->fd);
     if (r == CLIENT_E_INTERRUPTED)
         return fail(s, r, "store %s: connecting was interrupted", s->peer);
     if (r != CLIENT_E_TIMEOUT)

@@ -26,7 +26,8 @@ static int frame_need(struct frame_reader *f, size_t need)
     return FRAME_E_MORE;
 }
 
-static int decode_echo(struct frame_reader *f, const uint8_t *data, size_t n, size_t *ret_size)
+static int decode_echo(struct frame_reader *f, const uint8_t *data, size_t n, struct frame *ret,
+                       size_t *ret_size)
 {
     for (size_t i = 0; i < n && i < ECHO_SIZE; i++)
         if (data[i] != (uint8_t)(f->nonce >> (8 * i)))
@@ -34,12 +35,14 @@ static int decode_echo(struct frame_reader *f, const uint8_t *data, size_t n, si
     if (n < ECHO_SIZE)
         return frame_need(f, ECHO_SIZE);
     f->stage = FRAME_STAGE_OPENING;
+    *ret = (struct frame){.kind = FRAME_ECHO};
     *ret_size = ECHO_SIZE;
     return 0;
 }
 
 /* Another version is recognised only when all other bytes are those of an opening. */
-static int decode_opening(struct frame_reader *f, const uint8_t *data, size_t n, size_t *ret_size)
+static int decode_opening(struct frame_reader *f, const uint8_t *data, size_t n, struct frame *ret,
+                          size_t *ret_size)
 {
     for (size_t i = 0; i < n && i < FRAME_OPENING_SIZE; i++)
         if (i != FRAME_OPENING_VERSION_AT && data[i] != (uint8_t)FRAME_OPENING[i])
@@ -53,6 +56,7 @@ static int decode_opening(struct frame_reader *f, const uint8_t *data, size_t n,
         return FRAME_E_VERSION;
     }
     f->stage = FRAME_STAGE_FRAMES;
+    *ret = (struct frame){.kind = FRAME_OPENED};
     *ret_size = FRAME_OPENING_SIZE;
     return 0;
 }
@@ -77,24 +81,14 @@ static int decode_frame(struct frame_reader *f, const uint8_t *data, size_t n, s
 
 int frame_decode(struct frame_reader *f, const uint8_t *data, size_t n, struct frame *ret, size_t *ret_size)
 {
-    int r = 0;
-
     switch (f->stage) {
     case FRAME_STAGE_ECHO:
-        r = decode_echo(f, data, n, ret_size);
-        if (r == 0)
-            *ret = (struct frame){.kind = FRAME_ECHO};
-        break;
+        return decode_echo(f, data, n, ret, ret_size);
     case FRAME_STAGE_OPENING:
-        r = decode_opening(f, data, n, ret_size);
-        if (r == 0)
-            *ret = (struct frame){.kind = FRAME_OPENED};
-        break;
-    case FRAME_STAGE_FRAMES:
-        r = decode_frame(f, data, n, ret, ret_size);
-        break;
+        return decode_opening(f, data, n, ret, ret_size);
+    default:
+        return decode_frame(f, data, n, ret, ret_size);
     }
-    return r;
 }
 
 int frame_put_greeting(struct buf *out, uint32_t nonce)

@@ -39,6 +39,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "proto/wire.h"
+
 #define NOTICE_ENVIRONMENT "CRUN_NOTICE_FD"
 #define NOTICE_GENERATION_ENVIRONMENT "CRUN_GENERATION"
 #define NOTICE_SIZE 20u
@@ -74,24 +76,13 @@ struct worker_notice {
     int32_t detail;
 };
 
-static inline void worker_notice_store_u32(uint8_t *p, uint32_t v)
-{
-    for (int i = 0; i < 4; i++)
-        p[i] = (uint8_t)(v >> (8 * i));
-}
-
-static inline uint32_t worker_notice_load_u32(const uint8_t *p)
-{
-    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-}
-
 static inline void worker_notice_encode(const struct worker_notice *n, uint8_t out[NOTICE_SIZE])
 {
-    worker_notice_store_u32(out, NOTICE_SIZE);
-    worker_notice_store_u32(out + 4, n->kind);
-    worker_notice_store_u32(out + 8, n->generation);
-    worker_notice_store_u32(out + 12, (uint32_t)n->rank);
-    worker_notice_store_u32(out + 16, (uint32_t)n->detail);
+    wire_store_u32(out, NOTICE_SIZE);
+    wire_store_u32(out + 4, n->kind);
+    wire_store_u32(out + 8, n->generation);
+    wire_store_u32(out + 12, (uint32_t)n->rank);
+    wire_store_u32(out + 16, (uint32_t)n->detail);
 }
 
 struct worker_notice_place {
@@ -108,9 +99,9 @@ static inline void worker_notice_encode_place(const struct worker_notice *n,
                                p->role_rank, p->role_world_size, p->restart_count};
 
     worker_notice_encode(n, out);
-    worker_notice_store_u32(out, NOTICE_PLACE_SIZE);
+    wire_store_u32(out, NOTICE_PLACE_SIZE);
     for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
-        worker_notice_store_u32(out + NOTICE_SIZE + 4 * i, fields[i]);
+        wire_store_u32(out + NOTICE_SIZE + 4 * i, fields[i]);
     memset(out + 48, 0, NOTICE_ADDRESS_SIZE);
     if (strlen(p->master_addr) < NOTICE_ADDRESS_SIZE)
         memcpy(out + 48, p->master_addr, strlen(p->master_addr));
@@ -119,11 +110,11 @@ static inline void worker_notice_encode_place(const struct worker_notice *n,
 /* data: what one recv() gave. False, and *ret untouched, when it is too short to be a record. */
 static inline bool worker_notice_decode(const uint8_t *data, size_t n_bytes, struct worker_notice *ret)
 {
-    if (n_bytes < NOTICE_SIZE || worker_notice_load_u32(data) < NOTICE_SIZE)
+    if (n_bytes < NOTICE_SIZE || wire_load_u32(data) < NOTICE_SIZE)
         return false;
-    ret->kind = worker_notice_load_u32(data + 4);
-    ret->generation = worker_notice_load_u32(data + 8);
-    ret->rank = (int32_t)worker_notice_load_u32(data + 12);
-    ret->detail = (int32_t)worker_notice_load_u32(data + 16);
+    ret->kind = wire_load_u32(data + 4);
+    ret->generation = wire_load_u32(data + 8);
+    ret->rank = (int32_t)wire_load_u32(data + 12);
+    ret->detail = (int32_t)wire_load_u32(data + 16);
     return true;
 }

@@ -4,6 +4,7 @@
  * A server ends by server_stop(): every handle is closed, and the last close callback frees the server.
  */
 
+#include "base/address_sanitizer.h"
 #include "proto/tls_openssl.h"
 #include "rendezvous/server/server_uv.h"
 
@@ -93,13 +94,6 @@ void server_handle_opened(struct server *s)
 }
 
 /* The leak check of a program that ends while the thread frees names would find the names left. */
-#if defined(__SANITIZE_ADDRESS__)
-#define CHECKS_LEAKS true
-#elif defined(__has_feature)
-#define CHECKS_LEAKS __has_feature(address_sanitizer)
-#else
-#define CHECKS_LEAKS false
-#endif
 
 /* Freeing millions of names takes seconds, and a crun must not stand still meanwhile. The thread ends by itself. */
 void server_free_beside_the_loop(void (*run)(void *data), void *data, uint64_t n_names)
@@ -107,7 +101,7 @@ void server_free_beside_the_loop(void (*run)(void *data), void *data, uint64_t n
     const uv_thread_options_t options = {.flags = UV_THREAD_NO_FLAGS};
     uv_thread_t thread;
 
-    if (CHECKS_LEAKS || n_names <= FREED_AT_ONCE_MAX ||
+    if (IS_ADDRESS_SANITIZED || n_names <= FREED_AT_ONCE_MAX ||
         uv_thread_create_ex(&thread, &options, run, data) != 0)
         run(data);
     else

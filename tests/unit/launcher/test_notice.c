@@ -60,10 +60,10 @@ static void test_place(void **state)
     worker_notice_encode_place(&notice, &place, out);
     assert_true(worker_notice_decode(out, NOTICE_SIZE, &n)); /* as a reader of the short record gets it */
     assert_memory_equal(&n, &notice, sizeof(n));
-    assert_int_equal(worker_notice_load_u32(out), NOTICE_PLACE_SIZE);
+    assert_int_equal(wire_load_u32(out), NOTICE_PLACE_SIZE);
     static const uint32_t fields[] = {3, 4, 1, 2, 5, 6, 8};
     for (size_t i = 0; i < 7; i++)
-        assert_int_equal(worker_notice_load_u32(out + 20 + 4 * i), fields[i]);
+        assert_int_equal(wire_load_u32(out + 20 + 4 * i), fields[i]);
     assert_string_equal((const char *)out + 48, "10.0.0.1");
 }
 
