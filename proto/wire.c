@@ -260,17 +260,14 @@ int wire_decode(struct wire_scanner *s, const struct wire_limits *limits, const 
 {
     struct walk w = {.scanner = s, .limits = limits, .data = data, .n = n, .position = 1};
     struct wire_request request = {0};
-    int r = 0;
 
     if (n == 0)
         return wire_need(&w, 1);
     if (data[0] >= WIRE_OP_COUNT)
         return wire_bad(&w, "unknown operation", data[0]);
     request.op = (enum wire_op)data[0];
-    for (const uint8_t *field = layouts[data[0]].fields; r == 0 && *field; field++)
-        r = take_field(&w, (enum field) * field, size_behind(field), &request);
-    if (r)
-        return r;
+    for (const uint8_t *field = layouts[data[0]].fields; *field; field++)
+        TRY(take_field(&w, (enum field) * field, size_behind(field), &request));
     *ret_request = request;
     *ret_size = w.position;
     *s = (struct wire_scanner){0};
@@ -362,7 +359,7 @@ int wire_decode_reply(struct wire_scanner *s, const struct wire_limits *limits, 
 
 /* Takes a vector off the front of the list. False when the list is over, or (not after a successful
  * wire_decode()) when its bytes do not hold a vector. */
-static bool next_vec(struct wire_span *list, struct wire_span *ret_vec)
+bool wire_next_key(struct wire_span *list, struct wire_span *ret_key)
 {
     uint64_t size;
 
@@ -371,22 +368,17 @@ static bool next_vec(struct wire_span *list, struct wire_span *ret_vec)
     size = wire_load_u64(list->data);
     if (size > list->size - LENGTH_SIZE)
         return false;
-    *ret_vec = wire_span(list->data + LENGTH_SIZE, (size_t)size);
+    *ret_key = wire_span(list->data + LENGTH_SIZE, (size_t)size);
     list->data += LENGTH_SIZE + size;
     list->size -= LENGTH_SIZE + (size_t)size;
     return true;
-}
-
-bool wire_next_key(struct wire_span *list, struct wire_span *ret_key)
-{
-    return next_vec(list, ret_key);
 }
 
 bool wire_next_pair(struct wire_span *list, struct wire_span *ret_key, struct wire_span *ret_value)
 {
     struct wire_span rest = *list;
 
-    if (!next_vec(&rest, ret_key) || !next_vec(&rest, ret_value))
+    if (!wire_next_key(&rest, ret_key) || !wire_next_key(&rest, ret_value))
         return false;
     *list = rest;
     return true;

@@ -165,17 +165,14 @@ static int watch_signals(struct daemon *d)
 {
     static const int numbers[N_SIGNALS] = {SIGTERM, SIGINT, SIGHUP};
     size_t n = credentials_are_wanted(&d->options) ? N_SIGNALS : N_SIGNALS - 1; /* SIGHUP reads them again */
-    int r = 0;
 
-    for (size_t i = 0; i < n && r == 0; i++) {
+    for (size_t i = 0; i < n; i++) {
         d->signals[i].data = d;
-        r = uv_signal_init(&d->loop, &d->signals[i]);
-        if (r == 0) {
-            d->n_signals++;
-            r = uv_signal_start(&d->signals[i], on_daemon_signal, numbers[i]);
-        }
+        TRY(uv_signal_init(&d->loop, &d->signals[i]));
+        d->n_signals++;
+        TRY(uv_signal_start(&d->signals[i], on_daemon_signal, numbers[i]));
     }
-    return r;
+    return 0;
 }
 
 /* ---- starting ---- */

@@ -251,16 +251,14 @@ static bool has_begun_to_wait(const struct relay_node *n)
 static int reply(struct relay_node *n)
 {
     bool last = n->stage == RELAY_REPLYING;
-    int r = 0;
 
     if (last && has_begun_to_wait(n)) {
         end_request(n);
         return 0;
     }
-    while (r == 0 && n->stage != RELAY_RECEIVING && relay_link_has_room(&n->link) &&
-           (last || outbox_size(&n->out) > 0))
-        r = put_piece(n, last);
-    return r;
+    while (n->stage != RELAY_RECEIVING && relay_link_has_room(&n->link) && (last || outbox_size(&n->out) > 0))
+        TRY(put_piece(n, last));
+    return 0;
 }
 
 /* One step: a frame is taken, or a turn executed, or a part of a reply sent. */

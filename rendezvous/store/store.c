@@ -74,16 +74,16 @@ static int do_multi_set(struct call *call)
 {
     struct wire_span all = call->request->items, list;
     struct store_task *t = &call->client->task;
-    int r = store_wake_on(call);
 
-    if (r == 0 && !t->counted && !call_fits(call, 2 * (uint64_t)call->request->n_items))
+    TRY(store_wake_on(call));
+    if (!t->counted && !call_fits(call, 2 * (uint64_t)call->request->n_items))
         return STORE_MORE;
     t->active = true;
     t->counted = true;
     list = wire_span(all.data + t->offset, all.size - t->offset);
-    while (r == 0 && list.size > 0)
-        r = call_spend(call, 2) ? write_pair(call, &list) : STORE_MORE;
-    return r;
+    while (list.size > 0)
+        TRY(call_spend(call, 2) ? write_pair(call, &list) : STORE_MORE);
+    return 0;
 }
 
 static int do_get(struct call *call)
@@ -306,7 +306,6 @@ static int do_list_keys(struct call *call)
 {
     struct store_task *t = &call->client->task;
     struct wire_span name;
-    int r = 0;
 
     if (!t->active || !t->counted) {
         store_listing_begin(call->store, &t->listing);
@@ -314,12 +313,12 @@ static int do_list_keys(struct call *call)
         t->counted = true;
         call_reply_i64(call, (int64_t)call->store->n_keys);
     }
-    while (r == 0) {
+    for (;;) {
         if (outbox_size(call->out) >= call->budget->output_max)
             return STORE_MORE;
         switch (store_listing_next(call->store, &t->listing, &call->budget->units, &name)) {
         case LISTING_KEY:
-            r = wire_put_vec(&call->out->bytes, name);
+            TRY(wire_put_vec(&call->out->bytes, name));
             break;
         case LISTING_END:
             return 0;
@@ -329,7 +328,6 @@ static int do_list_keys(struct call *call)
             return STORE_E_LISTING;
         }
     }
-    return r;
 }
 
 /* ---- waiting ---- */

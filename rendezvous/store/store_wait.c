@@ -314,18 +314,17 @@ static int link_missing(struct call *call, size_t n_room, struct store_wait **w)
 {
     struct wire_span all = call->request->items, list, key;
     struct store_task *t = &call->client->task;
-    int r = 0;
 
     list = wire_span(all.data + t->offset, all.size - t->offset);
     t->active = true;
-    while (r == 0 && list.size > 0) {
+    while (list.size > 0) {
         if (!call_spend(call, 2))
             return STORE_MORE;
         (void)wire_next_key(&list, &key); /* there is one: the request was decoded */
-        r = link_name(call, n_room, w, key);
+        TRY(link_name(call, n_room, w, key));
         t->offset = all.size - list.size;
     }
-    return r;
+    return 0;
 }
 
 /* All names were looked up: does anything remain to wait for? */

@@ -1,16 +1,16 @@
 /*
- * Joining the world when its ranks are on several hosts.
+ * Joining a world with ranks on several hosts.
  *
  *   1. The ranks of a host (those of one GROUP_RANK) meet in shared memory, as in group_os.c.
- *   2. Each listens at the address by which this host reaches the worker store, or at CRUN_LOCAL_ADDR, and shares it
- *      with the others of its host; the leader publishes the host's part of the peer table in the store, and fetches
- *      those of the other leaders. One key for each host: nothing here grows with the square of the ranks.
+ *   2. Each rank listens at the address by which the host reaches the worker store, or at CRUN_LOCAL_ADDR, and shares the
+ *      address with the others of the host; the leader publishes the host's part of the peer table in the store, and fetches
+ *      the parts of the other leaders. One key for each host: nothing here grows with the square of the ranks.
  *   3. Every rank has the whole table: control connections, then links, then a barrier of all.
- *   4. Each rank watches the other ranks of its host, and all pass another barrier, which proves that the watched
+ *   4. Each rank watches the other ranks of the host, and all pass another barrier as a proof that the watched
  *      processes were the ranks.
  *
- * The token that authenticates connections is made by the leader of the first host and is in its part of the table. Where
- * the job has a key (job_key_os.h), the ranks prove that too.
+ * The token that authenticates connections is made by the leader of the first host and is in the leader's part of the table.
+ * Where the job has a key (job_key_os.h), the ranks prove the key too.
  */
 
 #include "worker-runtime/group/group_os.h"
@@ -52,7 +52,7 @@ static int listen_here(const struct crw_group *group, struct net **ret_net)
     return net_create(address, group->env.rank, group->env.world_size, group->detector, ret_net);
 }
 
-/* The leader publishes its host's part of the table. */
+/* The leader publishes the host's part of the table. */
 static int publish_peer_table(struct crw_group *group, int number, const struct peer_table_entry *entries)
 {
     _cleanup_free_ uint8_t *data = NULL;
@@ -110,13 +110,12 @@ static int find_all_peers(struct crw_group *group, int number, const struct net 
 
     if (r < 0)
         return crw_fail_errno(r, "cannot hold the addresses of %d ranks", group->env.world_size);
-    r = shm_all_gather(&group->shm, &mine, sizeof(mine), entries);
-    if (r == 0 && group->env.local_rank == 0) {
-        r = publish_peer_table(group, number, entries);
-        if (r == 0)
-            r = fetch_peer_table(group, number, table);
+    TRY(shm_all_gather(&group->shm, &mine, sizeof(mine), entries));
+    if (group->env.local_rank == 0) {
+        TRY(publish_peer_table(group, number, entries));
+        TRY(fetch_peer_table(group, number, table));
     }
-    return r == 0 ? share_peer_table(group, table) : r;
+    return share_peer_table(group, table);
 }
 
 /* ---- coming together ---- */

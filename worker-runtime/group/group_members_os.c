@@ -65,19 +65,17 @@ static int result_of_rank(const struct crw_group *from, int rank, int result)
 static int exchange_offers(struct crw_group *from, const struct offer *mine, struct offer *offers)
 {
     assert(offers); /* the ranks have agreed on that */
-    int r = crw_all_gather(from, mine, sizeof(*mine), offers);
-
-    if (r == 0)
-        r = mine->result;
-    for (int i = 0; r == 0 && i < crw_world_size(from); i++)
-        r = result_of_rank(from, i, offers[i].result);
-    for (int i = 0; r == 0 && i < crw_world_size(from); i++)
+    TRY(crw_all_gather(from, mine, sizeof(*mine), offers));
+    TRY(mine->result);
+    for (int i = 0; i < crw_world_size(from); i++)
+        TRY(result_of_rank(from, i, offers[i].result));
+    for (int i = 0; i < crw_world_size(from); i++)
         if (offers[i].members_crc32c != mine->members_crc32c)
-            r = crw_fail(CRW_E_ARGUMENT,
-                         "rank %d and rank %d want groups of different members: all ranks must ask "
-                         "for the same one",
-                         crw_rank(from), i);
-    return r;
+            return crw_fail(CRW_E_ARGUMENT,
+                            "rank %d and rank %d want groups of different members: all ranks must ask "
+                            "for the same one",
+                            crw_rank(from), i);
+    return 0;
 }
 
 int group_agree(struct crw_group *group, int result)

@@ -473,11 +473,9 @@ static int finish_steps(struct crw_model *model, size_t first, size_t end)
 /* From the last step to step `stop`, with the gradient of the output in d_output. */
 static int walk_back(struct crw_model *model, size_t stop)
 {
-    int r = 0;
-
     for (size_t i = stop; i < model->n_steps; i++)
         step_prepare_backward(model, &model->steps[i]);
-    for (size_t end = model->n_steps, first; r == 0 && end > stop; end = first) {
+    for (size_t end = model->n_steps, first; end > stop; end = first) {
         if (model->steps[end - 1].in.flat) {
             first = end - 1;
             step_backward(model, &model->steps[first], 0, model->n);
@@ -485,9 +483,9 @@ static int walk_back(struct crw_model *model, size_t stop)
             first = start_of_samplewise(model, stop, end);
             backward_samplewise(model, first, end);
         }
-        r = finish_steps(model, first, end);
+        TRY(finish_steps(model, first, end));
     }
-    return r;
+    return 0;
 }
 
 static int check_training(const struct crw_model *model)

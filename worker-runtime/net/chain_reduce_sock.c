@@ -1,22 +1,23 @@
 /*
- * Everything here is positions that only grow, and each step moves those that can be moved:
+ * The state is a set of positions that only grow, and each step moves every position with room to move:
  *
- *   up, bytes of partial results    came >= combined >= went: received into the ring, combined with this host's
- *                       ranks, sent on; bytes that went make room in the ring
+ *   up, bytes of partial results    came >= combined >= went: received into the ring, combined with the host's
+ *                       ranks, sent on; bytes sent on make room in the ring
  *   down, bytes of results          arrived >= copied, passed: received into targets[0], copied to the other ranks of
  *                       the host, sent on as far as a host before wants them
  *
- * The first host has nothing to receive on the way up; on the last one, combined bytes are results. Where the first
- * host has one rank and nothing to convert, its array is sent as it is.
+ * The first host has nothing to receive on the way up; on the last host, combined bytes are results. Where the first
+ * host has a single rank and nothing to convert, the rank's array is sent unchanged.
  *
- * A result may overwrite what it was made from: it arrives after that was sent up. For the same reason nothing arrives for
- * elements that this host's ranks do not have yet (`ready`).
+ * A result may overwrite the elements below it: the result arrives after the elements were sent up. For the same reason
+ * nothing arrives for elements that the host's ranks do not have yet (`ready`).
  *
  * Ways it fails: a socket ends, nothing moves for too long, the interrupt. The caller ends the group.
  */
 
 #include "worker-runtime/net/chain_reduce_sock.h"
 
+#include "base/err.h"
 #include "base/minmax.h"
 #include "worker-runtime/shm/reduce_ops.h"
 
@@ -24,7 +25,7 @@
 #include <string.h>
 
 enum {
-    BLOCK = 64 * 1024,     /* bytes that are combined at once */
+    BLOCK = 64 * 1024,     /* bytes combined at once */
     SEND_MAX = 256 * 1024, /* at once: do not keep the other direction waiting */
 };
 
@@ -36,9 +37,9 @@ struct chain_state {
     void *const *targets;
     int n_targets;
     size_t partial, element;   /* bytes of each */
-    const uint8_t *direct;     /* the first host's array, when it is sent as it is */
-    size_t n_up, n_down, n_on; /* bytes in all: up, down to this host, from it to those before */
-    size_t ready;              /* bytes of partial results that this host's ranks have so far */
+    const uint8_t *direct;     /* the first host's array, when sent unchanged */
+    size_t n_up, n_down, n_on; /* bytes in all: up, down to this host, from here to the hosts before */
+    size_t ready;              /* bytes of partial results at the host's ranks so far */
     size_t goal_up, goal_down, goal_on;
     struct chain_progress *at;
 };
@@ -55,7 +56,7 @@ static bool is_last(const struct chain_state *st)
 
 /* ---- sockets ---- */
 
-/* Moves *position by the bytes that went without waiting. */
+/* Moves *position by the bytes sent or received without waiting. */
 static int chain_push(struct chain_state *st, struct net_link *link, const uint8_t *data, size_t n,
                       size_t *position)
 {
@@ -72,13 +73,13 @@ static int chain_pull(struct chain_state *st, struct net_link *link, uint8_t *da
 
 /* ---- up ---- */
 
-/* Bytes from position on that lie in one stretch of the ring. */
+/* Length of the stretch of the ring from position on. */
 static size_t ring_stretch(size_t position, size_t n)
 {
     return min_size(n, CHAIN_RING - position % CHAIN_RING);
 }
 
-/* The same of an array of elements of `size` bytes, which may wrap. */
+/* The same for an array of elements of `size` bytes; an element may wrap. */
 static size_t array_stretch(const struct chain_state *st, size_t size, size_t position, size_t n)
 {
     size_t wrap = st->arrays ? st->arrays->wrap * size : 0;
@@ -106,7 +107,7 @@ static int receive_up(struct chain_state *st)
                       ring_stretch(st->at->came, came_room(st)), &st->at->came);
 }
 
-/* Bytes at `combined` that could be combined: room on the first host, what came on the others. */
+/* Bytes ready to be combined at `combined`: room on the first host, bytes that came on the others. */
 static size_t combinable(const struct chain_state *st)
 {
     size_t n =
@@ -119,8 +120,8 @@ static size_t combinable(const struct chain_state *st)
 }
 
 /*
- * Whole blocks while they come: the fixed cost of a block is paid once. When nothing else can be moved (`any`), whatever
- * there is: the host before may be one that sends the next bytes only after it has the result of these.
+ * Whole blocks while blocks come: the fixed cost of a block is paid once. When nothing else can be moved (`any`), any
+ * number of bytes: the host before may send the next bytes only after the result of the present bytes has come.
  */
 static size_t next_block(const struct chain_state *st, bool any)
 {
@@ -177,7 +178,7 @@ static int receive_down(struct chain_state *st)
         array_stretch(st, st->element, st->at->arrived, st->n_down - st->at->arrived), &st->at->arrived);
 }
 
-/* Bytes that have arrived and that a host before wants. */
+/* Bytes that have arrived and are wanted by a host before. */
 static size_t passable(const struct chain_state *st)
 {
     size_t end = min_size(st->at->arrived, st->n_on);
@@ -221,19 +222,13 @@ static bool chain_is_done(const struct chain_state *st)
 
 static int chain_move(struct chain_state *st, bool any)
 {
-    int r = receive_up(st);
-
-    if (r == 0) {
-        combine_block(st, any);
-        r = send_up(st);
-    }
-    if (r == 0)
-        r = receive_down(st);
-    if (r == 0)
-        r = send_down(st);
-    if (r == 0)
-        copy_down(st);
-    return r;
+    TRY(receive_up(st));
+    combine_block(st, any);
+    TRY(send_up(st));
+    TRY(receive_down(st));
+    TRY(send_down(st));
+    copy_down(st);
+    return 0;
 }
 
 static short poll_events(bool in, bool out)
@@ -261,18 +256,16 @@ static int chain_wait(struct chain_state *st)
 
 static int chain_run(struct chain_state *st)
 {
-    int r = 0;
-
     st->s->flow.failed = NULL;
-    while (r == 0 && !chain_is_done(st)) {
+    while (!chain_is_done(st)) {
         st->s->flow.moved = false;
-        r = chain_move(st, false);
-        if (r == 0 && !st->s->flow.moved)
-            r = chain_move(st, true);
-        if (r == 0 && !st->s->flow.moved)
-            r = chain_wait(st);
+        TRY(chain_move(st, false));
+        if (!st->s->flow.moved)
+            TRY(chain_move(st, true));
+        if (!st->s->flow.moved)
+            TRY(chain_wait(st));
     }
-    return r;
+    return 0;
 }
 
 int chain_reduce_step(struct chain *s, const struct chain_arrays *arrays, struct chain_progress *progress,

@@ -8,6 +8,7 @@
 
 #include "worker-runtime/net/exchange_sock.h"
 
+#include "base/err.h"
 #include "proto/wait_sock.h"
 
 #include <errno.h>
@@ -88,12 +89,12 @@ static int exchange_pull(struct exchange_round_state *r)
     else
         n = net_link_receive(r->back, r->into + (r->n_in - sizeof(r->in)),
                              r->in.n_bytes - (r->n_in - sizeof(r->in)));
-    int result = net_flow_note(&r->x->flow, r->back, n, &r->n_in);
-    if (result == 0 && has_head(r) && !is_expected_head(r)) {
+    TRY(net_flow_note(&r->x->flow, r->back, n, &r->n_in));
+    if (has_head(r) && !is_expected_head(r)) {
         r->x->flow.failed = r->back;
         return -EPROTO;
     }
-    return result;
+    return 0;
 }
 
 static int exchange_wait(struct exchange_round_state *r)
@@ -109,17 +110,15 @@ static int exchange_wait(struct exchange_round_state *r)
 static int exchange_round_run(struct exchange_round_state *r)
 {
     int64_t asleep_ns = sock_now_ns() + SPIN_NS;
-    int result = 0;
 
-    while (result == 0 && !(is_sent(r) && is_received(r))) {
+    while (!(is_sent(r) && is_received(r))) {
         r->x->flow.moved = false;
-        result = exchange_push(r);
-        if (result == 0)
-            result = exchange_pull(r);
-        if (result == 0 && !r->x->flow.moved && sock_now_ns() >= asleep_ns)
-            result = exchange_wait(r);
+        TRY(exchange_push(r));
+        TRY(exchange_pull(r));
+        if (!r->x->flow.moved && sock_now_ns() >= asleep_ns)
+            TRY(exchange_wait(r));
     }
-    return result;
+    return 0;
 }
 
 /* Finds out where the blocks that came begin. */
@@ -228,15 +227,14 @@ static int transpose_round(struct exchange *x, uint8_t *blocks, size_t n_block, 
         .into = into,
         .room = n * n_block,
     };
-    int result = exchange_round_run(&r);
 
-    if (result == 0 && r.in.n_bytes != r.out.n_bytes) {
+    TRY(exchange_round_run(&r));
+    if (r.in.n_bytes != r.out.n_bytes) {
         x->flow.failed = r.back;
         return -EPROTO;
     }
-    if (result == 0)
-        (void)pack_blocks(x, blocks, n_block, round, into, true); /* as many as went */
-    return result;
+    (void)pack_blocks(x, blocks, n_block, round, into, true); /* as many as went */
+    return 0;
 }
 
 int exchange_transpose(struct exchange *x, uint8_t *blocks, size_t n_block, uint8_t *room)

@@ -153,7 +153,6 @@ static int reduce_in_place(const struct inter_host_reduction *r)
     struct inter_host *s = r->s;
     struct topology_slice slice;
     struct reduction_rail rail;
-    int result = 0;
 
     if (s->shm->rank < r->n_rails) {
         slice = topology_slice(reduction_size(r), r->n_rails, s->shm->rank);
@@ -161,9 +160,9 @@ static int reduce_in_place(const struct inter_host_reduction *r)
             s->views[i] =
                 (inter_host_is_alone(s) ? r->out : (uint8_t *)shm_at(s->shm, s->locations[i])) + slice.begin;
         rail = make_rail(r, &slice, 0);
-        result = reduce_rail(&rail, rail.arrays.count, rail.arrays.count);
+        TRY(reduce_rail(&rail, rail.arrays.count, rail.arrays.count));
     }
-    return result == 0 ? inter_host_local_barrier(s, &piece_slot) : result;
+    return inter_host_local_barrier(s, &piece_slot);
 }
 
 /* The bytes of a rail in the piece. */
@@ -228,23 +227,20 @@ static int reduce_pieces(struct inter_host_reduction *r)
     struct topology_slice longest = topology_slice(reduction_size(r), r->n_rails, r->n_rails - 1);
     size_t n_bytes = longest.end - longest.begin + TOPOLOGY_SLICE_UNIT;
     struct reduction_rail rail = {0};
-    int result = inter_host_stage(r->s);
 
-    if (result)
-        return result;
+    TRY(inter_host_stage(r->s));
     r->share = INTER_HOST_STAGING / PIECES_UNDER_WAY / (size_t)r->n_rails / TOPOLOGY_SLICE_UNIT *
                TOPOLOGY_SLICE_UNIT;
     if (r->s->shm->rank < r->n_rails)
         rail = make_staged_rail(r);
     for (size_t i = 0; i + 1 < PIECES_UNDER_WAY; i++)
         stage_in(r, i);
-    for (size_t i = 0; result == 0 && i * r->share < n_bytes; i++) {
+    for (size_t i = 0; i * r->share < n_bytes; i++) {
         stage_in(r, i + PIECES_UNDER_WAY - 1);
-        result = reduce_piece(r, &rail, i);
-        if (result == 0)
-            stage_out(r, i);
+        TRY(reduce_piece(r, &rail, i));
+        stage_out(r, i);
     }
-    return result;
+    return 0;
 }
 
 static bool all_located(const struct inter_host *s)
@@ -439,18 +435,17 @@ static int gather_in_pieces(struct inter_host *s, uint64_t signature, const uint
                             uint8_t *all)
 {
     size_t offset = 0;
-    int r;
 
     do {
         size_t n = min_size(n_bytes - offset, exchange_capacity(&s->topology));
         const uint8_t *table;
 
-        r = inter_host_agree(s, signature, SHM_NOWHERE, data + offset, n, &table);
-        for (int i = 0; r == 0 && all && n > 0 && i < s->topology.world_size; i++)
+        TRY(inter_host_agree(s, signature, SHM_NOWHERE, data + offset, n, &table));
+        for (int i = 0; all && n > 0 && i < s->topology.world_size; i++)
             memcpy(all + (size_t)i * n_bytes + offset, table + (size_t)i * n, n);
         offset += n;
-    } while (r == 0 && offset < n_bytes);
-    return r;
+    } while (offset < n_bytes);
+    return 0;
 }
 
 /* root -1: to all ranks. all NULL: not wanted. */
@@ -459,13 +454,13 @@ static int gather_any(struct inter_host *s, uint64_t signature, const uint8_t *d
 {
     if (is_short(s, n_bytes) || pieces_take_fewer_steps(s, n_bytes))
         return gather_in_pieces(s, signature, data, n_bytes, all);
-    int r = inter_host_agree(s, signature, SHM_NOWHERE, NULL, 0, NULL);
-    if (r == 0 && all)
+    TRY(inter_host_agree(s, signature, SHM_NOWHERE, NULL, 0, NULL));
+    if (all)
         copy_own(s, data, n_bytes, all);
-    for (int i = 0; r == 0 && i < s->topology.world_size; i++)
-        r = inter_host_chain_broadcast(s, data, all ? all + (size_t)i * n_bytes : NULL, n_bytes, i,
-                                       root < 0 ? last_host(s, i) : s->topology.host_of[root]);
-    return r;
+    for (int i = 0; i < s->topology.world_size; i++)
+        TRY(inter_host_chain_broadcast(s, data, all ? all + (size_t)i * n_bytes : NULL, n_bytes, i,
+                                       root < 0 ? last_host(s, i) : s->topology.host_of[root]));
+    return 0;
 }
 
 int inter_host_all_gather(struct inter_host *s, const void *data, size_t n_bytes, void *all)
@@ -482,18 +477,18 @@ int inter_host_gather(struct inter_host *s, const void *data, size_t n_bytes, vo
 /* The exchange would carry as much from every rank as root has for all: it is never short. */
 int inter_host_scatter(struct inter_host *s, const void *all, size_t n_bytes, void *data, int root)
 {
+    uint64_t signature = call_signature(OP_SCATTER, (unsigned)root, n_bytes);
     int rank = inter_host_own_rank(s);
-    int r =
-        inter_host_agree(s, call_signature(OP_SCATTER, (unsigned)root, n_bytes), SHM_NOWHERE, NULL, 0, NULL);
 
-    for (int i = 0; r == 0 && i < s->topology.world_size; i++)
+    TRY(inter_host_agree(s, signature, SHM_NOWHERE, NULL, 0, NULL));
+    for (int i = 0; i < s->topology.world_size; i++)
         if (i != root)
-            r = inter_host_chain_broadcast(s,
+            TRY(inter_host_chain_broadcast(s,
                                            rank == root ? (const uint8_t *)all + (size_t)i * n_bytes : NULL,
-                                           rank == i ? data : NULL, n_bytes, root, s->topology.host_of[i]);
-    if (r == 0 && rank == root && n_bytes > 0)
+                                           rank == i ? data : NULL, n_bytes, root, s->topology.host_of[i]));
+    if (rank == root && n_bytes > 0)
         memmove(data, (const uint8_t *)all + (size_t)root * n_bytes, n_bytes);
-    return r;
+    return 0;
 }
 
 /* ---- memory ---- */

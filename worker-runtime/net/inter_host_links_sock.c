@@ -1,8 +1,8 @@
 /*
  * How the links of an inter-host communicator are made and closed, and messages between two ranks.
  *
- * The numbers of the two ranks and of the link identify it at both ends; the host further back connects,
- * the one ahead claims. All ranks connect before they claim, and each rank's thread accepts connections
+ * The numbers of the two ranks and of the link identify a link at both ends; the host further back connects,
+ * the host ahead claims. All ranks connect before they claim, and each rank's thread accepts connections
  * meanwhile, so no circle of ranks waits for each other.
  */
 
@@ -19,7 +19,7 @@
 
 /* Numbers of links between two ranks. */
 enum {
-    LINK_RAIL = TOPOLOGY_ROUNDS_MAX, /* below: that round of the exchange */
+    LINK_RAIL = TOPOLOGY_ROUNDS_MAX, /* below: number of a round of the exchange */
     LINK_PAIR                        /* where the two ranks are neither before nor after each other */
 };
 
@@ -125,13 +125,13 @@ void inter_host_finish(struct inter_host *s)
 
 /* ---- links ---- */
 
-/* The rank of that host that is this one's partner, where hosts differ in size. */
+/* The partner's rank on `host`, where hosts differ in size. */
 static int partner_rank(const struct topology *h, int host, int local)
 {
     return topology_rank(h, host, local % topology_host_size(h, host));
 }
 
-/* How many ranks of a host further back have this one as their partner. */
+/* Number of ranks of a host further back with this rank as partner. */
 static int n_partners(const struct topology *h, int host)
 {
     int own = topology_host_size(h, h->host), theirs = topology_host_size(h, host);
@@ -143,18 +143,17 @@ int inter_host_connect_controls(struct inter_host *s, int interrupt_fd)
 {
     const struct net_wait wait = {.interrupt_fd = interrupt_fd, .timeout_ms = s->wait.timeout_ms};
     const struct topology *h = &s->topology;
-    int n_expected = 0, r = 0;
+    int n_expected = 0;
 
-    for (int i = 0; r == 0 && i < topology_n_rounds(h->n_hosts); i++) {
+    for (int i = 0; i < topology_n_rounds(h->n_hosts); i++) {
         int rank = world_rank(s, partner_rank(h, topology_ahead(h, h->host, 1 << i), h->local));
         struct net_link *link;
 
         n_expected += n_partners(h, topology_ahead(h, h->host, -(1 << i)));
-        r = net_connect(s->net, &wait, (struct net_hello){.purpose = NET_CONTROL}, rank, &link);
-        if (r == 0)
-            r = net_add_control(s->net, rank, link);
+        TRY(net_connect(s->net, &wait, (struct net_hello){.purpose = NET_CONTROL}, rank, &link));
+        TRY(net_add_control(s->net, rank, link));
     }
-    return r == 0 ? net_await_controls(s->net, &wait, n_expected) : r;
+    return net_await_controls(s->net, &wait, n_expected);
 }
 
 /* ahead: we connect; else we claim. */
@@ -172,15 +171,15 @@ static int connect_link(struct inter_host *s, const struct net_wait *wait, int n
 
 static int connect_leader(struct inter_host *s, const struct net_wait *wait)
 {
-    int n = topology_n_rounds(s->topology.n_hosts), r = 0;
+    int n = topology_n_rounds(s->topology.n_hosts);
 
-    for (int i = 0; r == 0 && i < n; i++)
-        r = connect_link(s, wait, i, 1 << i, true, &s->links.ahead[i]);
-    for (int i = 0; r == 0 && i < n; i++)
-        r = connect_link(s, wait, i, 1 << i, false, &s->links.back[i]);
+    for (int i = 0; i < n; i++)
+        TRY(connect_link(s, wait, i, 1 << i, true, &s->links.ahead[i]));
+    for (int i = 0; i < n; i++)
+        TRY(connect_link(s, wait, i, 1 << i, false, &s->links.back[i]));
     s->after = s->links.ahead[0];
     s->before = s->links.back[0];
-    return r;
+    return 0;
 }
 
 static int connect_rail(struct inter_host *s, const struct net_wait *wait)
@@ -201,15 +200,14 @@ int inter_host_connect(struct inter_host *s, int interrupt_fd)
 static int connect_pairs(struct inter_host *s, struct net_link **out, struct net_link **in)
 {
     const struct topology *h = &s->topology;
-    int r = 0;
 
     out[topology_ahead(h, h->host, 1)] = s->after;
     in[topology_ahead(h, h->host, -1)] = s->before;
-    for (int i = 2; r == 0 && i < h->n_hosts; i++)
-        r = connect_link(s, &s->wait, LINK_PAIR, i, true, &out[topology_ahead(h, h->host, i)]);
-    for (int i = 2; r == 0 && i < h->n_hosts; i++)
-        r = connect_link(s, &s->wait, LINK_PAIR, i, false, &in[topology_ahead(h, h->host, -i)]);
-    return r;
+    for (int i = 2; i < h->n_hosts; i++)
+        TRY(connect_link(s, &s->wait, LINK_PAIR, i, true, &out[topology_ahead(h, h->host, i)]));
+    for (int i = 2; i < h->n_hosts; i++)
+        TRY(connect_link(s, &s->wait, LINK_PAIR, i, false, &in[topology_ahead(h, h->host, -i)]));
+    return 0;
 }
 
 int inter_host_need_pairs(struct inter_host *s)

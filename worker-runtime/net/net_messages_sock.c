@@ -253,13 +253,10 @@ int net_take(struct net *n, const struct net_wait *wait, uint32_t group, int fro
                                .data = data,
                                .is_over = is_over,
                                .over_data = over_data};
-    int r = 0;
 
     hold_lock(&n->lock);
     struct net_conn *in = data && n_bytes >= BORROW_MIN ? borrow_inbox(&t) : NULL;
     if (in)
-        r = take_borrowed(&t, in, n_bytes);
-    if (r == 0)
-        r = take_stored(&t, n_bytes);
-    return r;
+        TRY(take_borrowed(&t, in, n_bytes));
+    return take_stored(&t, n_bytes);
 }

@@ -5,6 +5,7 @@
 
 #include "worker-runtime/net/pairwise_reduce_sock.h"
 
+#include "base/err.h"
 #include "base/minmax.h"
 #include "worker-runtime/shm/reduce_ops.h"
 
@@ -96,15 +97,14 @@ static bool pairwise_is_done(const struct pairwise_state *st)
 /* The hosts ahead first, so that not all send to host 0 at once. */
 static int move_all(struct pairwise_state *st)
 {
-    int n = st->p->n_hosts, r = 0;
+    int n = st->p->n_hosts;
 
-    for (int i = 1; r == 0 && i < n; i++)
-        r = push_to(st, (st->p->host + i) % n);
-    for (int i = 1; r == 0 && i < n; i++)
-        r = pull_from(st, (st->p->host + n - i) % n);
-    if (r == 0)
-        combine_parts(st);
-    return r;
+    for (int i = 1; i < n; i++)
+        TRY(push_to(st, (st->p->host + i) % n));
+    for (int i = 1; i < n; i++)
+        TRY(pull_from(st, (st->p->host + n - i) % n));
+    combine_parts(st);
+    return 0;
 }
 
 static int wait_for_any(struct pairwise_state *st)
@@ -125,18 +125,17 @@ int pairwise_reduce_scatter(struct pairwise *p, const void *data, void *result, 
                             enum crw_dtype dtype, enum crw_op op)
 {
     struct pairwise_state st = {.p = p, .data = data, .result = result, .dtype = dtype, .op = op};
-    int r = 0;
 
     assert(p->n_hosts <= PAIRWISE_HOSTS_MAX);
     st.element = reduce_element_size(dtype);
     st.n_bytes = count * st.element;
     st.ring = p->room_size / (size_t)p->n_hosts / LINE * LINE;
     p->flow.failed = NULL;
-    while (r == 0 && !pairwise_is_done(&st)) {
+    while (!pairwise_is_done(&st)) {
         p->flow.moved = false;
-        r = move_all(&st);
-        if (r == 0 && !p->flow.moved)
-            r = wait_for_any(&st);
+        TRY(move_all(&st));
+        if (!p->flow.moved)
+            TRY(wait_for_any(&st));
     }
-    return r;
+    return 0;
 }

@@ -86,9 +86,9 @@ static int gather_slices(struct inter_host *s, const struct inter_host_call *cal
 {
     const struct inter_host_sum *sum = call->detail;
     size_t size = reduce_element_size(sum->dtype), room = slice_room(s, sum);
-    int r = exchange_run(&s->exchange, call->signature, own, room);
 
-    for (int host = 0; r == 0 && host < s->topology.n_hosts; host++) {
+    TRY(exchange_run(&s->exchange, call->signature, own, room));
+    for (int host = 0; host < s->topology.n_hosts; host++) {
         struct topology_slice slice = slice_of(s, sum, host);
         const uint8_t *data;
 
@@ -96,7 +96,7 @@ static int gather_slices(struct inter_host *s, const struct inter_host_call *cal
             return -EPROTO;
         memcpy(table + slice.begin * size, data, (slice.end - slice.begin) * size);
     }
-    return r;
+    return 0;
 }
 
 /* The leader's part. */

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/err.h"
 #include "worker-runtime/programs/trainer.h"
 
 int device_wanted(struct trainer *t, bool *ret_wanted)
@@ -102,32 +103,30 @@ int device_start_epoch(struct device *d, double lr)
     const struct train_position *p = &d->t->state.position;
     struct crw_sampler *sampler = d->t->sampler;
     size_t batch_size = d->t->options->batch_size, count = 0, n;
-    int r = crw_sampler_start(sampler, p->epoch, p->consumed);
 
+    TRY(crw_sampler_start(sampler, p->epoch, p->consumed));
     d->n_batches = d->next = 0;
-    while (r == 0 && d->n_batches < d->capacity &&
+    while (d->n_batches < d->capacity &&
            (n = crw_sampler_next(sampler, d->samples + count, batch_size)) > 0) {
         d->batches[d->n_batches++] =
             (struct device_batch){.n = (int)n, .consumed = crw_sampler_consumed(sampler)};
         count += n;
     }
-    if (r == 0)
-        r = crw_trainer_set_lr(d->trainer, lr);
-    return r == 0 ? crw_trainer_start(d->trainer, d->samples, count) : r;
+    TRY(crw_trainer_set_lr(d->trainer, lr));
+    return crw_trainer_start(d->trainer, d->samples, count);
 }
 
 int device_queue_step(struct device *d, struct step *s)
 {
     uint64_t accumulate = d->t->options->accumulate;
-    int r = 0;
 
-    while (r == 0 && d->next < d->n_batches && s->n_batches < accumulate) {
+    while (d->next < d->n_batches && s->n_batches < accumulate) {
         const struct device_batch *b = &d->batches[d->next++];
 
         s->n_batches++;
         s->n_samples += (uint64_t)b->n;
         s->consumed = b->consumed;
-        r = crw_trainer_step(d->trainer, b->n, s->n_batches == accumulate || d->next == d->n_batches);
+        TRY(crw_trainer_step(d->trainer, b->n, s->n_batches == accumulate || d->next == d->n_batches));
     }
-    return r;
+    return 0;
 }
