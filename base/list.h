@@ -39,6 +39,13 @@ static inline void list_unlink(struct list *entry)
     list_init(entry);
 }
 
+/* From the list that holds the entry, if one does, to the end of another one, or of the same. */
+static inline void list_move(struct list *head, struct list *entry)
+{
+    list_unlink(entry);
+    list_append(head, entry);
+}
+
 #define list_entry(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
 
 /* The entry at ptr; NULL: ptr is the head of the list. */

@@ -208,8 +208,7 @@ static void start_write_batch(struct rounds_disk *d)
     while (!list_is_empty(&d->waiting)) {
         struct list *first = d->waiting.next;
 
-        list_unlink(first);
-        list_append(&d->writing, first);
+        list_move(&d->writing, first);
     }
     d->busy = true;
     watch_batch(d);

@@ -109,8 +109,7 @@ refuse_hello(struct rounds *r, struct rounds_conn *s, const struct rounds_job *j
     (void)format_arguments(text, sizeof(text), format);
     text_copy(r->refusal, sizeof(r->refusal), text);
     r->refusing = job;
-    list_unlink(&s->ending);
-    list_append(&r->refused, &s->ending);
+    list_move(&r->refused, &s->ending);
     return NULL;
 }
 
@@ -846,8 +845,7 @@ static bool next_of_session(struct rounds *r, struct rounds_action *ret)
         ret->kind = ROUNDS_DO_SEND;
         ret->view = session_view_refused(r->refusal);
         ret->job = r->refusing;
-        list_unlink(&ret->session->ending);
-        list_append(&r->closing, &ret->session->ending);
+        list_move(&r->closing, &ret->session->ending);
         return true;
     }
     ret->session = list_first(&r->closing, struct rounds_conn, ending);

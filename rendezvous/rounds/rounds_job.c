@@ -565,14 +565,12 @@ static void excuse_nodes(struct rounds_job *job, bool connected, uint64_t until_
             continue;
         n->n_excuses++;
         n->deadline_ns = until_ns;
-        list_unlink(i);
-        list_append(&excused, i);
+        list_move(&excused, i);
     }
     while (!list_is_empty(&excused)) { /* in front of nodes with later deadlines */
         struct list *first = excused.next;
 
-        list_unlink(first);
-        list_append(after, first);
+        list_move(after, first);
     }
 }
 

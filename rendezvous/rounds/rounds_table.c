@@ -177,8 +177,7 @@ void job_make_tombstone(struct rounds_job *job)
     job->replaced = true;
     r->n_jobs--;
     r->n_replaced++;
-    list_unlink(&job->in_rounds);
-    list_append(&r->jobs, &job->in_rounds); /* by age as a tombstone */
+    list_move(&r->jobs, &job->in_rounds); /* by age as a tombstone */
     job_want_save(job);
 }
 
@@ -384,8 +383,7 @@ void node_slow(struct rounds_node *n, uint64_t slack_ns)
         before = before->next;
     if (before == &n->in_silence)
         return;
-    list_unlink(&n->in_silence);
-    list_append(before->next, &n->in_silence); /* in front of that one */
+    list_move(before->next, &n->in_silence); /* in front of that one */
 }
 
 /* ---- what is to be done ---- */
@@ -433,6 +431,5 @@ void conn_end(struct rounds *r, struct rounds_conn *s)
     if (s->node)
         node_set_session(s->node, NULL);
     s->node = NULL;
-    list_unlink(&s->ending);
-    list_append(&r->closing, &s->ending);
+    list_move(&r->closing, &s->ending);
 }

@@ -319,8 +319,7 @@ static bool take_space(struct relay_conn *c)
     if (!c->store) /* also a node with keys lost with another process: the node's store ends */
         return refuse_node(c, &(struct relay_hello){0});
     buf_consume(&c->hello, (size_t)n);
-    list_unlink(&c->link);
-    list_append(&c->store->conns, &c->link);
+    list_move(&c->store->conns, &c->link);
     return true;
 }
 
@@ -449,8 +448,7 @@ static void job_stores_run_turn(void *self)
 
     if (!st)
         return;
-    list_unlink(&st->active);
-    list_append(&j->active, &st->active);
+    list_move(&j->active, &st->active);
     (void)store_clean(&st->store, STORE_TURN_UNITS); /* is_work_left() asks again */
     if (!list_is_empty(&st->busy))
         run_node(list_entry(st->busy.next, struct served_node, busy), STORE_TURN_UNITS);

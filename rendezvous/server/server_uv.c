@@ -191,8 +191,7 @@ static void on_deadline(uv_timer_t *timer)
 
 void deadlines_set(struct deadlines *all, struct deadline *d, unsigned timeout_ms)
 {
-    list_unlink(&d->link);
-    list_append(&all->list, &d->link);
+    list_move(&all->list, &d->link);
     d->at_ms = uv_now(all->timer.loop) + timeout_ms;
     arm_deadlines(all);
 }

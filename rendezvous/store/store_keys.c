@@ -161,8 +161,7 @@ enum listing_result store_listing_next(struct store *s, struct store_listing *l,
             r = LISTING_KEY;
         pos = pos->next;
     }
-    list_unlink(&l->at.link);
-    list_append(pos, &l->at.link);
+    list_move(pos, &l->at.link);
     return r;
 }
 
