@@ -22,7 +22,7 @@ static inline bool err_is_shortage(int r)
 /* Ends the calling function with the call's result unless that is 0. What the function owns by then is released by _cleanup_. */
 #define TRY(call)                                                                                            \
     do {                                                                                                     \
-        int _result = (call);                                                                                \
+        __typeof__(call) _result = (call);                                                                   \
                                                                                                              \
         if (_result)                                                                                         \
             return _result;                                                                                  \

@@ -165,22 +165,16 @@ static cudaError_t make_probe(struct backend_comm *c)
 {
     void *probe = NULL, *host_probe = NULL;
     const size_t n_bytes = COMM_PROBE_FLOATS * sizeof(float);
-    cudaError_t r = cudaSetDevice(c->options.device);
-    if (r == cudaSuccess)
-        r = cudaStreamCreateWithPriority(&c->stream, cudaStreamNonBlocking, 0);
-    if (r == cudaSuccess)
-        r = cudaEventCreateWithFlags(&c->probe_began, cudaEventDefault);
-    if (r == cudaSuccess)
-        r = cudaEventCreateWithFlags(&c->probe_ended, cudaEventDefault);
-    if (r == cudaSuccess)
-        r = cudaEventCreateWithFlags(&c->probed, cudaEventDisableTiming);
-    if (r == cudaSuccess)
-        r = cudaMalloc(&probe, n_bytes);
-    if (r == cudaSuccess)
-        r = cudaHostAlloc(&host_probe, 2 * n_bytes, 0);
+    TRY(cudaSetDevice(c->options.device));
+    TRY(cudaStreamCreateWithPriority(&c->stream, cudaStreamNonBlocking, 0));
+    TRY(cudaEventCreateWithFlags(&c->probe_began, cudaEventDefault));
+    TRY(cudaEventCreateWithFlags(&c->probe_ended, cudaEventDefault));
+    TRY(cudaEventCreateWithFlags(&c->probed, cudaEventDisableTiming));
+    TRY(cudaMalloc(&probe, n_bytes));
     c->probe = probe;
+    TRY(cudaHostAlloc(&host_probe, 2 * n_bytes, 0));
     c->host_probe = host_probe;
-    return r;
+    return cudaSuccess;
 }
 
 /* Frees what the struct has, whatever that is. */

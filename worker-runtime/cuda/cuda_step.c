@@ -22,6 +22,7 @@
  * of the running statistics; the change of the state puts the copy into the state.
  */
 
+#include "base/err.h"
 #include "worker-runtime/cuda/cuda_trainer.h"
 
 #include <string.h>
@@ -62,10 +63,8 @@ static cudaError_t norm_coefficients(const struct cuda_queue *q, const struct cu
 static cudaError_t norm_forward(const struct cuda_queue *q, const struct cuda_layer *l, int n, bool training)
 {
     const struct activation *in = &l->plan->in;
-    cudaError_t r = norm_coefficients(q, l, n, training);
-    if (r == cudaSuccess)
-        r = cuda_norm_forward(q, n * pixels(in), in->stored, l->x, &l->norm, l->plan->norm.relu, l->y);
-    return r;
+    TRY(norm_coefficients(q, l, n, training));
+    return cuda_norm_forward(q, n * pixels(in), in->stored, l->x, &l->norm, l->plan->norm.relu, l->y);
 }
 
 static cudaError_t norm_backward(const struct cuda_queue *q, const struct cuda_layer *l, int n)
@@ -73,30 +72,28 @@ static cudaError_t norm_backward(const struct cuda_queue *q, const struct cuda_l
     const struct activation *in = &l->plan->in;
     const int rows = n * pixels(in);
     const bool relu = l->plan->norm.relu;
-    cudaError_t r = cuda_norm_backward_sums(q, rows, in->channels, in->stored, l->dy, l->x, l->y, &l->norm,
-                                            relu, l->d_weight, l->d_bias);
-    if (r == cudaSuccess && l->dx)
-        r = cuda_norm_backward_input(q, rows, in->stored, l->dy, l->x, l->y, &l->norm, relu, l->dx);
-    return r;
+    TRY(cuda_norm_backward_sums(q, rows, in->channels, in->stored, l->dy, l->x, l->y, &l->norm, relu,
+                                l->d_weight, l->d_bias));
+    if (l->dx)
+        TRY(cuda_norm_backward_input(q, rows, in->stored, l->dy, l->x, l->y, &l->norm, relu, l->dx));
+    return cudaSuccess;
 }
 
 static cudaError_t norm_relu_pool_forward(const struct cuda_queue *q, const struct cuda_layer *l, int n,
                                           bool training)
 {
-    cudaError_t r = norm_coefficients(q, l, n, training);
-    if (r == cudaSuccess)
-        r = cuda_norm_relu_pool_forward(q, n, &l->plan->pool, l->x, &l->norm, l->y, l->which, l->centred);
-    return r;
+    TRY(norm_coefficients(q, l, n, training));
+    return cuda_norm_relu_pool_forward(q, n, &l->plan->pool, l->x, &l->norm, l->y, l->which, l->centred);
 }
 
 static cudaError_t norm_relu_pool_backward(const struct cuda_queue *q, const struct cuda_layer *l, int n)
 {
     const struct pool_shape *pool = &l->plan->pool;
-    cudaError_t r = cuda_norm_relu_pool_backward_sums(q, n, pool, l->plan->in.channels, l->dy, l->which,
-                                                      l->centred, &l->norm, l->d_weight, l->d_bias);
-    if (r == cudaSuccess && l->dx)
-        r = cuda_norm_relu_pool_backward_input(q, n, pool, l->dy, l->which, l->x, &l->norm, l->dx);
-    return r;
+    TRY(cuda_norm_relu_pool_backward_sums(q, n, pool, l->plan->in.channels, l->dy, l->which, l->centred,
+                                          &l->norm, l->d_weight, l->d_bias));
+    if (l->dx)
+        TRY(cuda_norm_relu_pool_backward_input(q, n, pool, l->dy, l->which, l->x, &l->norm, l->dx));
+    return cudaSuccess;
 }
 
 static cudaError_t relu_forward(const struct cuda_queue *q, const struct cuda_layer *l, int n, bool training)
@@ -208,16 +205,13 @@ static cudaError_t take_batch(struct backend_trainer *t, const struct cuda_data 
     const int n_features = a->channels * pixels(a);
     const bool labels = data->bytes && t->options.loss != CRW_MSE; /* taken with the pixels */
     float *to = t->raw ? t->raw : t->x;
-    cudaError_t r =
-        data->bytes
+    TRY(data->bytes
             ? cuda_gather(&t->q, n, n_features, data->inputs, labels ? data->targets : NULL, t->table, list,
                           cursor, to, t->targets)
-            : cuda_gather_rows(&t->q, n, (size_t)n_features * sizeof(float), data->inputs, list, cursor, to);
-    if (r == cudaSuccess && !labels)
-        r = cuda_gather_rows(&t->q, n, t->target_bytes, data->targets, list, cursor, t->targets);
-    if (r == cudaSuccess && t->raw)
-        r = cuda_unflatten(&t->q, n, pixels(a), a->channels, a->stored, t->raw, t->x);
-    return r;
+            : cuda_gather_rows(&t->q, n, (size_t)n_features * sizeof(float), data->inputs, list, cursor, to));
+    if (!labels)
+        TRY(cuda_gather_rows(&t->q, n, t->target_bytes, data->targets, list, cursor, t->targets));
+    return t->raw ? cuda_unflatten(&t->q, n, pixels(a), a->channels, a->stored, t->raw, t->x) : cudaSuccess;
 }
 
 /* Number of layers with a pass of their own: all, except a log_softmax before its loss (a joint pass). */
@@ -244,13 +238,12 @@ static cudaError_t linear_relu_forward(const struct cuda_queue *q, const struct 
 
 static cudaError_t forward(struct backend_trainer *t, int n, bool training)
 {
-    cudaError_t r = cudaSuccess;
-    for (size_t i = 0; r == cudaSuccess && i < n_passed(t); i++)
+    for (size_t i = 0; i < n_passed(t); i++)
         if (is_linear_relu(t, i))
-            r = linear_relu_forward(&t->q, &t->layers[i++], n);
+            TRY(linear_relu_forward(&t->q, &t->layers[i++], n));
         else
-            r = passes[t->layers[i].plan->kind].forward(&t->q, &t->layers[i], n, training);
-    return r;
+            TRY(passes[t->layers[i].plan->kind].forward(&t->q, &t->layers[i], n, training));
+    return cudaSuccess;
 }
 
 /* add: onto the present contents of the tally. */
@@ -263,10 +256,8 @@ static cudaError_t loss(struct backend_trainer *t, int n, bool training, bool ad
     if (classes)
         return cuda_nll_tally(&t->q, n, n_outputs, last->y, t->targets, t->losses, t->correct, dy, add,
                               tally);
-    cudaError_t r = cuda_mse(&t->q, n * n_outputs, last->y, t->targets, t->losses, dy);
-    if (r == cudaSuccess)
-        r = cuda_tally(&t->q, n * t->n_losses_of_sample, t->losses, NULL, NULL, add, tally);
-    return r;
+    TRY(cuda_mse(&t->q, n * n_outputs, last->y, t->targets, t->losses, dy));
+    return cuda_tally(&t->q, n * t->n_losses_of_sample, t->losses, NULL, NULL, add, tally);
 }
 
 /* Work queued on the side stream from here on waits for all work queued on compute before. */
@@ -284,8 +275,8 @@ static cudaError_t follow_side(struct backend_trainer *t, cudaStream_t stream)
 {
     if (!t->side_is_busy)
         return cudaSuccess; /* the side stream is not part of the capture */
-    cudaError_t r = cudaEventRecord(t->side_done, t->side.stream);
-    return r == cudaSuccess ? cudaStreamWaitEvent(stream, t->side_done, 0) : r;
+    TRY(cudaEventRecord(t->side_done, t->side.stream));
+    return cudaStreamWaitEvent(stream, t->side_done, 0);
 }
 
 static cudaError_t send_bucket(struct backend_trainer *t, const struct cuda_bucket *b)
@@ -304,24 +295,18 @@ static cudaError_t send_bucket(struct backend_trainer *t, const struct cuda_buck
 /* The bucket goes to the other ranks as soon as compute and the side stream have come here. */
 static cudaError_t reduce_bucket(struct backend_trainer *t, struct cuda_bucket *b)
 {
-    cudaError_t r = cudaEventRecord(b->ready, t->q.stream);
-    if (r == cudaSuccess)
-        r = cudaStreamWaitEvent(t->comm, b->ready, 0);
-    if (r == cudaSuccess)
-        r = follow_side(t, t->comm);
-    if (r == cudaSuccess)
-        r = send_bucket(t, b);
-    if (r == cudaSuccess)
-        r = cudaEventRecord(b->reduced, t->comm);
-    return r;
+    TRY(cudaEventRecord(b->ready, t->q.stream));
+    TRY(cudaStreamWaitEvent(t->comm, b->ready, 0));
+    TRY(follow_side(t, t->comm));
+    TRY(send_bucket(t, b));
+    return cudaEventRecord(b->reduced, t->comm);
 }
 
 static cudaError_t wait_for_buckets(struct backend_trainer *t)
 {
-    cudaError_t r = cudaSuccess;
-    for (size_t b = 0; r == cudaSuccess && b < t->n_buckets; b++)
-        r = cudaStreamWaitEvent(t->q.stream, t->buckets[b].reduced, 0);
-    return r;
+    for (size_t b = 0; b < t->n_buckets; b++)
+        TRY(cudaStreamWaitEvent(t->q.stream, t->buckets[b].reduced, 0));
+    return cudaSuccess;
 }
 
 /* A linear layer behind a relu: the pass goes on through the relu, to the layer before the relu. */
@@ -345,16 +330,14 @@ static cudaError_t backward_weights(struct backend_trainer *t, size_t i, int n)
         return cudaSuccess;
     if (i == t->model->first_trained)
         return passes[l->plan->kind].backward_weights(&t->q, l, n);
-    cudaError_t r = fork_side(t);
-    return r == cudaSuccess ? passes[l->plan->kind].backward_weights(&t->side, l, n) : r;
+    TRY(fork_side(t));
+    return passes[l->plan->kind].backward_weights(&t->side, l, n);
 }
 
 static cudaError_t backward_layer(struct backend_trainer *t, size_t i, int n)
 {
     const struct cuda_layer *l = &t->layers[i];
-    cudaError_t r = backward_weights(t, i, n);
-    if (r != cudaSuccess)
-        return r;
+    TRY(backward_weights(t, i, n));
     if (l->plan->kind == STEP_LINEAR && i > 0 && l[-1].plan->kind == STEP_RELU)
         return relu_linear_backward(&t->q, l, n);
     if (l->plan->kind == STEP_RELU && i + 1 < n_passed(t) && l[1].plan->kind == STEP_LINEAR)
@@ -400,11 +383,10 @@ static cudaError_t track_layer(struct backend_trainer *t, const struct cuda_comm
 /* In a copy of the statistics: the copy may change even if the step is dropped. */
 static cudaError_t track_statistics(struct backend_trainer *t)
 {
-    cudaError_t r = cudaSuccess;
-    for (size_t i = 0; r == cudaSuccess && i < t->model->n_steps; i++)
+    for (size_t i = 0; i < t->model->n_steps; i++)
         if (t->layers[i].running_mean)
-            r = track_layer(t, NULL, &t->layers[i]);
-    return r;
+            TRY(track_layer(t, NULL, &t->layers[i]));
+    return cudaSuccess;
 }
 
 /* Statistics of the first layers, tracked by the kernel that counts the step; *ret_next: the first layer left over. */
@@ -437,13 +419,10 @@ static cudaError_t recall_statistics(struct backend_trainer *t)
 /* next: the first layer whose statistics are not tracked yet. */
 static cudaError_t commit_statistics(struct backend_trainer *t, size_t next)
 {
-    cudaError_t r = cudaSuccess;
-    for (size_t i = next; !t->options.accumulates && r == cudaSuccess && i < t->model->n_steps; i++)
+    for (size_t i = next; !t->options.accumulates && i < t->model->n_steps; i++)
         if (t->layers[i].running_mean)
-            r = track_layer(t, t->commit, &t->layers[i]);
-    if (!t->options.accumulates)
-        return r;
-    if (!t->statistics)
+            TRY(track_layer(t, t->commit, &t->layers[i]));
+    if (!t->options.accumulates || !t->statistics)
         return cudaSuccess;
     return cuda_copy_committed(&t->q, t->commit, t->n_state_bytes - t->statistics_offset, t->statistics,
                                t->state + t->statistics_offset);
@@ -453,10 +432,10 @@ static cudaError_t commit_statistics(struct backend_trainer *t, size_t next)
  * reduces_on_host the host checks the result of the averaging. */
 static cudaError_t report_gradients(struct backend_trainer *t)
 {
-    cudaError_t r = wait_for_buckets(t);
-    if (r == cudaSuccess && t->checked && !t->host_sums)
-        r = cuda_gradient_check(&t->q, t->n_floats, t->sums, &t->progress->check);
-    return r;
+    TRY(wait_for_buckets(t));
+    if (t->checked && !t->host_sums)
+        TRY(cuda_gradient_check(&t->q, t->n_floats, t->sums, &t->progress->check));
+    return cudaSuccess;
 }
 
 static cudaError_t queue_commit(struct backend_trainer *t)
@@ -464,39 +443,29 @@ static cudaError_t queue_commit(struct backend_trainer *t)
     const struct backend_reducer *reducer = t->options.reducer;
     size_t next;
     const struct cuda_tracks tracks = first_tracks(t, &next);
-    cudaError_t r = t->host_sums ? cudaMemcpyAsync(t->sums, t->host_sums, t->n_floats * sizeof(*t->sums),
-                                                   cudaMemcpyHostToDevice, t->q.stream)
-                                 : cudaSuccess;
-    if (r == cudaSuccess)
-        r = cuda_commit_begin(&t->q, t->checked ? &t->progress->check : NULL, t->device_options,
-                              &t->progress->tally, t->n_losses_of_sample, reducer ? reducer->n_ranks : 1,
-                              t->options.accumulates ? NULL : &tracks, t->commit);
-    if (r == cudaSuccess)
-        r = cuda_optimizer_step(&t->q, t->options.optimizer.kind, t->commit, t->n_floats, t->parameters,
-                                t->sums, t->states[0], t->states[1]);
-    if (r == cudaSuccess)
-        r = commit_statistics(t, next);
-    return r;
+    TRY(t->host_sums ? cudaMemcpyAsync(t->sums, t->host_sums, t->n_floats * sizeof(*t->sums),
+                                       cudaMemcpyHostToDevice, t->q.stream)
+                     : cudaSuccess);
+    TRY(cuda_commit_begin(&t->q, t->checked ? &t->progress->check : NULL, t->device_options,
+                          &t->progress->tally, t->n_losses_of_sample, reducer ? reducer->n_ranks : 1,
+                          t->options.accumulates ? NULL : &tracks, t->commit));
+    TRY(cuda_optimizer_step(&t->q, t->options.optimizer.kind, t->commit, t->n_floats, t->parameters, t->sums,
+                            t->states[0], t->states[1]));
+    return commit_statistics(t, next);
 }
 
 static cudaError_t queue_pieces(struct backend_trainer *t, int n, bool last)
 {
     const bool accumulates = t->options.accumulates;
-    cudaError_t r =
-        take_batch(t, &t->data[BACKEND_TRAIN], t->list + t->n_pending_samples, &t->commit->cursor, n);
-    if (r == cudaSuccess)
-        r = forward(t, n, true);
-    if (r == cudaSuccess)
-        r = loss(t, n, true, t->n_pending_batches > 0, &t->progress->tally);
-    if (r == cudaSuccess)
-        r = backward(t, n, !accumulates);
-    if (r == cudaSuccess && accumulates)
-        r = track_statistics(t);
-    if (r == cudaSuccess && accumulates)
-        r = accumulate(t, last);
-    if (r == cudaSuccess && last)
-        r = report_gradients(t);
-    return r;
+    TRY(take_batch(t, &t->data[BACKEND_TRAIN], t->list + t->n_pending_samples, &t->commit->cursor, n));
+    TRY(forward(t, n, true));
+    TRY(loss(t, n, true, t->n_pending_batches > 0, &t->progress->tally));
+    TRY(backward(t, n, !accumulates));
+    if (accumulates) {
+        TRY(track_statistics(t));
+        TRY(accumulate(t, last));
+    }
+    return last ? report_gradients(t) : cudaSuccess;
 }
 
 /* ---- graphs ---- */
@@ -527,16 +496,15 @@ static cudaError_t warm_up(struct backend_trainer *t, int n)
 
 static cudaError_t capture_gradients(struct backend_trainer *t, int n, cudaGraphExec_t *ret)
 {
-    cudaError_t r = warm_up(t, n);
-    if (r == cudaSuccess)
-        r = cudaStreamBeginCapture(t->q.stream, cudaStreamCaptureModeThreadLocal);
-    return r == cudaSuccess ? end_capture(t, queue_pieces(t, n, true), ret) : r;
+    TRY(warm_up(t, n));
+    TRY(cudaStreamBeginCapture(t->q.stream, cudaStreamCaptureModeThreadLocal));
+    return end_capture(t, queue_pieces(t, n, true), ret);
 }
 
 static cudaError_t capture_commit(struct backend_trainer *t, cudaGraphExec_t *ret)
 {
-    cudaError_t r = cudaStreamBeginCapture(t->q.stream, cudaStreamCaptureModeThreadLocal);
-    return r == cudaSuccess ? end_capture(t, queue_commit(t), ret) : r;
+    TRY(cudaStreamBeginCapture(t->q.stream, cudaStreamCaptureModeThreadLocal));
+    return end_capture(t, queue_commit(t), ret);
 }
 
 /* The graph for batches of n samples, made if need be; NULL: there are enough already. */
@@ -569,27 +537,21 @@ cudaError_t cuda_step_queue(struct backend_trainer *t, int n, bool last)
     cudaGraphExec_t graph;
     if (t->options.accumulates)
         return queue_accumulated(t, n, last);
-    cudaError_t r = find_graph(t, n, &graph);
-    if (r != cudaSuccess)
-        return r;
+    TRY(find_graph(t, n, &graph));
     return graph ? cudaGraphLaunch(graph, t->q.stream) : queue_pieces(t, n, true);
 }
 
 cudaError_t cuda_step_commit(struct backend_trainer *t)
 {
-    cudaError_t r = t->commit_graph ? cudaSuccess : capture_commit(t, &t->commit_graph);
-    return r == cudaSuccess ? cudaGraphLaunch(t->commit_graph, t->q.stream) : r;
+    TRY(t->commit_graph ? cudaSuccess : capture_commit(t, &t->commit_graph));
+    return cudaGraphLaunch(t->commit_graph, t->q.stream);
 }
 
 cudaError_t cuda_step_evaluate(struct backend_trainer *t, uint32_t first, int n)
 {
     const struct cuda_data *data = &t->data[BACKEND_EVALUATE];
-    cudaError_t r = recall_statistics(t);
-    if (r == cudaSuccess)
-        r = take_batch(t, data, data->numbers + first, NULL, n);
-    if (r == cudaSuccess)
-        r = forward(t, n, false);
-    if (r == cudaSuccess)
-        r = loss(t, n, false, true, t->evaluation);
-    return r;
+    TRY(recall_statistics(t));
+    TRY(take_batch(t, data, data->numbers + first, NULL, n));
+    TRY(forward(t, n, false));
+    return loss(t, n, false, true, t->evaluation);
 }

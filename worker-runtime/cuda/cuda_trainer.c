@@ -522,8 +522,8 @@ static int check_not_reducing(const struct backend_trainer *t, const char *what)
 /* Copies and waits: `from` may belong to the caller, free to change at return. */
 static cudaError_t copy_to_device(struct backend_trainer *t, void *to, const void *from, size_t n_bytes)
 {
-    cudaError_t r = cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyHostToDevice, t->q.stream);
-    return r == cudaSuccess ? cudaStreamSynchronize(t->q.stream) : r;
+    TRY(cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyHostToDevice, t->q.stream));
+    return cudaStreamSynchronize(t->q.stream);
 }
 
 static int copy_numbers(struct backend_trainer *t, struct cuda_data *data)
@@ -729,14 +729,10 @@ int cuda_trainer_wait(struct backend_trainer *t, int timeout_ms, struct crw_trai
 
 static cudaError_t queue_commit_of_step(struct backend_trainer *t)
 {
-    cudaError_t r = cudaSuccess;
     if (t->staging) /* the state is still copied aside */
-        r = cudaStreamWaitEvent(t->q.stream, t->snapped, 0);
-    if (r == cudaSuccess)
-        r = cuda_step_commit(t);
-    if (r == cudaSuccess)
-        r = cudaEventRecord(t->committed, t->q.stream);
-    return r;
+        TRY(cudaStreamWaitEvent(t->q.stream, t->snapped, 0));
+    TRY(cuda_step_commit(t));
+    return cudaEventRecord(t->committed, t->q.stream);
 }
 
 float *cuda_trainer_gradients(struct backend_trainer *t, size_t *ret_count)
@@ -808,15 +804,12 @@ int cuda_trainer_download(struct backend_trainer *t, int timeout_ms, uint64_t st
 static cudaError_t queue_evaluation(struct backend_trainer *t, uint32_t first, uint32_t count)
 {
     const uint32_t batch = (uint32_t)t->model->max_batch;
-    cudaError_t r = cudaMemsetAsync(t->evaluation, 0, sizeof(*t->evaluation), t->q.stream);
-    for (uint32_t at = 0; r == cudaSuccess && at < count; at += batch)
-        r = cuda_step_evaluate(t, first + at, (int)(count - at < batch ? count - at : batch));
-    if (r == cudaSuccess)
-        r = cudaMemcpyAsync(t->host_evaluation, t->evaluation, sizeof(*t->evaluation), cudaMemcpyDeviceToHost,
-                            t->q.stream);
-    if (r == cudaSuccess)
-        r = cudaEventRecord(t->evaluated, t->q.stream);
-    return r;
+    TRY(cudaMemsetAsync(t->evaluation, 0, sizeof(*t->evaluation), t->q.stream));
+    for (uint32_t at = 0; at < count; at += batch)
+        TRY(cuda_step_evaluate(t, first + at, (int)(count - at < batch ? count - at : batch)));
+    TRY(cudaMemcpyAsync(t->host_evaluation, t->evaluation, sizeof(*t->evaluation), cudaMemcpyDeviceToHost,
+                        t->q.stream));
+    return cudaEventRecord(t->evaluated, t->q.stream);
 }
 
 int cuda_trainer_evaluate(struct backend_trainer *t, uint32_t first, uint32_t count, int timeout_ms,
