@@ -8,7 +8,6 @@
 
 #include "proto/connect_sock.h"
 
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>

@@ -2,7 +2,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <stdint.h>
 
 #include "base/buf.h"
 

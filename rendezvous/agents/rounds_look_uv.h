@@ -14,7 +14,6 @@
 
 struct agent_conn;
 struct buf;
-struct frame;
 struct look_piece;
 struct look_request;
 struct rounds_shell;

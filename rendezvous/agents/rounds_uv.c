@@ -23,7 +23,6 @@
 #include "rendezvous/agents/rounds_debug_uv.h"
 #include "rendezvous/rounds/rounds_log.h"
 #include "rendezvous/agents/rounds_state_uv.h"
-#include "rendezvous/server/server_impl_uv.h"
 #include "rendezvous/session/session_json.h"
 #include "base/cleanup.h"
 #include "base/format.h"

@@ -20,7 +20,6 @@
 #include "rendezvous/rounds/rounds.h"
 #include "rendezvous/agents/server_rounds.h"
 
-struct conn_owner;
 struct rounds_state;
 struct tls_link;
 

@@ -8,7 +8,6 @@
 
 #include "rendezvous/etcd/etcd.h"
 
-struct buf;
 struct look_request;
 struct metrics_text;
 struct server;

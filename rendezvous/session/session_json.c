@@ -7,7 +7,6 @@
 #include "base/utf8.h"
 #include "base/err.h"
 #include "proto/frame.h"
-#include "rendezvous/session/look_json.h"
 
 static const struct field cause_fields[] = {
     {"kind", FIELD_WORD_AT(struct session_cause, kind, session_cause_names)},

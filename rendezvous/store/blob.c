@@ -1,6 +1,5 @@
 #include "rendezvous/store/blob.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 

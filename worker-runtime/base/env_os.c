@@ -11,7 +11,6 @@
 #include "worker-runtime/base/env_os.h"
 #include "base/decimal.h"
 #include "proto/worker_memory.h"
-#include "worker-runtime/crw.h"
 #include "worker-runtime/base/error.h"
 
 #include <fcntl.h>

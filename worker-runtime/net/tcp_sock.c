@@ -16,10 +16,8 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
 
 enum { BACKLOG = 4096, FDS_MAX = NET_POLL_MAX };
 

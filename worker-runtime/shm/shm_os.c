@@ -24,7 +24,6 @@
 #include "worker-runtime/base/file_limit_os.h"
 #include "base/memory.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
