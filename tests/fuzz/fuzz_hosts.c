@@ -33,12 +33,12 @@ static int read_any(struct host_list *list, unsigned reader, char *text, char *e
     static const char *const variables[] = {"PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "LSB_MCPU_HOSTS",
                                             "LSB_HOSTS",    "PE_HOSTFILE",       "SLURM_JOB_NODELIST"};
     const struct host_files files = {.read = read_text, .data = text};
-    char variable[TEXT_MAX + 32], *environment[] = {variable, NULL};
+    char variable[TEXT_MAX + 32] = "", *environment[] = {variable, NULL};
 
     if (reader == 0)
-        return host_list_read(list, text, NULL, NULL, NULL, error);
+        return host_list_read(list, text, NULL, environment, &files, error); /* "auto" as well */
     if (reader == 1)
-        return host_list_read(list, NULL, "file", NULL, &files, error);
+        return host_list_read(list, NULL, "file", environment, &files, error);
     (void)snprintf(variable, sizeof(variable), "%s=%s", variables[reader - 2], text); /* fits */
     free(host_list_hint(environment, &files));
     return host_list_read(list, "auto", NULL, environment, &files, error);
