@@ -6,17 +6,17 @@
  */
 
 #include <stddef.h>
-#include <stdint.h>
 
 #include "launcher/front/bootstrap.h"
+
+struct file_part;
 
 enum { FRONT_COPIES_MAX = 8, FRONT_COPY_SIZE_MAX = 64 << 20 };
 
 struct front_copies {
     struct bootstrap_build builds[FRONT_COPIES_MAX]; /* strings: the two members below */
     char machines[FRONT_COPIES_MAX][65], hashes[FRONT_COPIES_MAX][65];
-    uint8_t *bytes[FRONT_COPIES_MAX];
-    size_t sizes[FRONT_COPIES_MAX];
+    struct file_part *files[FRONT_COPIES_MAX];
     size_t n;
 };
 
@@ -24,6 +24,6 @@ struct front_copies {
 int front_copies_load(struct front_copies *c, char *const *environment, const char **ret_why);
 
 /* The build with the hash; NULL: none. */
-uint8_t *front_copies_find(const struct front_copies *c, const char *hash, size_t *ret_size);
+const struct file_part *front_copies_find(const struct front_copies *c, const char *hash);
 
 void front_copies_finish(struct front_copies *c);

@@ -19,6 +19,7 @@
 #include "launcher/front/host_channel_uv.h"
 #include "launcher/cli/job.h"
 #include "launcher/util/log_os.h"
+#include "launcher/util/read_disk_os.h"
 #include "launcher/util/side_thread_os.h"
 #include "launcher/util/signal_name.h"
 #include "base/buf.h"
@@ -37,8 +38,6 @@ struct front_loop {
     struct host_channel_handler handler;
     struct host_channel **channels; /* by host; NULL: not started */
     struct front_streams streams;
-    struct front_event *failures; /* of launches, within a step */
-    size_t n_failures;
     int exit_code;
     unsigned n_expected; /* usable hosts, as the rendezvous knows them */
     unsigned n_farewell; /* ticks since the end */
@@ -103,12 +102,8 @@ static void launch_host(struct front_loop *f, unsigned host)
     const struct host_launch launch = {.file = f->setup->launch_file,
                                        .argv = f->setup->plan->hosts[host].launch.items,
                                        .environment = f->setup->environment};
-    int r = host_channel_start(&f->channels[host], &f->loop, host, f->setup->plan->hosts[host].login, &launch,
-                               &f->handler);
-
-    if (r < 0)
-        f->failures[f->n_failures++] = (struct front_event){
-            .kind = FRONT_EVENT_LOST, .host = host, .text = strerror(-r), .now_ms = uv_now(&f->loop)};
+    f->channels[host] =
+        host_channel_start(&f->loop, host, f->setup->plan->hosts[host].login, &launch, &f->handler);
 }
 
 static void signal_host(struct front_loop *f, unsigned host, int signal)
@@ -163,11 +158,6 @@ static void front_dispatch(struct front_loop *f, struct front_event event)
         f->n_expected = f->core.n_usable;
         front_server_expect(f->streams.server, f->n_expected);
     }
-    while (f->n_failures > 0) { /* at most the hosts of one step; a further step may launch others */
-        struct front_event failure = f->failures[--f->n_failures];
-        close_host(f, failure.host);
-        front_dispatch(f, failure);
-    }
     close_front(f);
 }
 
@@ -176,11 +166,10 @@ static void front_dispatch(struct front_loop *f, struct front_event event)
 static void on_host_needs(void *data, unsigned host, const char *hash)
 {
     struct front_loop *f = data;
-    size_t n;
-    uint8_t *bytes = front_copies_find(f->setup->copies, hash, &n);
+    const struct file_part *build = front_copies_find(f->setup->copies, hash);
 
     front_dispatch(f, (struct front_event){.kind = FRONT_EVENT_COPY, .host = host});
-    host_channel_give_copy(f->channels[host], bytes, n);
+    host_channel_give_copy(f->channels[host], build ? build->bytes : NULL, build ? build->n_bytes : 0);
 }
 
 static int append_texts(struct buf *out, enum channel_kind kind, const struct strlist *list)
@@ -209,7 +198,7 @@ static int append_header(const struct front_loop *f, unsigned host, struct buf *
     return r == 0 ? channel_numbers_append(out, CHANNEL_START, 0, start, 2) : r;
 }
 
-static void on_host_greeted(void *data, unsigned host, const struct channel_greeting *greeting)
+static void on_host_greeted(void *data, unsigned host)
 {
     struct front_loop *f = data;
     struct host_channel *c = f->channels[host];
@@ -340,6 +329,11 @@ static void show_waiting(struct front_loop *f)
 
 static void tick_host(struct front_loop *f, unsigned host)
 {
+    if (!f->channels[host] && f->core.hosts[host].state == FRONT_STARTING)
+        front_dispatch(
+            f, (struct front_event){.kind = FRONT_EVENT_LOST, .host = host, .text = strerror(ENOMEM)});
+    if (!f->channels[host])
+        return;
     host_channel_tick(f->channels[host]);
     unsigned silence_s = host_channel_silence_s(f->channels[host]);
     if (silence_s != f->core.hosts[host].silence_s)
@@ -354,8 +348,7 @@ static void on_front_tick(uv_timer_t *timer)
     show_waiting(f);
     f->n_farewell += f->is_finished;
     for (unsigned i = 0; i < f->core.config.n_hosts; i++)
-        if (f->channels[i])
-            tick_host(f, i);
+        tick_host(f, i);
     if (f->streams.input)
         front_stdin_tick(f->streams.input);
     front_dispatch(f, (struct front_event){.kind = FRONT_EVENT_TICK});
@@ -375,8 +368,7 @@ static int prepare_hosts(struct front_loop *f, const struct front_plan *plan)
 
     f->names = calloc(n, sizeof(const char *));
     f->channels = calloc(n, sizeof(struct host_channel *));
-    f->failures = calloc(n, sizeof(*f->failures));
-    if (!f->names || !f->channels || !f->failures)
+    if (!f->names || !f->channels)
         return -ENOMEM;
     for (size_t i = 0; i < n; i++)
         f->names[i] = plan->list.hosts[i].name;
@@ -444,7 +436,6 @@ static void finish_loop(struct front_loop *f)
     front_finish(&f->core);
     free(f->names);
     free(f->channels);
-    free(f->failures);
 }
 
 int front_run(const struct front_setup *setup)

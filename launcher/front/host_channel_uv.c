@@ -45,7 +45,6 @@ struct host_channel {
     char size[32];   /* of the copy, as a line */
     struct line_cutter noise, errors;
     char why[WHY_SIZE]; /* "": no reason was given */
-    char nonce[GREETING_NONCE_SIZE];
 };
 
 /* ---- end ---- */
@@ -120,11 +119,11 @@ struct buf *host_channel_out(struct host_channel *c)
     return &c->link.out.queued;
 }
 
-void host_channel_give_copy(struct host_channel *c, uint8_t *bytes, size_t n)
+void host_channel_give_copy(struct host_channel *c, char *bytes, size_t n)
 {
     uv_stream_t *in = (uv_stream_t *)&c->pipe[CHANNEL_IN];
     const uv_buf_t parts[] = {uv_buf_init(c->size, (unsigned)snprintf(c->size, sizeof(c->size), "%zu\n", n)),
-                              uv_buf_init((char *)bytes, (unsigned)n)};
+                              uv_buf_init(bytes, (unsigned)n)};
 
     int r = c->is_closed || c->copy.data ? 0 : uv_write(&c->copy, in, parts, n > 0 ? 2 : 1, NULL);
     c->copy.data = c; /* one copy for each host */
@@ -181,8 +180,7 @@ static int look_for_greeting(struct host_channel *c)
         return 0;
     c->is_greeted = true;
     c->why[0] = 0;
-    memcpy(c->nonce, greeting.nonce, sizeof(c->nonce));
-    c->handler->on_greeted(c->handler->data, c->host, &greeting);
+    c->handler->on_greeted(c->handler->data, c->host);
     return 1;
 }
 
@@ -301,14 +299,22 @@ static int adopt_pipes(struct host_channel *c, uv_loop_t *loop, int fds[6])
     return r;
 }
 
-int host_channel_start(struct host_channel **ret, uv_loop_t *loop, unsigned host, const char *name,
-                       const struct host_launch *launch, const struct host_channel_handler *handler)
+/* The next tick reports the failure. */
+static void fail_start(struct host_channel *c, int error)
+{
+    note_why(c, strerror(-error));
+    c->is_over[CHANNEL_OUT] = c->is_over[CHANNEL_ERR] = true;
+}
+
+struct host_channel *host_channel_start(uv_loop_t *loop, unsigned host, const char *name,
+                                        const struct host_launch *launch,
+                                        const struct host_channel_handler *handler)
 {
     int fds[6] = {-1, -1, -1, -1, -1, -1};
     struct host_channel *c = calloc(1, sizeof(*c));
 
     if (!c)
-        return -ENOMEM;
+        return NULL;
     c->handler = handler;
     c->host = host;
     c->name = name;
@@ -331,8 +337,9 @@ int host_channel_start(struct host_channel **ret, uv_loop_t *loop, unsigned host
     if (r == 0)
         r = adopt_pipes(c, loop, fds);
     close_ends(fds);
-    *ret = c; /* also after a failure: handles are open */
-    return r;
+    if (r < 0)
+        fail_start(c, r);
+    return c;
 }
 
 const char *host_channel_note(const struct host_channel *c)

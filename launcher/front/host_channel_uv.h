@@ -24,7 +24,7 @@ struct host_channel_handler {
     void *data;
     /* The host asks for the build of that hash: host_channel_give_copy() follows. */
     void (*on_needs)(void *data, unsigned host, const char *hash);
-    void (*on_greeted)(void *data, unsigned host, const struct channel_greeting *greeting);
+    void (*on_greeted)(void *data, unsigned host);
     /* 0; or -errno, which ends the channel. After host_channel_close() none comes. */
     int (*on_frame)(void *data, unsigned host, const struct channel_frame *frame);
     /* A line that the launch command, or the far end, has written to standard error. */
@@ -38,12 +38,13 @@ struct host_launch {
     char *const *argv, *const *environment;
 };
 
-/* 0 or -errno, with *ret to be closed as well, NULL without memory. Handler and name outlive the channel. */
-int host_channel_start(struct host_channel **ret, uv_loop_t *loop, unsigned host, const char *name,
-                       const struct host_launch *launch, const struct host_channel_handler *handler);
+/* NULL without memory; after another failure on_lost() follows at the next tick. Handler and name outlive the channel. */
+struct host_channel *host_channel_start(uv_loop_t *loop, unsigned host, const char *name,
+                                        const struct host_launch *launch,
+                                        const struct host_channel_handler *handler);
 
 /* The answer to on_needs: n bytes that stay valid until the channel is destroyed; 0: there is no such build. */
-void host_channel_give_copy(struct host_channel *c, uint8_t *bytes, size_t n);
+void host_channel_give_copy(struct host_channel *c, char *bytes, size_t n);
 
 struct channel_link *host_channel_link(struct host_channel *c);
 
