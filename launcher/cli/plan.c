@@ -127,37 +127,19 @@ static int add_worker_variables(const struct plan *plan, int local_rank, struct 
     return plan->virtual_local_rank ? add_virtual_device(plan, local_rank, out) : 0;
 }
 
-/* Whether one of the first n_items of the list sets the same name as variable. */
-static bool is_set_already(const struct strlist *list, size_t n_items, const char *variable)
-{
-    size_t n = strcspn(variable, "=") + 1;
-
-    for (size_t i = 0; i < n_items; i++)
-        if (strncmp(list->items[i], variable, n) == 0)
-            return true;
-    return false;
-}
-
 /* Variables of an outer crun: descriptors, address, key. */
-static bool is_of_outer_crun(const char *variable)
-{
-    static const char *const names[] = {"CRUN_SECRET_FD=",
-                                        "CRUN_OUTPUT_FD=",
-                                        "CRUN_ADMITTED=",
-                                        "CRUN_INSTANCE=",
-                                        "CRUN_LOCAL_ADDR=",
-                                        "CRUN_MASTER_HOST=",
-                                        WORKER_MEMORY_STATE_ENVIRONMENT "=",
-                                        WORKER_MEMORY_CACHE_ENVIRONMENT "=",
-                                        STATE_BLOCKS_ENVIRONMENT "=",
-                                        WORKER_MEMORY_KEY_ENVIRONMENT "=",
-                                        WORKER_MEMORY_SEAL_ENVIRONMENT "="};
-
-    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
-        if (strncmp(variable, names[i], strlen(names[i])) == 0)
-            return true;
-    return false;
-}
+static const char *const of_outer_crun[] = {"CRUN_SECRET_FD=",
+                                            "CRUN_OUTPUT_FD=",
+                                            "CRUN_ADMITTED=",
+                                            "CRUN_INSTANCE=",
+                                            "CRUN_LOCAL_ADDR=",
+                                            "CRUN_MASTER_HOST=",
+                                            WORKER_MEMORY_STATE_ENVIRONMENT "=",
+                                            WORKER_MEMORY_CACHE_ENVIRONMENT "=",
+                                            STATE_BLOCKS_ENVIRONMENT "=",
+                                            WORKER_MEMORY_KEY_ENVIRONMENT "=",
+                                            WORKER_MEMORY_SEAL_ENVIRONMENT "=",
+                                            NULL};
 
 int plan_environment(const struct plan *plan, int local_rank, struct strlist *out)
 {
@@ -167,7 +149,7 @@ int plan_environment(const struct plan *plan, int local_rank, struct strlist *ou
 
     size_t n_ours = out->n_items; /* inherited values are left out */
     for (char *const *e = plan->environment; *e; e++)
-        if (!is_set_already(out, n_ours, *e) && !is_of_outer_crun(*e))
+        if (!envp_has_name_of(out->items, n_ours, *e) && !envp_begins_with(*e, of_outer_crun))
             strlist_add_borrowed(out, *e);
     return 0;
 }

@@ -264,16 +264,7 @@ static int make_hosts(struct plan_maker *m)
 
 /* Beginnings of the variables that go to the hosts without --export. */
 static const char *const travelling[] = {"PATH=", "VIRTUAL_ENV=", "CONDA_", "PYTHON", "CUDA_",
-                                         "NCCL_", "TORCH_",       "OMP_",   "HF_"};
-
-static bool travels_by_itself(const char *variable)
-{
-    size_t i = 0;
-
-    while (i < ARRAY_SIZE(travelling) && strncmp(variable, travelling[i], strlen(travelling[i])) != 0)
-        i++;
-    return i < ARRAY_SIZE(travelling);
-}
+                                         "NCCL_", "TORCH_",       "OMP_",   "HF_",    NULL};
 
 static bool is_variable_name(const char *name)
 {
@@ -318,27 +309,19 @@ static int export_variables(struct plan_maker *m)
     return r;
 }
 
-static bool has_variable(const struct strlist *list, const char *variable)
-{
-    size_t i = 0, n = strcspn(variable, "=") + 1;
-
-    while (i < list->n_items && strncmp(list->items[i], variable, n) != 0)
-        i++;
-    return i < list->n_items;
-}
-
 /* srun passes the environment on, and Slurm sets CUDA_VISIBLE_DEVICES for each host. */
 static int take_variables(struct plan_maker *m)
 {
     struct strlist *variables = &m->plan->variables;
     char *const *e = m->b.environment;
-    bool has_python = !m->machine->python || envp_get(e, "PYTHON_EXEC");
     int r = export_variables(m);
+    bool has_python =
+        envp_get(e, "PYTHON_EXEC") || envp_has_name_of(variables->items, variables->n_items, "PYTHON_EXEC=");
 
     for (; !r && *e && m->plan->launch != FRONT_LAUNCH_SRUN; e++)
-        if (travels_by_itself(*e) && !has_variable(variables, *e))
+        if (envp_begins_with(*e, travelling) && !envp_has_name_of(variables->items, variables->n_items, *e))
             strlist_add_copy(variables, *e);
-    if (!has_python && !has_variable(variables, "PYTHON_EXEC="))
+    if (m->machine->python && !has_python)
         strlist_add(variables, "PYTHON_EXEC=%s", m->machine->python);
     if (m->plan->admits)
         strlist_add(variables, "CRUN_ADMITTED=1");

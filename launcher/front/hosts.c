@@ -364,17 +364,9 @@ int host_list_read(struct host_list *ret, const char *hosts, const char *hostfil
     return result;
 }
 
-/* Whether another launcher, or a step of Slurm, has started this process. */
-static bool is_started_by_launcher(char *const *environment)
-{
-    static const char *const names[] = {"SLURM_STEP_ID", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK",
-                                        "PALS_RANKID"};
-
-    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
-        if (envp_get(environment, names[i]))
-            return true;
-    return false;
-}
+/* Variables of processes that another launcher, or a step of Slurm, has started. */
+static const char *const of_launchers[] = {
+    "SLURM_STEP_ID=", "OMPI_COMM_WORLD_SIZE=", "PMI_SIZE=", "PMIX_RANK=", "PALS_RANKID=", NULL};
 
 char *host_list_hint(char *const *environment, const struct host_files *files)
 {
@@ -383,8 +375,10 @@ char *host_list_hint(char *const *environment, const struct host_files *files)
     const struct host_source *source = find_host_source(environment, &value);
     struct host_list list;
 
-    if (is_started_by_launcher(environment) ||
-        host_list_read(&list, "auto", NULL, environment, files, error) != 0)
+    for (char *const *e = environment; *e; e++)
+        if (envp_begins_with(*e, of_launchers))
+            return NULL;
+    if (host_list_read(&list, "auto", NULL, environment, files, error) != 0)
         return NULL;
     if (list.n > 1)
         hint = strbuf_format(
