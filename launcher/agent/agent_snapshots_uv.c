@@ -49,7 +49,8 @@ static void begin_generation(void *self, const struct group_event *event)
         return;
     a->has_begun = true;
     a->generation = g->generation;
-    const struct snapshots_place place = {.generation = g->generation,
+    const struct snapshots_place place = {.instance = assignment->instance,
+                                          .generation = g->generation,
                                           .node = (int32_t)assignment->group_rank,
                                           .n_nodes = (int32_t)assignment->group_world_size};
     snapshots_begin(a->snapshots, &place);

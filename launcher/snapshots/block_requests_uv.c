@@ -71,6 +71,11 @@ void block_channel_answer(const struct block_channel *channel, const struct bloc
     (void)send_descriptors(channel->fd, bytes, n, &fd, fd >= 0, MSG_DONTWAIT); /* see the header */
 }
 
+void block_requests_tell(const struct block_requests *r, const struct blocks_record *record)
+{
+    list_for_each_entry(struct block_channel, c, &r->channels, siblings) block_channel_answer(c, record, -1);
+}
+
 /* ---- the door ---- */
 
 /* Owns fd. 0 or -errno. */

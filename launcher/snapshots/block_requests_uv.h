@@ -37,5 +37,8 @@ int block_requests_open(struct block_requests **ret, const struct block_requests
 /* fd: goes with the answer, borrowed; -1: none. */
 void block_channel_answer(const struct block_channel *channel, const struct blocks_record *answer, int fd);
 
+/* The same record to all workers that ask. */
+void block_requests_tell(const struct block_requests *r, const struct blocks_record *record);
+
 /* Ends all channels, without on_gone(). Frees itself when libuv has closed the handles. NULL is fine. */
 void block_requests_close(struct block_requests *r);

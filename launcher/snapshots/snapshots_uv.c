@@ -8,12 +8,14 @@
 #include "launcher/host/worker_memory_os.h"
 #include "launcher/snapshots/block_requests_uv.h"
 #include "launcher/snapshots/snapshot_round.h"
+#include "launcher/snapshots/snapshot_saver_uv.h"
 #include "launcher/snapshots/state_memory_os.h"
 #include "launcher/util/log_os.h"
 #include "launcher/util/side_thread_uv.h"
 
 enum {
     REPEAT_MS = 200,
+    LOG_REPEATS = 50,
     CALLS_MAX = 4, /* of a worker at once */
     N_SLOTS = 2,
     MEBIBYTE = 1 << 20,
@@ -34,10 +36,12 @@ struct keeper {
 struct snapshots {
     struct snapshots_host host;
     struct block_requests *requests;
+    struct snapshot_saver *saver;
     struct list calls;
     uv_timer_t timer;
     struct snapshots_place place;
     bool has_begun;
+    int n_repeats; /* of the message that waits for an answer */
     struct snapshot_round round;
     int n_keepers;
     struct keeper keepers[];
@@ -288,8 +292,15 @@ static void on_repeat(uv_timer_t *timer)
     struct round_message m;
     int32_t to;
 
-    if (snapshot_round_repeat(&s->round, &m, &to))
-        s->host.send(s->host.data, to, &m);
+    if (!snapshot_round_repeat(&s->round, &m, &to)) {
+        s->n_repeats = 0;
+        return;
+    }
+    s->host.send(s->host.data, to, &m);
+    if (++s->n_repeats == LOG_REPEATS)
+        log_line(
+            "the workers wait for a step to continue from: node 0 has not answered for %d s; do all nodes run this version of crun?",
+            LOG_REPEATS * REPEAT_MS / 1000);
 }
 
 static void take_verdict(struct snapshots *s, struct keeper *k, const struct blocks_record *request)
@@ -352,6 +363,7 @@ static void clear_rejected(struct keeper *k)
 void snapshots_begin(struct snapshots *s, const struct snapshots_place *place)
 {
     s->place = *place;
+    snapshot_saver_begin(s->saver, place->instance, place->generation, place->node, place->n_nodes);
     for (int i = 0; i < s->n_keepers; i++)
         clear_rejected(&s->keepers[i]);
     int r = snapshot_round_begin(&s->round, place->node, place->n_nodes);
@@ -386,6 +398,12 @@ static void on_request(void *data, struct block_channel *channel, const struct b
     case BLOCKS_BLOCK:
         on_block(s, channel, request);
         break;
+    case BLOCKS_WHOLE:
+        snapshot_saver_take(s->saver, (int)channel->local_rank, k->memory, request->rank, request->step);
+        break;
+    case BLOCKS_FOLDER:
+        snapshot_saver_set_folder(s->saver, request->text, request->arg);
+        break;
     case BLOCKS_REJECT:
         k->reject = k->has_reject && k->reject < request->step ? k->reject : request->step;
         k->has_reject = true;
@@ -403,6 +421,14 @@ static void on_gone(void *data, struct block_channel *channel)
     if (k->waiting == channel)
         k->waiting = NULL;
     drop_requests(s, channel);
+}
+
+static void on_saved(void *data, uint64_t step)
+{
+    const struct snapshots *s = data;
+    const struct blocks_record record = {.kind = BLOCKS_SAVED, .step = step};
+
+    block_requests_tell(s->requests, &record);
 }
 
 /* ---- life ---- */
@@ -425,9 +451,15 @@ int snapshots_open(struct snapshots **ret, const struct snapshots_host *host)
                                                  .on_request = on_request,
                                                  .on_gone = on_gone,
                                                  .data = s};
+    const struct saver_host saver = {.loop = host->loop, .n_workers = n, .on_saved = on_saved, .data = s};
+    s->saver = snapshot_saver_create(&saver);
+    if (!s->saver)
+        return -ENOMEM;
     int r = block_requests_open(&s->requests, &requests);
-    if (r)
+    if (r) {
+        snapshot_saver_end(s->saver, NULL, NULL);
         return r;
+    }
     (void)uv_timer_init(host->loop, &s->timer); /* cannot fail */
     s->timer.data = s;
     (void)uv_timer_start(&s->timer, on_repeat, REPEAT_MS, REPEAT_MS); /* fails only without a callback */
@@ -445,11 +477,19 @@ static void on_timer_closed(uv_handle_t *handle)
     free(s);
 }
 
+static struct state_memory *memory_of(const void *data, int worker)
+{
+    const struct snapshots *s = data;
+
+    return s->keepers[worker].memory;
+}
+
 void snapshots_close(struct snapshots *s)
 {
     if (!s)
         return;
     drop_requests(s, NULL);
+    snapshot_saver_end(s->saver, memory_of, s);
     block_requests_close(s->requests);
     uv_close((uv_handle_t *)&s->timer, on_timer_closed);
 }

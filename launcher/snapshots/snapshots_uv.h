@@ -24,6 +24,7 @@ struct snapshots_host {
 
 /* The place of this node in a generation. */
 struct snapshots_place {
+    uint64_t instance; /* of the job */
     uint32_t generation;
     int32_t node, n_nodes;
 };
@@ -37,5 +38,6 @@ void snapshots_begin(struct snapshots *s, const struct snapshots_place *place);
 /* A message of another node in this generation. */
 void snapshots_take(struct snapshots *s, const struct round_message *message);
 
-/* Threads may go on copying for a while. NULL is fine. */
+/* The job is over, no worker runs. What is still to be written to the folder of the workers goes on in threads: the loop ends behind
+ * them. NULL is fine. */
 void snapshots_close(struct snapshots *s);

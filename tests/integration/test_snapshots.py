@@ -1,7 +1,7 @@
 """Blocks of state in crun's memory: all ranks continue from the newest step of which every rank's block is whole."""
 
 import os
-import pathlib
+import signal
 import sys
 
 import pytest
@@ -23,9 +23,10 @@ def notes(tmp_path, n_ranks):
     return [found[0][g] for g in sorted(generations)]
 
 
-def run(tmp_path, *wrong, n=3, options=()):
+def run(tmp_path, *wrong, n=3, options=(), **environment):
     p = jobs.run([jobs.crun(), "--standalone", f"--nproc-per-node={n}", "--max-restarts=2", "--restart-pause=0", *options, "--no-python",
-                  sys.executable, WORKER, str(tmp_path), str(N_STEPS), *map(str, wrong)], timeout=120)
+                  sys.executable, WORKER, str(tmp_path), str(N_STEPS), *map(str, wrong)], timeout=120,
+                 env={**os.environ, **environment})
     assert p.returncode == 0, p.stdout + p.stderr
     return notes(tmp_path, n)
 
@@ -47,11 +48,6 @@ def test_rejected_step(tmp_path):
     assert (first, again) == (-1, -1)  # both slots have rejected steps
 
 
-def test_rejected_step_of_warm_workers(tmp_path):
-    first, again = run(tmp_path, "kill", 0, 30, n=1)
-    assert (first, again) == (-1, 30)
-
-
 def test_two_nodes(tmp_path):
     port = lib.free_port()
     with lib.Nodes(tmp_path) as nodes:
@@ -61,6 +57,49 @@ def test_two_nodes(tmp_path):
         assert nodes.codes() == [0, 0], nodes.texts()
     first, again = notes(tmp_path, 4)
     assert first == -1 and again in (30, 31)
+
+
+def snapshot(folder, step, n_ranks):
+    """A complete snapshot of a step has the files of all ranks as they were."""
+    found = {p.name: p.read_bytes() for p in (folder / f"step-{step}").iterdir() if not p.name.startswith(".node-")}
+    assert found.pop(".metadata") == b"%d" % step
+    assert found == {f"__{rank}_0.distcp": bytes([rank + 1, step % 256]) * 50_000 for rank in range(n_ranks)}
+
+
+@pytest.mark.parametrize("every", [0, 7])
+def test_folder(tmp_path, every):
+    """The last step is written at the end of the job, and every so many steps before."""
+    folder = tmp_path / "saves"
+    run(tmp_path, "kill", 1, 31, BLOCK_FOLDER=str(folder), BLOCK_EVERY=str(every))
+    names = sorted(p.name for p in folder.iterdir())
+    assert names[-1] == f"step-{N_STEPS - 1}" and len(names) == (2 if every else 1), names
+    snapshot(folder, N_STEPS - 1, 3)
+    if every:
+        snapshot(folder, int(names[0][5:]), 3)
+
+
+def test_folder_of_two_nodes_that_are_stopped(tmp_path):
+    folder, port = tmp_path / "saves", lib.free_port()
+    with lib.Nodes(tmp_path) as nodes:
+        for _ in range(2):
+            nodes.crun("--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job",
+                       "--no-python", sys.executable, WORKER, tmp_path, N_STEPS,
+                       env={"BLOCK_FOLDER": str(folder), "BLOCK_EVERY": "0", "BLOCK_SLEEP": "1"})
+        jobs.wait_for(lambda: nodes.texts().count("sleeps") == 4, 60, 0.05)
+        for node in nodes:
+            node.signal(signal.SIGTERM)
+        nodes.codes()
+    assert f"step-{N_STEPS - 1}" in [p.name for p in folder.iterdir()], list(folder.iterdir())
+    snapshot(folder, N_STEPS - 1, 4)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    """Training goes on; one line names the folder and the reason."""
+    (tmp_path / "file").write_text("")
+    p = jobs.run([jobs.crun(), "--standalone", "--nproc-per-node=2", "--no-python", sys.executable, WORKER, str(tmp_path), str(N_STEPS)],
+                 timeout=120, env={**os.environ, "BLOCK_FOLDER": str(tmp_path / "file/x"), "BLOCK_EVERY": "5"})
+    assert p.returncode == 0 and p.stderr.count("is not written to") == 1, p.stderr
+    assert f"is not written to {tmp_path}/file/x: Not a directory" in p.stderr
 
 
 def test_a_greedy_worker_is_refused_by_name(tmp_path):

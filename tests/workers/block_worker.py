@@ -16,7 +16,7 @@ N_BYTES = 100_000
 
 
 def content(rank, step):
-    return bytes([rank + 1, step % 256]) * (N_BYTES // 2)
+    return blocks.files(**{f"__{rank}_0.distcp": bytes([rank + 1, step % 256]) * (N_BYTES // 2), ".metadata": b"%d" % step})
 
 
 def restore(client):
@@ -46,7 +46,9 @@ def meet(client, folder, step):
 
 
 def main(folder, n_steps, *wrong):
-    client = blocks.Client(N_BYTES)
+    client = blocks.Client(N_BYTES + 4096)
+    if "BLOCK_FOLDER" in os.environ:
+        client.send(blocks.FOLDER, text=os.environ["BLOCK_FOLDER"].encode(), arg=int(os.environ["BLOCK_EVERY"]))
     client.make_table()
     step = restore(client)
     with open(f"{folder}/rank{client.rank}", "a") as notes:
@@ -58,7 +60,8 @@ def main(folder, n_steps, *wrong):
     client.clear_above(step)
     for s in range(step + 1, int(n_steps)):
         meet(client, folder, s)
-        assert client.put(s, content(client.rank, s))
+        while not client.put(s, content(client.rank, s)):
+            time.sleep(0.001)  # crun reads a slot
         if client.generation == 0 and wrong and (client.rank, s) == (int(wrong[1]), int(wrong[2])):
             if wrong[0] == "damage":
                 os.pwrite(client.file, b"\xff", client.slots()[s % 2][3] + 7)
@@ -66,7 +69,9 @@ def main(folder, n_steps, *wrong):
                 client.send(blocks.REJECT, step=s - 1)
                 time.sleep(0.2)
             os.kill(os.getpid(), signal.SIGKILL)
-    client.send(blocks.REJECT, step=10 ** 6)
+    if "BLOCK_SLEEP" in os.environ:
+        print("sleeps", flush=True)
+        time.sleep(60)
 
 
 main(*sys.argv[1:])

@@ -13,6 +13,16 @@ _RECORD = struct.Struct("<IIIIQIIQIIII8x")
 _SLOT = struct.Struct("<QIIQQIIIII12x")
 
 
+def files(**named):
+    """A block with these files."""
+    head, body = b"", b""
+    begin = (16 + 64 * len(named) + 63) // 64 * 64
+    for name, data in named.items():
+        head += struct.pack("<QQ48s", begin + len(body), len(data), name.encode())
+        body += data + bytes(-len(data) % 64)
+    return (struct.pack("<8sII", b"CRUNFIL1", len(named), 0) + head).ljust(begin, b"\0") + body
+
+
 class Answer:
     def __init__(self, fields, fd):
         (_, self.kind, self.id, self.status, self.step, self.rank, self.generation, self.bytes, self.checksum, self.checksum_kind,
@@ -31,7 +41,7 @@ class Client:
         door = socket.socket(fileno=os.dup(int(environment["CRUN_BLOCKS_FD"])))
         socket.send_fds(door, [self.record(HELLO, arg=self.local_rank, rank=self.rank, generation=self.generation)], [other.fileno()])
         other.close()
-        self.ids = 0
+        self.ids, self.saved = 0, []
 
     def record(self, kind, ident=0, status=0, step=0, rank=0, generation=0, n_bytes=0, arg=0, text=b""):
         return _RECORD.pack(_RECORD.size + len(text), kind, ident, status, step, rank, generation, n_bytes, 0, 0, 0, arg) + text
@@ -43,9 +53,13 @@ class Client:
     def ask(self, kind, **fields):
         self.send(kind, **fields)
         self.socket.settimeout(60)
-        data, fds, _, _ = socket.recv_fds(self.socket, 8192, 1)
-        assert len(data) >= _RECORD.size, "crun has closed the socket"
-        answer = Answer(_RECORD.unpack_from(data), fds[0] if fds else -1)
+        while True:
+            data, fds, _, _ = socket.recv_fds(self.socket, 8192, 1)
+            assert len(data) >= _RECORD.size, "crun has closed the socket"
+            answer = Answer(_RECORD.unpack_from(data), fds[0] if fds else -1)
+            if answer.kind != SAVED:
+                break
+            self.saved.append(answer.step)
         assert (answer.kind, answer.id) == (kind, self.ids), data
         return answer
 
