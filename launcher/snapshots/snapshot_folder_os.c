@@ -128,7 +128,7 @@ static DIR *list_folder(int fd)
     return list;
 }
 
-/* Files alone; a folder among them stays, and keeps this one. */
+/* Files alone: a folder among the files stays, and so does its parent. */
 static void remove_folder(int at, const char *name)
 {
     int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
@@ -139,7 +139,7 @@ static void remove_folder(int at, const char *name)
         return;
     while ((entry = readdir(list)))
         if (state_file_name_is_valid(entry->d_name))
-            (void)unlinkat(dirfd(list), entry->d_name, 0); /* what stays keeps the folder */
+            (void)unlinkat(dirfd(list), entry->d_name, 0); /* a file that stays keeps the folder */
     (void)closedir(list);
     (void)unlinkat(at, name, AT_REMOVEDIR);
 }
@@ -158,14 +158,14 @@ static bool read_step(const char *name, bool *ret_is_temporary, uint64_t *ret_st
                              : *end == '\0';
 }
 
-/* The least step of the newest KEEP up to this one. */
+/* The older step of the newest KEEP. */
 static uint64_t oldest_to_keep(DIR *list, uint64_t newest)
 {
     uint64_t step, second = 0;
     bool is_temporary;
     const struct dirent *entry;
 
-    static_assert((int)KEEP == 2, "the newest and the one before");
+    static_assert((int)KEEP == 2, "newest and second");
     rewinddir(list);
     while ((entry = readdir(list)))
         if (read_step(entry->d_name, &is_temporary, &step) && !is_temporary && step < newest && step > second)
@@ -173,7 +173,7 @@ static uint64_t oldest_to_keep(DIR *list, uint64_t newest)
     return second;
 }
 
-/* Snapshots before the newest two, and what was begun and never completed. */
+/* Snapshots before the newest two, and begun ones. */
 static void remove_older(int folder, uint64_t newest)
 {
     int fd = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);

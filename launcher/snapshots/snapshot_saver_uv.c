@@ -35,7 +35,7 @@ struct snapshot_saver {
     bool has_logged; /* a failure */
     uint64_t step;   /* .is_saving */
     struct saver_place step_place;
-    uint64_t saved;                 /* last step that this node has written, and 1 */
+    uint64_t saved;                 /* last step written by this node, and 1 */
     int n_writing;                  /* threads */
     int n_done;                     /* workers */
     enum part *parts;               /* of each worker */
