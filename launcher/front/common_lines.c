@@ -1,8 +1,9 @@
 #include "launcher/front/common_lines.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-#include "base/siphash.h"
+#include "base/strbuf.h"
 
 /* Whether the text has the form; a digit in the form stands for any. */
 static bool has_form(const char *text, const char *form)
@@ -24,65 +25,102 @@ static const char *skip_head(const char *line, bool *ret_is_crun)
     return has_form(line, time) ? line + sizeof(time) - 1 : line;
 }
 
-static uint64_t hash_of(const char *text)
+/* age 1: the last line; 0: the oldest of all, whose place is the next line's. Modulo COMMON_LINES_MAX. */
+static struct common_line *line_of_age(struct common_lines *a, size_t age)
 {
-    static const uint8_t seed[SIPHASH_SEED_SIZE]; /* the agents belong to the user */
-
-    return siphash13(seed, text, strlen(text));
+    return &a->lines[(a->end - age) % COMMON_LINES_MAX];
 }
 
-static struct seen_line *find_seen(struct common_lines *a, uint64_t hash, uint64_t now_ms)
+static void forget_line(struct common_line *l)
 {
-    for (size_t i = 0; i < a->n_seen && i < COMMON_LINES_SEEN; i++)
-        if (a->seen[i].hash == hash && now_ms < a->seen[i].forget_ms)
-            return &a->seen[i];
+    free(l->text);
+    free(l->printed);
+    *l = (struct common_line){0};
+}
+
+/* The oldest held line that the host has not printed yet, or else a shown one. */
+static struct common_line *find_line(struct common_lines *a, const char *text, unsigned host, uint64_t now_ms)
+{
+    for (size_t i = 0; i < COMMON_LINES_MAX; i++) {
+        struct common_line *l = line_of_age(a, a->n_held - i);
+
+        if (l->text && !l->printed[host] && now_ms < l->begin_ms + COMMON_LINES_FORGET_MS &&
+            strcmp(l->text, text) == 0)
+            return l;
+    }
     return NULL;
 }
 
-static struct held_line *held_at(struct common_lines *a, size_t i)
+/* NULL: no memory, or no due line was taken. */
+static struct common_line *new_line(struct common_lines *a, const char *text, bool is_crun, uint64_t now_ms)
 {
-    return &a->held[(a->begin + i) % COMMON_LINES_HELD];
-}
+    struct common_line *l = line_of_age(a, 0);
 
-static void note_common(struct common_lines *a, uint64_t hash)
-{
-    for (size_t i = 0; i < a->n_held; i++)
-        if (held_at(a, i)->hash == hash)
-            held_at(a, i)->is_common = true;
+    if (a->n_held == COMMON_LINES_HELD)
+        return NULL;
+    forget_line(l);
+    *l = (struct common_line){.text = strdup(text),
+                              .is_crun = is_crun,
+                              .printed = calloc(a->n_hosts, sizeof(bool)),
+                              .begin_ms = now_ms};
+    if (!l->printed || !l->text) {
+        forget_line(l);
+        return NULL;
+    }
+    a->end++;
+    a->n_held++;
+    return l;
 }
 
 void common_lines_add(struct common_lines *a, unsigned host, const char *line, uint64_t now_ms)
 {
     bool is_crun;
     const char *text = skip_head(line, &is_crun);
-    uint64_t hash = hash_of(text);
-    struct seen_line *seen = find_seen(a, hash, now_ms);
+    struct common_line *l = find_line(a, text, host, now_ms);
 
-    if (seen && seen->host != host) {
-        seen->is_common = true;
-        note_common(a, hash);
+    if (!l)
+        l = new_line(a, text, is_crun, now_ms);
+    if (!l)
         return;
-    }
-    if (!seen)
-        a->seen[a->n_seen++ % COMMON_LINES_SEEN] =
-            (struct seen_line){.hash = hash, .forget_ms = now_ms + COMMON_LINES_FORGET_MS, .host = host};
-    char *copy = a->n_held < COMMON_LINES_HELD ? strdup(text) : NULL; /* full only if no due line was taken */
-    if (!copy)
-        return;
-    *held_at(a, a->n_held++) = (struct held_line){.text = copy,
-                                                  .hash = hash,
-                                                  .host = host,
-                                                  .is_crun = is_crun,
-                                                  .is_common = seen && seen->is_common,
-                                                  .due_ms = now_ms + COMMON_LINES_DELAY_MS};
+    l->printed[host] = true;
+    l->n_printed++;
 }
 
-bool common_lines_next(struct common_lines *a, uint64_t now_ms, struct held_line *ret)
+/* "[a, c] ", "[7 hosts: a, b, c, d, ...] " */
+static void add_names(const struct common_lines *a, const struct common_line *l, struct strbuf *out)
 {
-    if (a->n_held == 0 || (a->n_held < COMMON_LINES_HELD && now_ms < held_at(a, 0)->due_ms))
-        return false;
-    *ret = *held_at(a, 0);
-    a->begin = (a->begin + 1) % COMMON_LINES_HELD;
+    unsigned n = 0;
+
+    if (l->n_printed > COMMON_LINES_NAMES)
+        strbuf_add(out, "[%u hosts: ", l->n_printed);
+    else
+        strbuf_add(out, "[");
+    for (unsigned i = 0; i < a->n_hosts && n < COMMON_LINES_NAMES; i++)
+        if (l->printed[i])
+            strbuf_add(out, "%s%s", n++ > 0 ? ", " : "", a->names[i]);
+    strbuf_add(out, l->n_printed > n ? ", ...] " : "] ");
+}
+
+char *common_lines_next(struct common_lines *a, unsigned n_usable, uint64_t now_ms, bool *ret_is_crun)
+{
+    struct common_line *l = line_of_age(a, a->n_held);
+    struct strbuf out = {0};
+
+    if (a->n_held == 0)
+        return NULL;
+    bool is_of_all = l->n_printed == a->n_hosts || (l->n_printed > 1 && l->n_printed >= n_usable);
+    if (!is_of_all && a->n_held < COMMON_LINES_HELD && now_ms < l->begin_ms + COMMON_LINES_DELAY_MS)
+        return NULL;
     a->n_held--;
-    return true;
+    *ret_is_crun = l->is_crun;
+    if (l->is_crun && !is_of_all)
+        add_names(a, l, &out);
+    strbuf_add(&out, "%s", l->text);
+    return strbuf_steal(&out);
+}
+
+void common_lines_finish(struct common_lines *a)
+{
+    for (size_t i = 0; i < COMMON_LINES_MAX; i++)
+        forget_line(&a->lines[i]);
 }

@@ -13,7 +13,7 @@
 #include "launcher/util/log_os.h"
 #include "base/cleanup.h"
 
-/* What an event of a stream concerns. */
+/* The place of an event. */
 struct stream_place {
     struct front_streams *all;
     unsigned host;
@@ -21,54 +21,28 @@ struct stream_place {
     struct channel_stream *stream;
 };
 
-/* ---- output of ranks ---- */
-
-static int serve_output(struct stream_place *p, const struct channel_frame *frame)
-{
-    struct front_output *o = p->all->output;
-
-    if (frame->kind == CHANNEL_OPEN)
-        front_output_open(o, p->host, p->stream);
-    else if (frame->kind == CHANNEL_DATA)
-        front_output_data(o, p->host, p->stream, frame->bytes, frame->n);
-    else if (frame->kind == CHANNEL_END_OF_STREAM)
-        front_output_close(o, p->stream);
-    return 0;
-}
-
-void front_streams_grant(struct host_channel *c, uint32_t number, size_t n)
-{
-    struct channel_link *link = host_channel_link(c);
-    struct channel_stream *stream = channel_streams_find(&link->streams, number);
-
-    if (stream && channel_stream_grant(stream, n, &link->out.queued) == 0)
-        host_channel_flush(c);
-}
-
 /* ---- lines of agents ---- */
 
-static void show_line(struct front_streams *s, const struct held_line *line)
+static void show_line(const char *line, bool is_crun)
 {
     char text[LINE_CUTTER_SIZE + 1];
 
-    if (!line->is_crun) {
-        (void)snprintf(text, sizeof(text), "%s\n", line->text); /* fits */
-        log_lines(text);
-    } else if (line->is_common) {
-        log_line("%s", line->text);
+    if (is_crun) {
+        log_line("%s", line);
     } else {
-        log_line("[%s] %s", s->names[line->host], line->text);
+        (void)snprintf(text, sizeof(text), "%s\n", line); /* fits */
+        log_lines(text);
     }
 }
 
 static void show_due(struct front_streams *s, uint64_t now_ms)
 {
-    struct held_line line;
+    bool is_crun;
 
-    while (common_lines_next(&s->lines, now_ms, &line)) {
-        show_line(s, &line);
-        free(line.text);
-    }
+    s->is_showing = true;
+    for (char *line; (line = common_lines_next(&s->lines, *s->n_usable, now_ms, &is_crun)); free(line))
+        show_line(line, is_crun);
+    s->is_showing = false;
     if (s->lines.n_held == 0)
         (void)uv_timer_stop(&s->timer); /* cannot fail */
 }
@@ -86,8 +60,7 @@ static void on_agent_line(void *data, const char *line)
     common_lines_add(&s->lines, p->host, line, uv_now(s->loop));
     if (!uv_is_active((uv_handle_t *)&s->timer))
         (void)uv_timer_start(&s->timer, on_lines_due, COMMON_LINES_DELAY_MS, COMMON_LINES_DELAY_MS / 4);
-    if (s->lines.n_held == COMMON_LINES_HELD)
-        show_due(s, uv_now(s->loop));
+    show_due(s, uv_now(s->loop));
 }
 
 /* A stream whose cutter is not there is at its end, or without memory. */
@@ -111,6 +84,39 @@ static int serve_agent(struct stream_place *p, const struct channel_frame *frame
         end_cutter(p);
     }
     return 0;
+}
+
+/* ---- output of ranks ---- */
+
+/* The held lines name the cause of a restart. */
+static void begin_attempt(struct front_streams *s, uint32_t attempt)
+{
+    if (attempt > s->attempt)
+        show_due(s, UINT64_MAX);
+    s->attempt = attempt > s->attempt ? attempt : s->attempt;
+}
+
+static int serve_output(struct stream_place *p, const struct channel_frame *frame)
+{
+    struct front_output *o = p->all->output;
+
+    if (frame->kind == CHANNEL_OPEN) {
+        begin_attempt(p->all, p->stream->open.attempt);
+        front_output_open(o, p->host, p->stream);
+    } else if (frame->kind == CHANNEL_DATA)
+        front_output_data(o, p->host, p->stream, frame->bytes, frame->n);
+    else if (frame->kind == CHANNEL_END_OF_STREAM)
+        front_output_close(o, p->stream);
+    return 0;
+}
+
+void front_streams_grant(struct host_channel *c, uint32_t number, size_t n)
+{
+    struct channel_link *link = host_channel_link(c);
+    struct channel_stream *stream = channel_streams_find(&link->streams, number);
+
+    if (stream && channel_stream_grant(stream, n, &link->out.queued) == 0)
+        host_channel_flush(c);
 }
 
 /* ---- connections, standard input ---- */
@@ -193,8 +199,16 @@ void front_streams_init(struct front_streams *s)
     s->timer.data = s;
 }
 
+bool front_streams_say(struct front_streams *s, const char *lines)
+{
+    if (!s->is_showing)
+        show_due(s, UINT64_MAX);
+    return front_output_say(s->output, lines);
+}
+
 void front_streams_finish(struct front_streams *s)
 {
     show_due(s, UINT64_MAX);
+    common_lines_finish(&s->lines);
     uv_close((uv_handle_t *)&s->timer, NULL);
 }

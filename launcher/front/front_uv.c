@@ -388,7 +388,9 @@ static int open_services(struct front_loop *f)
                                                .data = f};
 
     f->streams.loop = &f->loop;
-    f->streams.names = f->names;
+    f->streams.n_usable = &f->core.n_usable;
+    f->streams.lines.names = f->names;
+    f->streams.lines.n_hosts = f->core.config.n_hosts;
     int r = front_output_create(&f->streams.output, &f->loop, &output);
     if (r == 0)
         r = front_stdin_create(&f->streams.input, &f->loop);
@@ -425,7 +427,7 @@ static int begin_front(struct front_loop *f)
 
 static bool show_in_order(void *data, const char *lines)
 {
-    return front_output_say(data, lines);
+    return front_streams_say(data, lines);
 }
 
 static void finish_loop(struct front_loop *f)
@@ -448,7 +450,7 @@ int front_run(const struct front_setup *setup)
         log_line("cannot start: %s%s", strerror(-r), log_remedy(r));
         return 1;
     }
-    log_redirect(show_in_order, f.streams.output);
+    log_redirect(show_in_order, &f.streams);
     on_front_signals(&f.signals, 0, 0); /* an earlier signal */
     front_dispatch(&f, (struct front_event){.kind = FRONT_EVENT_BEGIN});
     (void)uv_run(&f.loop, UV_RUN_DEFAULT); /* ends when the last handle is closed */

@@ -1,10 +1,13 @@
 #include "launcher/front/line_cutter.h"
 
+#include "base/utf8.h"
+
 static void finish_line(struct line_cutter *l, line_cutter_fn *on_line, void *data)
 {
     bool is_empty = l->n == 0 || l->is_kept;
 
     l->is_kept = true; /* an empty line leaves the one before it */
+    text_clean(l->line);
     on_line(data, is_empty ? "" : l->line);
 }
 
@@ -15,8 +18,7 @@ static void add(struct line_cutter *l, char c)
     l->is_kept = false;
     if (l->n + 1 == sizeof(l->line))
         return;
-    bool is_control = (unsigned char)c < ' ' || c == '\x7f';
-    l->line[l->n++] = is_control ? ' ' : c;
+    l->line[l->n++] = c ? c : ' ';
     l->line[l->n] = 0;
 }
 

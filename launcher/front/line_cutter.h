@@ -1,6 +1,6 @@
 #pragma once
 
-/* Lines of a stream of bytes: longer lines are cut, control characters become blanks. Pure. */
+/* Lines of a stream of bytes: longer lines are cut, control characters as by text_clean(). Pure. */
 
 #include <stdbool.h>
 #include <stddef.h>

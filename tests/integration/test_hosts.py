@@ -191,6 +191,14 @@ def test_a_job_goes_on_without_a_failed_host(start, tmp_path):
     assert code == 0, err
 
 
+def test_the_cause_of_a_restart_stands_above_the_restart(start):
+    script = '[ $TORCHELASTIC_RESTART_COUNT = 1 ] && { echo "second $RANK" >&2; exit; }; [ $RANK = 2 ] && exit 3; exec sleep 60'
+    code, out, err = start("--hosts=a,b,c", "--max-restarts=1", *shell(script)).wait()
+    lines = [line for line in err.splitlines() if "OMP_NUM_THREADS" not in line]
+    assert code == 0 and sorted(lines[-3:]) == [f"second {rank}" for rank in range(3)], err
+    assert any("[a, b]" in line and "failed" in line for line in lines[:-3]) and any("[c] rank 2" in line for line in lines[:-3]), err
+
+
 def test_exit_code_of_the_worker(start):
     code, _, err = start("--hosts=a,b", "--exit-code=worker", "--nproc-per-node=1",
                          *shell('[ $RANK = 1 ] && exit 7; exec sleep 600')).wait()
