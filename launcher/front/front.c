@@ -231,6 +231,23 @@ static unsigned list_hosts(const struct front *f, bool (*is_listed)(const struct
     return n_listed;
 }
 
+static void name_waiting(struct front *f, uint64_t now_ms)
+{
+    char names[FRONT_WHY_SIZE];
+
+    if (stops(f) || now_ms < f->begin_ms + f->show_after_ms)
+        return;
+    f->show_after_ms *= 2;
+    unsigned n_waiting = list_hosts(f, is_starting, names);
+    for (unsigned i = 0; i < f->config.n_hosts; i++)
+        n_waiting += f->hosts[i].state == FRONT_WAITING;
+    if (n_waiting == 0)
+        return;
+    (void)snprintf(f->why, sizeof(f->why), "waiting for %u of %u hosts%s%.450s", n_waiting, f->config.n_hosts,
+                   names[0] ? ": " : "", names);
+    act(f, FRONT_DO_SAY, 0, 0);
+}
+
 static bool is_silent(const struct host_status *h)
 {
     return h->state == FRONT_RUNNING && h->silence_s >= FRONT_SILENCE_S && !h->is_named;
@@ -273,6 +290,7 @@ static void on_tick(struct front *f, uint64_t now_ms)
                 now_ms);
         return;
     }
+    name_waiting(f, now_ms);
     name_silent(f);
     if (f->is_ending && now_ms >= f->give_up_ms)
         give_up_starting(f, now_ms);
@@ -284,6 +302,8 @@ static void dispatch(struct front *f, const struct front_event *e)
 {
     switch (e->kind) {
     case FRONT_EVENT_BEGIN:
+        f->begin_ms = e->now_ms;
+        f->show_after_ms = FRONT_SHOW_MS;
         f->spares_ms = e->now_ms + FRONT_SPARES_MS;
         break;
     case FRONT_EVENT_COPY:
@@ -348,17 +368,4 @@ void front_step(struct front *f, struct front_event event)
     f->is_finished = !is_any_open(f);
     if (f->is_finished)
         act(f, FRONT_DO_FINISH, 0, exit_code(f));
-}
-
-void front_describe_waiting(const struct front *f, char ret[FRONT_WHY_SIZE])
-{
-    char names[FRONT_WHY_SIZE];
-    unsigned n_waiting = list_hosts(f, is_starting, names);
-
-    for (unsigned i = 0; i < f->config.n_hosts; i++)
-        n_waiting += f->hosts[i].state == FRONT_WAITING;
-    ret[0] = 0;
-    if (n_waiting > 0)
-        (void)snprintf(ret, FRONT_WHY_SIZE, "waiting for %u of %u hosts%s%.450s", n_waiting,
-                       f->config.n_hosts, names[0] ? ": " : "", names);
 }

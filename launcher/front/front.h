@@ -38,6 +38,8 @@ enum {
     FRONT_SAME_REQUEST_MS =
         1050, /* a signal so soon after another one is the same request; a bit longer than in agents */
     FRONT_SILENCE_S = 2, /* of a host that holds up the end of the job, for the host to be named */
+    FRONT_SHOW_MS =
+        10 * 1000, /* from the begin, for hosts that still start to be named; then twice as long each time */
     FRONT_WHY_SIZE = 512,
     FRONT_REASON_SIZE = 320, /* of that, for the reason of a loss */
 };
@@ -113,13 +115,14 @@ struct front {
     int interrupt;  /* first signal; 0: none */
     unsigned n_signals;
     uint64_t signal_ms; /* time of the last of them */
+    uint64_t begin_ms, show_after_ms;
     uint64_t spares_ms; /* spares are launched then */
     bool is_ending;     /* too few hosts are usable */
     bool is_finished;
     unsigned n_pushes;            /* steps taken after the grace period: SIGTERM, close */
     uint64_t push_ms;             /* time of the next one */
     uint64_t give_up_ms;          /* is_ending: hosts that still start then are given up */
-    char why[FRONT_WHY_SIZE];     /* sentence about the host that was lost last */
+    char why[FRONT_WHY_SIZE];     /* sentence of the last FRONT_DO_SAY */
     char cause[FRONT_WHY_SIZE];   /* is_ending: reason for the agents */
     struct front_action *actions; /* of the present step */
     size_t n_actions;
@@ -137,9 +140,6 @@ static inline const char *front_why(const struct front *f)
 {
     return f->why;
 }
-
-/* "waiting for 2 of 8 hosts: b, f"; "": for none. */
-void front_describe_waiting(const struct front *f, char ret[FRONT_WHY_SIZE]);
 
 /* Whether the host may still send frames of interest. */
 static inline bool host_status_is_open(const struct host_status *h)

@@ -197,12 +197,10 @@ int front_start_find(struct front_start *s)
         return -1;
     }
     find_python(s);
-    int r = make_plan(s);
-    if (r == 0)
-        r = find_launch_file(s);
-    if (r == 0)
-        r = make_log_folder(s);
-    return r == 0 ? find_secret(s) : r;
+    TRY(make_plan(s));
+    TRY(find_launch_file(s));
+    TRY(make_log_folder(s));
+    return find_secret(s);
 }
 
 int front_start_run(struct front_start *s, int signal_fd)

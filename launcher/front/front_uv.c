@@ -24,9 +24,10 @@
 #include "launcher/util/signal_name.h"
 #include "base/buf.h"
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "proto/secret_os.h"
 
-enum { FRONT_TICK_MS = 2000, FIRST_SHOWN_TICK = 5, FAREWELL_TICKS_MAX = 2 };
+enum { FRONT_TICK_MS = 2000, FAREWELL_TICKS_MAX = 2 };
 
 struct front_loop {
     const struct front_setup *setup;
@@ -41,7 +42,6 @@ struct front_loop {
     int exit_code;
     unsigned n_expected; /* usable hosts, as the rendezvous knows them */
     unsigned n_farewell; /* ticks since the end */
-    unsigned n_ticks, show_at_tick;
     bool is_finished, is_output_over, is_closed;
 };
 
@@ -110,8 +110,9 @@ static void signal_host(struct front_loop *f, unsigned host, int signal)
 {
     const uint32_t number = (uint32_t)signal;
 
-    if (channel_numbers_append(host_channel_out(f->channels[host]), CHANNEL_SIGNAL, 0, &number, 1) == 0)
-        host_channel_flush(f->channels[host]);
+    (void)channel_numbers_append(host_channel_out(f->channels[host]), CHANNEL_SIGNAL, 0, &number,
+                                 1); /* without memory the signal is lost */
+    host_channel_flush(f->channels[host]);
 }
 
 /* Without a rendezvous of its own the front asks the agents. */
@@ -174,11 +175,9 @@ static void on_host_needs(void *data, unsigned host, const char *hash)
 
 static int append_texts(struct buf *out, enum channel_kind kind, const struct strlist *list)
 {
-    int r = 0;
-
-    for (size_t i = 0; i < list->n_items && r == 0; i++)
-        r = channel_frame_append(out, kind, 0, list->items[i], strlen(list->items[i]));
-    return r;
+    for (size_t i = 0; i < list->n_items; i++)
+        TRY(channel_frame_append(out, kind, 0, list->items[i], strlen(list->items[i])));
+    return 0;
 }
 
 static int append_header(const struct front_loop *f, unsigned host, struct buf *out)
@@ -188,14 +187,11 @@ static int append_header(const struct front_loop *f, unsigned host, struct buf *
     const uint32_t start[] = {(uint32_t)f->setup->job->shutdown_timeout_s * 1000,
                               (uint32_t)plan->hosts[host].n_workers};
 
-    int r = channel_frame_append(out, CHANNEL_SECRET, 0, secret->bytes, secret->bytes ? secret->size : 0);
-    if (r == 0)
-        r = channel_frame_append(out, CHANNEL_DIRECTORY, 0, plan->directory, strlen(plan->directory));
-    if (r == 0)
-        r = append_texts(out, CHANNEL_VARIABLE, &plan->variables);
-    if (r == 0)
-        r = append_texts(out, CHANNEL_ARGUMENT, &plan->hosts[host].agent);
-    return r == 0 ? channel_numbers_append(out, CHANNEL_START, 0, start, 2) : r;
+    TRY(channel_frame_append(out, CHANNEL_SECRET, 0, secret->bytes, secret->bytes ? secret->size : 0));
+    TRY(channel_frame_append(out, CHANNEL_DIRECTORY, 0, plan->directory, strlen(plan->directory)));
+    TRY(append_texts(out, CHANNEL_VARIABLE, &plan->variables));
+    TRY(append_texts(out, CHANNEL_ARGUMENT, &plan->hosts[host].agent));
+    return channel_numbers_append(out, CHANNEL_START, 0, start, 2);
 }
 
 static void on_host_greeted(void *data, unsigned host)
@@ -241,8 +237,6 @@ static int on_host_frame(void *data, unsigned host, const struct channel_frame *
 {
     struct front_loop *f = data;
 
-    if (frame->kind == CHANNEL_PONG)
-        return 0;
     size_t n_nodes = front_server_n_nodes(f->streams.server);
     if (n_nodes != f->core.n_joined)
         front_dispatch(f, (struct front_event){.kind = FRONT_EVENT_JOINED, .value = (int)n_nodes});
@@ -314,19 +308,6 @@ static void on_front_signals(uv_poll_t *poll, int status, int events)
         take_signal(f, (int)info.ssi_signo);
 }
 
-/* After 10, 20, 40, ... seconds. */
-static void show_waiting(struct front_loop *f)
-{
-    char line[FRONT_WHY_SIZE];
-
-    if (++f->n_ticks < f->show_at_tick)
-        return;
-    f->show_at_tick *= 2;
-    front_describe_waiting(&f->core, line);
-    if (line[0])
-        log_line("%s", line);
-}
-
 static void tick_host(struct front_loop *f, unsigned host)
 {
     if (!f->channels[host] && f->core.hosts[host].state == FRONT_STARTING)
@@ -345,7 +326,6 @@ static void on_front_tick(uv_timer_t *timer)
 {
     struct front_loop *f = timer->data;
 
-    show_waiting(f);
     f->n_farewell += f->is_finished;
     for (unsigned i = 0; i < f->core.config.n_hosts; i++)
         tick_host(f, i);
@@ -391,13 +371,12 @@ static int open_services(struct front_loop *f)
     f->streams.n_usable = &f->core.n_usable;
     f->streams.lines.names = f->names;
     f->streams.lines.n_hosts = f->core.config.n_hosts;
-    int r = front_output_create(&f->streams.output, &f->loop, &output);
-    if (r == 0)
-        r = front_stdin_create(&f->streams.input, &f->loop);
-    if (r == 0 && setup->plan->hosts_rendezvous)
-        r = front_server_create(&f->streams.server, &f->loop, setup->secret, setup->plan->admits,
-                                setup->plan->job_id, setup->environment);
-    return r;
+    TRY(front_output_create(&f->streams.output, &f->loop, &output));
+    TRY(front_stdin_create(&f->streams.input, &f->loop));
+    return setup->plan->hosts_rendezvous
+               ? front_server_create(&f->streams.server, &f->loop, setup->secret, setup->plan->admits,
+                                     setup->plan->job_id, setup->environment)
+               : 0;
 }
 
 static int begin_front(struct front_loop *f)
@@ -408,15 +387,10 @@ static int begin_front(struct front_loop *f)
                                                .on_frame = on_host_frame,
                                                .on_line = on_host_line,
                                                .on_lost = on_host_lost};
-    int r = uv_loop_init(&f->loop);
-    if (r == 0)
-        r = prepare_hosts(f, f->setup->plan);
-    if (r == 0)
-        r = uv_poll_init(&f->loop, &f->signals, f->setup->signal_fd);
-    if (r == 0)
-        r = open_services(f);
-    if (r < 0)
-        return r;
+    TRY(uv_loop_init(&f->loop));
+    TRY(prepare_hosts(f, f->setup->plan));
+    TRY(uv_poll_init(&f->loop, &f->signals, f->setup->signal_fd));
+    TRY(open_services(f));
     front_streams_init(&f->streams);
     (void)uv_timer_init(&f->loop, &f->tick); /* none of these can fail */
     f->tick.data = f->signals.data = f;
@@ -444,7 +418,7 @@ int front_run(const struct front_setup *setup)
 {
     static struct front_loop f; /* in reach until the exit, also after a failed start */
 
-    f = (struct front_loop){.setup = setup, .show_at_tick = FIRST_SHOWN_TICK};
+    f = (struct front_loop){.setup = setup};
     int r = begin_front(&f);
     if (r < 0) {
         log_line("cannot start: %s%s", strerror(-r), log_remedy(r));

@@ -162,7 +162,7 @@ static void on_error_line(void *data, const char *line)
     c->has_remedy = c->has_remedy || remedy;
 }
 
-/* 1: greeted; 0: not yet; -errno. */
+/* -errno; c->is_greeted tells more. */
 static int look_for_greeting(struct host_channel *c)
 {
     struct channel_greeting greeting;
@@ -171,17 +171,17 @@ static int look_for_greeting(struct host_channel *c)
 
     if (r < 0)
         return r;
-    if (r == 0)
+    c->is_greeted = r > 0;
+    if (!c->is_greeted)
         line_cutter_feed(&c->noise, (const char *)buf_bytes(&c->in), n, on_noise_line, c);
     buf_consume(&c->in, n);
-    if (r == 0 && buf_size(&c->in) > 0 && buf_bytes(&c->in)[0] == '\n') /* of a line, or of a greeting */
+    if (c->is_greeted) {
+        c->why[0] = 0;
+        c->handler->on_greeted(c->handler->data, c->host);
+    } else if (buf_size(&c->in) > 0 && buf_bytes(&c->in)[0] == '\n') { /* of a line, or of a greeting */
         line_cutter_end(&c->noise, on_noise_line, c);
-    if (r == 0)
-        return 0;
-    c->is_greeted = true;
-    c->why[0] = 0;
-    c->handler->on_greeted(c->handler->data, c->host);
-    return 1;
+    }
+    return 0;
 }
 
 /* ---- reading: frames ---- */
@@ -214,7 +214,7 @@ static int take_frames(struct host_channel *c)
            (r = channel_frame_take(buf_bytes(&c->in), buf_size(&c->in), true, &frame, &size)) > 0) {
         if (frame.kind == CHANNEL_NOTE)
             take_note(c, &frame);
-        else
+        else if (frame.kind != CHANNEL_PONG)
             r = c->handler->on_frame(c->handler->data, c->host, &frame);
         if (r < 0)
             break;
@@ -228,7 +228,7 @@ static void on_output(struct host_channel *c)
     int r = c->is_greeted ? 0 : look_for_greeting(c);
 
     c->n_silent = 0;
-    if (r >= 0 && c->is_greeted)
+    if (r == 0 && c->is_greeted)
         r = take_frames(c);
     if (r == -ENOMEM)
         break_channel(c, "no memory is left for its output");
@@ -287,16 +287,14 @@ static int open_pipes(int fds[6])
 
 static int adopt_pipes(struct host_channel *c, uv_loop_t *loop, int fds[6])
 {
-    int own[3] = {1, 2, 4}, r = 0;
+    static const int own[3] = {1, 2, 4};
 
-    for (int i = 0; i < 3 && r == 0; i++) {
-        r = uv_pipe_open(&c->pipe[i], fds[own[i]]);
-        if (r == 0)
-            fds[own[i]] = -1;
+    for (int i = 0; i < 3; i++) {
+        TRY(uv_pipe_open(&c->pipe[i], fds[own[i]]));
+        fds[own[i]] = -1;
     }
-    for (int i = CHANNEL_OUT; i <= CHANNEL_ERR && r == 0; i++)
-        r = uv_read_start((uv_stream_t *)&c->pipe[i], on_channel_alloc, on_channel_read);
-    return r;
+    TRY(uv_read_start((uv_stream_t *)&c->pipe[CHANNEL_OUT], on_channel_alloc, on_channel_read));
+    return uv_read_start((uv_stream_t *)&c->pipe[CHANNEL_ERR], on_channel_alloc, on_channel_read);
 }
 
 /* The next tick reports the failure. */
