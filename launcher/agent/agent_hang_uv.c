@@ -359,6 +359,7 @@ void agent_hang_open(struct agent_hang *h)
                                           .python = host->config->file,
                                           .timeout_ns = (uint64_t)host->job->hang_timeout_s * 1000000000u,
                                           .n_workers = host->job->n_workers,
+                                          .link = host->job->output_fd,
                                           .state_fds = host->worker_memory->states,
                                           .describe = describe_for_watch,
                                           .on_hang = on_hang,

@@ -58,6 +58,10 @@ enum channel_stream_kind {
     CHANNEL_AGENT_OUT,
     CHANNEL_AGENT_ERR,
     CHANNEL_CONNECTION, /* a connection of the agent to the rendezvous */
+    CHANNEL_ERROR_FILE, /* a file, here and below, as in output_handover_sock.h */
+    CHANNEL_STACKS,
+    CHANNEL_NCCL_TEXT,
+    CHANNEL_NCCL_JSON,
     CHANNEL_STREAM_KIND_COUNT
 };
 
@@ -67,8 +71,9 @@ struct channel_start {
 };
 
 struct channel_open {
-    uint32_t kind;                      /* enum channel_stream_kind */
-    uint32_t rank, local_rank, attempt; /* of STDOUT and STDERR; else 0 */
+    uint32_t kind; /* enum channel_stream_kind */
+    uint32_t rank, local_rank,
+        attempt; /* of output and files; else 0. From STACKS on: local_rank numbers the folder of stacks */
 };
 
 struct channel_result {

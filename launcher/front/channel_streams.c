@@ -7,9 +7,11 @@
 #include "base/err.h"
 
 static const uint32_t windows[CHANNEL_STREAM_KIND_COUNT] = {
-    [CHANNEL_STDIN] = CHANNEL_STDIN_WINDOW,      [CHANNEL_STDOUT] = CHANNEL_OUTPUT_WINDOW,
-    [CHANNEL_STDERR] = CHANNEL_OUTPUT_WINDOW,    [CHANNEL_AGENT_OUT] = CHANNEL_OUTPUT_WINDOW,
-    [CHANNEL_AGENT_ERR] = CHANNEL_OUTPUT_WINDOW, [CHANNEL_CONNECTION] = CHANNEL_CONNECTION_WINDOW,
+    [CHANNEL_STDIN] = CHANNEL_STDIN_WINDOW,       [CHANNEL_STDOUT] = CHANNEL_OUTPUT_WINDOW,
+    [CHANNEL_STDERR] = CHANNEL_OUTPUT_WINDOW,     [CHANNEL_AGENT_OUT] = CHANNEL_OUTPUT_WINDOW,
+    [CHANNEL_AGENT_ERR] = CHANNEL_OUTPUT_WINDOW,  [CHANNEL_CONNECTION] = CHANNEL_CONNECTION_WINDOW,
+    [CHANNEL_ERROR_FILE] = CHANNEL_OUTPUT_WINDOW, [CHANNEL_STACKS] = CHANNEL_OUTPUT_WINDOW,
+    [CHANNEL_NCCL_TEXT] = CHANNEL_OUTPUT_WINDOW,  [CHANNEL_NCCL_JSON] = CHANNEL_OUTPUT_WINDOW,
 };
 
 bool channel_kind_is_sent(enum channel_stream_kind kind, bool by_far)
@@ -27,7 +29,7 @@ void channel_streams_init(struct channel_streams *s, bool is_far)
 void channel_streams_limit(struct channel_streams *s, size_t n_workers)
 {
     s->max_connections = 16 + 8 * n_workers; /* of the agent, and of the workers to their store */
-    s->max_others = 64 + 4 * n_workers;      /* output of the workers, and of those that they replace */
+    s->max_others = 64 + 4 * n_workers;      /* output of the workers, also of replaced workers, and files */
 }
 
 void channel_streams_finish(struct channel_streams *s)

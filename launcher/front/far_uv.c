@@ -223,15 +223,18 @@ static int add_output(struct far *f, int fd, const struct channel_open *open)
 
 static void take_handovers(struct far *f)
 {
+    static const enum channel_stream_kind kinds[OUTPUT_WHICH_COUNT] = {
+        [OUTPUT_STDOUT] = CHANNEL_STDOUT,         [OUTPUT_STDERR] = CHANNEL_STDERR,
+        [OUTPUT_ERROR_FILE] = CHANNEL_ERROR_FILE, [OUTPUT_STACKS] = CHANNEL_STACKS,
+        [OUTPUT_NCCL_TEXT] = CHANNEL_NCCL_TEXT,   [OUTPUT_NCCL_JSON] = CHANNEL_NCCL_JSON};
     struct output_handover h;
     int fd, r;
 
     while ((r = output_handover_receive(f->agent.links[FAR_LINK_OUTPUT], &h, &fd)) == 1) {
-        const struct channel_open open = {h.which ? CHANNEL_STDERR : CHANNEL_STDOUT, h.rank, h.local_rank,
-                                          h.attempt};
+        const struct channel_open open = {kinds[h.which], h.rank, h.local_rank, h.attempt};
 
         require_far(f, add_output(f, fd, &open));
-        if (h.local_rank == 0)
+        if (h.which <= OUTPUT_STDERR && h.local_rank == 0)
             decide_on_stdin(f, h.rank);
     }
     if (r < 0)

@@ -1,6 +1,7 @@
 #include "launcher/front/front_output_uv.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,10 +15,12 @@
 #include "launcher/util/log_os.h"
 #include "base/cleanup.h"
 #include "base/lock_os.h"
+#include "base/strbuf.h"
 
 struct output_host {
-    struct logs logs;     /* under the lock */
-    bool has_lost_output; /* and the loss was reported */
+    struct logs logs;           /* under the lock */
+    bool has_lost_output;       /* and the loss was reported */
+    size_t n_files, files_size; /* of the files other than logs, so far */
 };
 
 struct front_output {
@@ -32,37 +35,67 @@ struct front_output {
 
 /* ---- streams ---- */
 
+static bool is_file(const struct channel_open *open)
+{
+    return open->kind >= CHANNEL_ERROR_FILE;
+}
+
+/* In the folder of the attempt. */
+static int open_front_file(struct output_stream *s, const char *dir, const char *folder)
+{
+    static const char *const names[CHANNEL_STREAM_KIND_COUNT] = {[CHANNEL_ERROR_FILE] = "error.json",
+                                                                 [CHANNEL_NCCL_TEXT] = "nccl_ras.txt",
+                                                                 [CHANNEL_NCCL_JSON] = "nccl_ras.json"};
+    const struct output_origin *origin = &s->feed->origin;
+    _cleanup_free_ char *path = origin->file == CHANNEL_STACKS
+                                    ? strbuf_format("%s/%s/rank_%u.txt", dir, folder, origin->rank)
+                                    : strbuf_format("%s/%s/%s", dir, folder, names[origin->file]);
+
+    if (path)
+        s->feed->log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    return !path ? -ENOMEM : s->feed->log < 0 ? -errno : 0;
+}
+
 /* In an output thread. */
 static int open_front_log(struct output_stream *s)
 {
+    char folder[32];
     const struct output_origin *origin = &s->feed->origin;
     struct front_output *o = origin->owner;
     struct logs *logs = &o->hosts[origin->host].logs;
     _cleanup_free_ char *dir = NULL;
     char error[512]; /* names a path, and the sentence to the user names the host */
 
+    (void)snprintf(folder, sizeof(folder), origin->file > CHANNEL_ERROR_FILE ? "stacks_%u" : "%u",
+                   origin->local_rank); /* fits */
     hold_lock(&o->lock);
     int r = logs->base ? 0 : logs_begin_host(logs, &o->logs, origin->host_name);
     if (!r)
-        r = logs_begin_worker(logs, o->config.job->worker_run_id, (int)origin->attempt,
-                              (int)origin->local_rank, &dir);
+        r = logs_begin_folder(logs, o->config.job->worker_run_id, (int)origin->attempt, folder, &dir);
+    if (r || origin->file)
+        return r ? r : open_front_file(s, dir, folder);
     const struct output_place place = {
         .job = o->config.job, .attempt_dir = dir, .error = error, .error_size = sizeof(error)};
-    return r ? r : output_stream_open_log(s, &place);
+    return output_stream_open_log(s, &place);
 }
 
 static bool is_stream_bounded(const struct front_output *o, const struct channel_open *open)
 {
-    return open->rank < FRONT_RANKS_MAX && open->local_rank < (uint32_t)o->config.job->n_workers &&
-           open->attempt <= INT_MAX;
+    const uint32_t bound =
+        open->kind > CHANNEL_ERROR_FILE ? FRONT_FILES_MAX : (uint32_t)o->config.job->n_workers;
+
+    return open->rank < FRONT_RANKS_MAX && open->local_rank < bound && open->attempt <= INT_MAX;
 }
 
 static bool has_front_log(const struct front_output *o, const struct channel_open *open)
 {
     const struct job *job = o->config.job;
+
+    if (is_file(open) || !o->has_logs)
+        return o->has_logs;
     int kept = job->redirects[open->local_rank] | job->tees[open->local_rank];
 
-    return o->has_logs && kept >> (open->kind == CHANNEL_STDERR) & 1;
+    return kept >> (open->kind == CHANNEL_STDERR) & 1;
 }
 
 static void report_lost_output(struct front_output *o, unsigned host, const char *what, int r,
@@ -83,12 +116,17 @@ static int begin_front_stream(struct front_output *o, unsigned host, struct chan
                                        .rank_base = (int)open->rank - (int)open->local_rank};
     const struct output_origin origin = {.host = host,
                                          .number = stream->number,
+                                         .rank = open->rank,
                                          .local_rank = open->local_rank,
                                          .attempt = open->attempt,
+                                         .file = is_file(open) ? open->kind : 0,
                                          .host_name = o->config.hosts[host],
                                          .open_log = has_front_log(o, open) ? open_front_log : NULL,
                                          .owner = o};
     struct output_stream *s = NULL, *added;
+
+    if (is_file(open) && o->hosts[host].n_files++ >= FRONT_FILES_MAX)
+        return -EPIPE;
     int r = output_stream_of_host(&s, &place, &origin, open->kind == CHANNEL_STDERR,
                                   o->config.n_ranks > 0 ? o->config.n_ranks : INT_MAX);
 
@@ -111,8 +149,11 @@ void front_output_open(struct front_output *o, unsigned host, struct channel_str
 void front_output_data(struct front_output *o, unsigned host, struct channel_stream *stream,
                        const uint8_t *bytes, size_t n)
 {
+    size_t *files_size = &o->hosts[host].files_size;
     int r = o->is_ending || !is_stream_bounded(o, &stream->open) ? -EPIPE : 0;
 
+    if (!r && is_file(&stream->open) && (*files_size += n) > FRONT_FILES_SIZE)
+        r = -EPIPE;
     if (!r && !stream->data)
         r = begin_front_stream(o, host, stream);
     if (!r)
@@ -155,18 +196,26 @@ bool front_output_say(struct front_output *o, const char *sentence)
     return output_say(o->console, sentence) || output_is_abandoned(o->console);
 }
 
+const char *front_output_logs(struct front_output *o)
+{
+    hold_lock(&o->lock);
+    return o->logs.base;
+}
+
 /* The threads have ended. */
 static void name_logs(const struct front_output *o)
 {
-    bool has_log = false;
+    bool has_log = false, has_file = false;
 
-    for (unsigned i = 0; i < o->config.n_hosts; i++)
+    for (unsigned i = 0; i < o->config.n_hosts; i++) {
         has_log = has_log || o->hosts[i].logs.run;
+        has_file = has_file || o->hosts[i].n_files > 0;
+    }
     if (!has_log || front_output_is_left(o))
         return;
     if (o->exit_code != 0)
         log_line("logs are kept in %s", o->logs.base);
-    else if (o->logs.is_temporary && job_hides_output(o->config.job))
+    else if (o->logs.is_temporary && (has_file || job_hides_output(o->config.job)))
         log_line("the workers' output is in %s", o->logs.base);
 }
 

@@ -3,7 +3,8 @@
 /*
  * The output of ranks on many hosts, as the front shows and keeps it: by the streams, prefixes, log files and output thread that
  * a single node uses (launcher/output), where the bytes of other hosts come from memory. With -r and -t the log file is
- * LOG_DIR/HOST/RUN_ID_RANDOM/attempt_N/LOCAL_RANK/.
+ * LOG_DIR/HOST/RUN_ID_RANDOM/attempt_N/LOCAL_RANK/. Error files of workers lie there, too, and stacks in attempt_N/stacks_K/, of each
+ * host at most FRONT_FILES_MAX files and FRONT_FILES_SIZE bytes.
  *
  * Streams with -r alone have an output of their own: a disk that hangs makes their workers wait, while other streams and sentences
  * go on. With -t the console follows the log file, so a disk that hangs stops the console as on one node.
@@ -25,7 +26,11 @@ struct channel_stream;
 struct front_output;
 struct job;
 
-enum { FRONT_RANKS_MAX = 1 << 20 }; /* the bytes of higher ranks are dropped */
+enum {
+    FRONT_RANKS_MAX = 1 << 20, /* the bytes of higher ranks are dropped */
+    FRONT_FILES_MAX = 4096,
+    FRONT_FILES_SIZE = 256 << 20,
+};
 
 struct front_output_config {
     /* Settings of output: redirects, tees, listed, filters, fold_output, line_prefix, role, log_dir, worker_run_id. n_workers bounds
@@ -44,12 +49,15 @@ struct front_output_config {
 /* Borrows what config points to. Returns 0 or -errno. */
 int front_output_create(struct front_output **ret, uv_loop_t *loop, const struct front_output_config *config);
 
-/* A stream of standard output or standard error; stream->data, first NULL, is for this module. A log file is made at once, and a stream
+/* A stream of standard output or standard error, or of a file; stream->data, first NULL, is for this module. A log file is made at once, and a stream
  * without a log file costs nothing before its first byte. */
 void front_output_open(struct front_output *o, unsigned host, struct channel_stream *stream);
 void front_output_data(struct front_output *o, unsigned host, struct channel_stream *stream,
                        const uint8_t *bytes, size_t n);
 void front_output_close(struct front_output *o, struct channel_stream *stream);
+
+/* The log folder, where known; NULL: a temporary folder, not made yet. Valid as long as the output. */
+const char *front_output_logs(struct front_output *o);
 
 /* Whole lines, on stderr, behind the bytes of all streams that were closed before. False: the output has ended,
  * and the caller may write to stderr. */

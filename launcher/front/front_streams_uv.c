@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "launcher/front/channel_port_uv.h"
 #include "launcher/front/front_output_uv.h"
@@ -12,6 +13,8 @@
 #include "launcher/front/line_cutter.h"
 #include "launcher/util/log_os.h"
 #include "base/cleanup.h"
+#include "base/err.h"
+#include "base/strbuf.h"
 
 /* The place of an event. */
 struct stream_place {
@@ -23,16 +26,31 @@ struct stream_place {
 
 /* ---- lines of agents ---- */
 
-static void show_line(const char *line, bool is_crun)
+/* The place of a file that has come from a host, as the shell finds the file: LOG_DIR, host, run. Malloc'ed; NULL: none is named. */
+static char *name_place(struct front_streams *s, const char *text)
 {
-    char text[LINE_CUTTER_SIZE + 1];
+    static const char *const words[] = {"stacks: attempt_", "error_file: attempt_"};
+    const char *logs = front_output_logs(s->output);
 
-    if (is_crun) {
-        log_line("%s", line);
-    } else {
-        (void)snprintf(text, sizeof(text), "%s\n", line); /* fits */
-        log_lines(text);
+    for (size_t i = 0; i < ARRAY_SIZE(words) && logs; i++) {
+        const char *at = strstr(text, words[i]);
+        const char *name = at ? at + strlen(words[i]) - strlen("attempt_") : NULL;
+
+        if (name)
+            return strbuf_format("%.*s%s/*/*/%s", (int)(name - text), text, logs, name);
     }
+    return NULL;
+}
+
+static void show_line(struct front_streams *s, const char *line, bool is_crun)
+{
+    _cleanup_free_ char *named = name_place(s, line);
+    _cleanup_free_ char *whole = strbuf_format("%s\n", named ? named : line);
+
+    if (is_crun)
+        log_line("%s", named ? named : line);
+    else if (whole)
+        log_lines(whole);
 }
 
 static void show_due(struct front_streams *s, uint64_t now_ms)
@@ -41,7 +59,7 @@ static void show_due(struct front_streams *s, uint64_t now_ms)
 
     s->is_showing = true;
     for (char *line; (line = common_lines_next(&s->lines, *s->n_usable, now_ms, &is_crun)); free(line))
-        show_line(line, is_crun);
+        show_line(s, line, is_crun);
     s->is_showing = false;
     if (s->lines.n_held == 0)
         (void)uv_timer_stop(&s->timer); /* cannot fail */
@@ -157,9 +175,11 @@ int front_streams_frame(struct front_streams *s, unsigned host, struct host_chan
 {
     static int (*const serve[CHANNEL_STREAM_KIND_COUNT])(struct stream_place *,
                                                          const struct channel_frame *) = {
-        [CHANNEL_STDIN] = serve_input,     [CHANNEL_STDOUT] = serve_output,
-        [CHANNEL_STDERR] = serve_output,   [CHANNEL_AGENT_OUT] = serve_agent,
-        [CHANNEL_AGENT_ERR] = serve_agent, [CHANNEL_CONNECTION] = serve_connection,
+        [CHANNEL_STDIN] = serve_input,       [CHANNEL_STDOUT] = serve_output,
+        [CHANNEL_STDERR] = serve_output,     [CHANNEL_AGENT_OUT] = serve_agent,
+        [CHANNEL_AGENT_ERR] = serve_agent,   [CHANNEL_CONNECTION] = serve_connection,
+        [CHANNEL_ERROR_FILE] = serve_output, [CHANNEL_STACKS] = serve_output,
+        [CHANNEL_NCCL_TEXT] = serve_output,  [CHANNEL_NCCL_JSON] = serve_output,
     };
     struct stream_place p = {.all = s, .host = host, .channel = c};
     struct channel_streams *streams = &host_channel_link(c)->streams;

@@ -267,11 +267,11 @@ int logs_begin_host(struct logs *ret, struct logs *all, const char *host)
     return logs_init(ret, path, true, all->environment, 0);
 }
 
-int logs_begin_worker(struct logs *logs, const char *run_id, int attempt, int local_rank, char **ret_dir)
+int logs_begin_folder(struct logs *logs, const char *run_id, int attempt, const char *name, char **ret_dir)
 {
     _cleanup_free_ char *dir = NULL;
     int r = prepare_attempt(logs, run_id, attempt, &dir);
-    _cleanup_free_ char *path = r ? NULL : strbuf_format("%s/%d", dir, local_rank);
+    _cleanup_free_ char *path = r ? NULL : strbuf_format("%s/%s", dir, name);
 
     if (!r)
         r = path ? make_folders(path) : -ENOMEM;

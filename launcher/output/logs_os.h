@@ -44,8 +44,8 @@ int logs_make_base(struct logs *logs);
 /* The logs of one of many hosts, in the folder LOG_DIR/HOST of `all`. Returns 0 or -errno. */
 int logs_begin_host(struct logs *ret, struct logs *all, const char *host);
 
-/* As logs_begin_attempt() for a single worker, not flat. Folders that exist are kept. */
-int logs_begin_worker(struct logs *logs, const char *run_id, int attempt, int local_rank, char **ret_dir);
+/* As logs_begin_attempt() for a single folder of the attempt, not flat. *ret_dir is the attempt's. Folders that exist are kept. */
+int logs_begin_folder(struct logs *logs, const char *run_id, int attempt, const char *name, char **ret_dir);
 
 /* A file of a worker that was started in this attempt: not the last one where others were replaced since.
  * Malloc'ed; NULL without a run, or without memory. */

@@ -265,7 +265,8 @@ int output_stream_of_host(struct output_stream **ret, const struct output_place 
 {
     const struct job *job = place->job;
     const uint32_t local_rank = origin->local_rank;
-    bool is_tee = job->tees[local_rank] >> which & 1, is_listed = !job->listed || job->listed[local_rank];
+    bool is_tee = !origin->file && job->tees[local_rank] >> which & 1;
+    bool is_listed = !origin->file && (!job->listed || job->listed[local_rank]);
 
     if (!is_listed && !origin->open_log)
         return -EPIPE;

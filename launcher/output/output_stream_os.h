@@ -22,6 +22,7 @@ struct output_origin {
     unsigned host;   /* index, the owner's */
     uint32_t number; /* of the stream in the host's channel */
     uint32_t rank, local_rank, attempt;
+    unsigned file; /* kind of a file, the owner's: the bytes are never shown; 0: output of a worker */
     const char *host_name;
     int (*open_log)(
         struct output_stream *s); /* the output thread opens the log file; NULL: the stream has none */

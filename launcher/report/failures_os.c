@@ -12,6 +12,7 @@
 #include "launcher/cli/job.h"
 #include "launcher/host/proc_info_os.h"
 #include "launcher/output/logs_os.h"
+#include "launcher/output/output_handover_sock.h"
 #include "launcher/report/disk_texts_uv.h"
 #include "launcher/report/final_error.h"
 #include "launcher/report/report_json.h"
@@ -93,7 +94,10 @@ static void read_error_file(const struct failures_source *source, struct report_
 
     if (!part)
         return;
-    f->error_file = part->path;
+    if (source->job->output_fd)
+        (void)snprintf(f->error_name, sizeof(f->error_name), "attempt_%u/%d/error.json",
+                       source->report.group->workers[f->local_rank].generation, f->local_rank); /* fits */
+    f->error_file = source->job->output_fd ? f->error_name : part->path;
     if (report_json_read(part->bytes, part->n_bytes, &f->text, &time_s) != 0)
         return; /* the file is named, the content cannot be shown */
     f->message = f->text;
@@ -277,6 +281,42 @@ static bool is_final_failure(const struct failures_source *source, const struct 
     return g->is_final || (g->cause == GROUP_CAUSE_WORKER && text && final_error_is_in(text));
 }
 
+/* The error files go to the place of the logs on another machine. False: a file stays here. */
+static bool hand_over_error_files(const struct failures_source *source, const struct report_failure *failures,
+                                  size_t n)
+{
+    bool is_done = true;
+
+    for (size_t i = 0; i < n; i++) {
+        const struct report_failure *f = &failures[i];
+        const struct file_part *part = error_text(source, f->local_rank);
+        const struct output_handover handover = {.version = OUTPUT_HANDOVER_VERSION,
+                                                 .rank = (uint32_t)f->rank,
+                                                 .local_rank = (uint32_t)f->local_rank,
+                                                 .which = OUTPUT_ERROR_FILE,
+                                                 .attempt =
+                                                     source->report.group->workers[f->local_rank].generation};
+
+        if (part)
+            is_done =
+                output_handover_file(source->job->output_fd, &handover, part->bytes, part->n_bytes) == 0 &&
+                is_done;
+    }
+    return is_done;
+}
+
+/* Of this generation. */
+static bool has_files_to_keep(const struct failures_source *source, const struct report_failure *failures,
+                              size_t n)
+{
+    if (source->job->output_fd)
+        return !hand_over_error_files(source, failures, n);
+    for (size_t i = 0; i < n; i++)
+        if (failures[i].error_file)
+            return true;
+    return job_has_logs(source->job);
+}
+
 static void report_failed_generation(const struct failures_source *source, struct report_failure *failures,
                                      struct failures_outcome *outcome)
 {
@@ -291,9 +331,7 @@ static void report_failed_generation(const struct failures_source *source, struc
     const struct report_failure *root = report.root < 0 ? NULL : &failures[report.root];
     outcome->root_code = root ? root->exit_code : 0;
     set_reason(source, root, outcome->reason, sizeof(outcome->reason));
-    outcome->has_files = outcome->has_files || job_has_logs(source->job);
-    for (size_t i = 0; i < report.n_failures; i++)
-        outcome->has_files = outcome->has_files || failures[i].error_file;
+    outcome->has_files = has_files_to_keep(source, failures, report.n_failures) || outcome->has_files;
     _cleanup_free_ char *stderr_lines = root ? last_stderr_lines(source, root->local_rank) : NULL;
     outcome->is_final = is_final_failure(source, root, stderr_lines);
     _cleanup_free_ char *interpreter = bad_interpreter(source);

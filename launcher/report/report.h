@@ -22,6 +22,7 @@ struct report_failure {
     int64_t time_s;         /* wall clock: of its error file, or of its end */
     char time_text[32];     /* the same, local, as the table shows it */
     const char *error_file; /* NULL: it left none */
+    char error_name[48];    /* of the error file where another process keeps the file */
     const char *message;    /* from the error file; NULL: it left none */
     char *text;             /* the message, where the collector of failures frees it; or NULL */
     int64_t max_rss_kib;

@@ -10,6 +10,8 @@
 
 #include "launcher/host/proc_info_os.h"
 #include "launcher/host/worker_beat_os.h"
+#include "launcher/output/output_handover_sock.h"
+#include "launcher/util/read_disk_os.h"
 #include "launcher/watch/digest.h"
 #include "launcher/watch/nccl_state_sock.h"
 #include "launcher/watch/proc_activity_os.h"
@@ -68,6 +70,8 @@ void watch_task_set_folder(struct watch_task *t, const char *folder)
     t->folder_made = t->is_delivered = false;
     if (n < sizeof(t->folder) - 64)
         memcpy(t->folder, folder ? folder : "", n + 1);
+    const char *slash = t->link ? strrchr(t->folder, '/') : NULL;
+    t->n_hidden = slash ? (size_t)(slash + 1 - t->folder) : 0;
 }
 
 static const struct stack_tools *tools_of(struct watch_task *t)
@@ -335,10 +339,12 @@ static void make_stack_folder(struct watch_task *t)
     t->folder_made = false;
     if (n) /* of the generation: there is none yet where no output goes to files */
         (void)mkdir(t->folder, 0777);
-    for (int i = 1; n && !t->folder_made && i <= FOLDERS_MAX; i++) {
+    /* With a link no earlier folder is left. */
+    for (int i = t->link ? t->n_folder + 1 : 1; n && !t->folder_made && i <= FOLDERS_MAX; i++) {
         (void)snprintf(t->folder + n, sizeof(t->folder) - n, "/stacks_%d",
                        i); /* watch_task_set_folder() left room */
         t->folder_made = mkdir(t->folder, 0700) == 0;
+        t->n_folder = i;
         if (!t->folder_made && errno != EEXIST)
             return;
     }
@@ -462,10 +468,47 @@ static void take_stacks(struct watch_task *t)
     write_files(t, &t->set, true);
 }
 
+/* False: it stays here. */
+static bool hand_over_file(const struct watch_task *t, const char *path, enum output_which which, int rank)
+{
+    const struct output_handover handover = {.version = OUTPUT_HANDOVER_VERSION,
+                                             .rank = (uint32_t)rank,
+                                             .local_rank = (uint32_t)t->n_folder,
+                                             .which = which,
+                                             .attempt = t->attempt};
+    struct file_part *part = file_part_create(strdup(path), OUTPUT_FILE_MAX, false);
+
+    if (part)
+        file_part_read(part);
+    bool is_done = part && (!part->bytes /* not each rank has a file */ ||
+                            output_handover_file(t->link, &handover, part->bytes, part->n_bytes) == 0);
+    file_part_drop(part);
+    return is_done;
+}
+
+static void hand_over_files(struct watch_task *t)
+{
+    char path[sizeof(t->folder) + 32];
+    bool is_done = true;
+
+    for (int i = 0; i < t->n_workers; i++) {
+        stack_file_path(t, i, path, sizeof(path));
+        is_done = hand_over_file(t, path, OUTPUT_STACKS, t->rank_base + i) && is_done;
+    }
+    for (int i = 0; i < 2; i++) {
+        (void)snprintf(path, sizeof(path), "%s/nccl_ras.%s", t->folder, i ? "json" : "txt"); /* fits */
+        is_done = hand_over_file(t, path, i ? OUTPUT_NCCL_JSON : OUTPUT_NCCL_TEXT, t->rank_base) && is_done;
+    }
+    if (is_done)
+        remove_files(t);
+}
+
 static void complete_files(struct watch_task *t)
 {
     if (t->folder_made)
         add_native_frames(t, &t->set);
+    if (t->folder_made && t->link)
+        hand_over_files(t);
     free_set(&t->set);
 }
 

@@ -59,6 +59,10 @@ struct watch_task {
     pid_t *pids;
     bool *have_succeeded;
     char folder[4096]; /* of the logs; the result: of the files */
+    size_t n_hidden;   /* with `link`: bytes of `folder` in front of the name on other machines */
+    int n_folder;      /* number of the folder of the files */
+    uint32_t attempt;
+    int link; /* for output_handover_file(), which gets the complete files; 0: files stay */
     /* The results. */
     struct progress_sample *samples;
     struct stall_look stall;

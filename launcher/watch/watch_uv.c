@@ -127,6 +127,7 @@ static void order_task(struct watch *w)
         w->task->pids[i] = w->workers[i].pid;
         w->task->have_succeeded[i] = w->workers[i].has_succeeded;
     }
+    w->task->attempt = w->job.generation;
     if (w->requests.wants)
         watch_task_set_folder(w->task, w->job.folder);
     else
@@ -159,7 +160,8 @@ static void deliver_stacks(struct watch *w)
                                         .silence_ns = progress_silence_ns(&w->progress, now_ns()),
                                         .nccl = w->task->nccl,
                                         .text = w->task->text,
-                                        .folder = w->task->folder_made ? w->task->folder : NULL,
+                                        .folder =
+                                            w->task->folder_made ? w->task->folder + w->task->n_hidden : NULL,
                                         .worker = w->task->first_worker,
                                         .stands_out = w->task->stands_out,
                                         .host = w->task->host,
@@ -300,6 +302,7 @@ int watch_create(struct watch **ret, const struct watch_host *host)
         watch_destroy(w);
         return r;
     }
+    w->task->link = host->link;
     (void)uv_timer_init(host->loop, &w->timer); /* cannot fail */
     w->timer.data = w;
     if (host->timeout_ns)

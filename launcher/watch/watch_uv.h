@@ -53,6 +53,7 @@ struct watch_host {
     const char *python;  /* the executed file */
     uint64_t timeout_ns; /* 0: nothing is watched, stacks can be had all the same */
     int n_workers;
+    int link;             /* takes the files of stacks, see watch_task_os.h; 0: none */
     const int *state_fds; /* of the workers' memory files */
     struct watch_job (*describe)(void *data, struct watch_worker *workers);
     void (*on_hang)(void *data);   /* the time-out has passed; watch_take_stacks() */

@@ -34,6 +34,7 @@ FAR = [  # read by a front
     GREETING + OUTPUT + frame(END, b"", 1) + frame(PONG) + frame(RESULT, struct.pack("<II", 1, 0)),
     OUTPUT + frame(OPEN, struct.pack("<IIII", 0, 0, 0, 0), 2) + window(1, 2),
     OUTPUT + frame(OPEN, struct.pack("<IIII", 5, 0, 0, 0), 2) + frame(DATA, b"rounds", 2) + frame(END, b"", 2) + window(0, 2),
+    *[OUTPUT + frame(OPEN, struct.pack("<IIII", kind, 5, 1, 0), 2) + frame(DATA, b"text", 2) + frame(END, b"", 2) for kind in range(6, 11)],
     OUTPUT + OUTPUT, frame(NOTE, b"the working directory /x: No such file or directory"), frame(NOTE, b"a\0b"), frame(99),
     GREETING[:20], GREETING.replace(b"L 1", b"L 2"),
 ]

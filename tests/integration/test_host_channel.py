@@ -18,7 +18,7 @@ import host_channel
 import jobs
 import launches
 from crund import Crund
-from host_channel import (AGENT_ERR, ARGUMENT, CONNECTION, DATA, DIRECTORY, END, PING, SECRET, SIGNAL, START, STDERR, STDOUT, VARIABLE, WINDOW,
+from host_channel import (AGENT_ERR, ARGUMENT, CONNECTION, DATA, DIRECTORY, END, ERROR_FILE, PING, SECRET, SIGNAL, STACKS, START, STDERR, STDOUT, VARIABLE, WINDOW,
                           Channel, frame, header)
 
 pytestmark = pytest.mark.sanitize
@@ -53,6 +53,34 @@ def test_the_agents_own_lines_and_code():
         c.start(alone(*SHELL, "exit 5"))
         assert c.rest() == 1 and c.result == (1, 1)
         assert b"exit code 5" in c.output(AGENT_ERR) and not c.output(STDOUT)
+
+
+def files_below(folder):
+    return [path for path in folder.rglob("*") if not path.is_dir()]
+
+
+def test_error_files_travel(tmp_path):
+    """Above the size of a new pipe, too; nothing stays on the host."""
+    with Channel(environment={"TMPDIR": str(tmp_path)}) as c:
+        c.start(alone(*SHELL, '[ $RANK = 1 ] || exec sleep 600; { echo "{\\"message\\": \\"told\\"}"; head -c 500000 /dev/zero | tr "\\0" " "; }'
+                      " > $TORCHELASTIC_ERROR_FILE; exit 3"))
+        assert c.rest() == 1
+        text = b'{"message": "told"}\n' + 500000 * b" "
+        assert [(s.rank, s.local_rank, s.attempt, s.data) for s in c.streams.values() if s.kind == ERROR_FILE] == [(1, 1, 0, text)]
+        assert b"error_file: attempt_0/1/error.json" in c.output(AGENT_ERR) and b"told" in c.output(AGENT_ERR)
+        assert str(tmp_path).encode() not in c.output(AGENT_ERR) and not files_below(tmp_path)
+
+
+def test_stacks_travel_while_the_job_hangs(tmp_path):
+    with Channel(environment={"TMPDIR": str(tmp_path)}) as c:
+        c.start(alone("--hang-timeout=1", *SHELL, "exec sleep 600"))
+        c.wait(lambda c: sum(s.ended for s in c.streams.values() if s.kind == STACKS) == 2)
+        found = {s.rank: s for s in c.streams.values() if s.kind == STACKS}
+        assert sorted(found) == [0, 1] and {(s.local_rank, s.attempt) for s in found.values()} == {(1, 0)}
+        assert all(b"sleep" in s.data for s in found.values())
+        assert b"; stacks: attempt_0/stacks_1\n" in c.output(AGENT_ERR) and not files_below(tmp_path)
+        c.end_input()
+        c.rest()
 
 
 def test_the_header_decides_on_directory_environment_and_arguments(tmp_path):

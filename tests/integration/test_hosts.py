@@ -39,13 +39,13 @@ def shell(script):
 class Front:
     """A crun --hosts, and the processes that belong to its job."""
 
-    def __init__(self, folder, *args, program=None, **more):
+    def __init__(self, folder, *args, program=None, env=None, **more):
         self.folder, self.homes = folder, str(folder / "homes")
         path = f"{folder}/bin{os.pathsep}{os.environ['PATH']}"
         self.process = subprocess.Popen(
             [program or jobs.crun(), *args], text=True, cwd=folder,
             env={**os.environ, "PATH": path, "FAKE_SSH_HOMES": self.homes, "PET_TIMESTAMPS": "no",
-                 "FAKE_SSH_PATH": os.environ["PATH"]},
+                 "FAKE_SSH_PATH": os.environ["PATH"], **(env or {})},
             **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more})
 
     def wait(self, timeout=60):
@@ -482,12 +482,36 @@ def test_a_request_to_one_agent_stops_the_others(start):
     assert not [word for word in ("rank", "failed first", "FAILED", "goes on as") if word in err], err
 
 
-def test_a_hang_stops_the_whole_job(start):
-    """No rank is the cause, though all of them end by the signal."""
-    front = start("--hosts=a,b", "--nproc-per-node=2", "--hang-timeout=1", "--hang-action=stop", *shell("exec sleep 600"))
+def files_below(folder):
+    return {path.relative_to(folder).parts for path in folder.rglob("*") if not path.is_dir()}
+
+
+def test_a_hang_stops_the_whole_job(start, tmp_path):
+    """No rank is the cause, though all of them end by the signal. A single line names the stacks, and none stay on the hosts."""
+    (tmp_path / "hosts_tmp").mkdir()
+    front = start("--hosts=a,b", "--nproc-per-node=2", "--hang-timeout=1", "--hang-action=stop", f"--log-dir={tmp_path}/logs",
+                  f"--export=TMPDIR={tmp_path}/hosts_tmp", *shell("exec sleep 600"))
     code, _, err = front.wait()
     assert code == 1 and "stopped by SIGTERM from --hang-action=stop" in err, err
     assert not [word for word in ("failed", "FAILED") if word in err], err
+    assert set(re.findall("hang: no rank has made progress for \\d+ s; stacks: (.*)", err)) == {f"{tmp_path}/logs/*/*/attempt_0/stacks_1"}, err
+    assert {(host, *rest) for host, _, *rest in files_below(tmp_path / "logs")} == {
+        ("ab"[rank // 2], "attempt_0", "stacks_1", f"rank_{rank}.txt") for rank in range(4)}
+    assert not files_below(tmp_path / "hosts_tmp")
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["named", "temporary"])
+def test_error_files_come_to_the_front(start, tmp_path, named):
+    hosts_tmp, front_tmp = tmp_path / "hosts_tmp", tmp_path / "front_tmp"
+    hosts_tmp.mkdir()
+    front_tmp.mkdir()
+    script = '[ $RANK = 3 ] || exec sleep 600; echo "{\\"message\\": \\"told\\"}" > $TORCHELASTIC_ERROR_FILE; exit 3'
+    logs = [f"--log-dir={tmp_path}/logs"] * named
+    code, _, err = start("--hosts=a,b", "--nproc-per-node=2", *logs, f"--export=TMPDIR={hosts_tmp}", *shell(script), env={"TMPDIR": str(front_tmp)}).wait()
+    assert code == 1 and "traceback : told" in err, err
+    place = tmp_path / "logs" if named else next(front_tmp.iterdir())
+    assert [(host, *rest) for host, _, *rest in files_below(place)] == [("b", "attempt_0", "1", "error.json")]
+    assert f"crun: logs are kept in {place}\n" in err and not files_below(hosts_tmp) and str(hosts_tmp) not in err, err
 
 
 def test_one_signal_ends_a_flood_on_a_blocked_console(start):
