@@ -31,7 +31,6 @@ enum {
 
 struct agent_hang {
     const struct agent_host *host;
-    struct watch *watch;          /* NULL: there is none */
     struct hang_reports *reports; /* of all nodes */
     struct asked_stacks *stacks;
     struct agent_stall *stall; /* NULL: partial stalls are not looked for */
@@ -77,7 +76,7 @@ static struct watch_job describe_for_watch(void *data, struct watch_worker *work
     }
     job.is_at_work = group->state == GROUP_RUNNING && n_running > 0 && n_other == 0 && !group->is_suspended;
     if (store_hint_step(&h->hint, now_ns(), job.generation, job.is_at_work, is_store_unused(h)))
-        watch_ask_python(h->watch);
+        watch_ask_python(h->host->watch);
     return job;
 }
 
@@ -100,7 +99,7 @@ static void log_headline(const struct watch_stacks *s, bool is_alone)
 
 static void print_hang(const struct agent_hang *h, const struct event_hang *hang)
 {
-    hang_report_print(h->host, h->watch, hang->is_hang ? EVENT_HANG : EVENT_STACKS, hang);
+    hang_report_print(h->host, hang->is_hang ? EVENT_HANG : EVENT_STACKS, hang);
 }
 
 /* ---- the action ---- */
@@ -203,7 +202,8 @@ void agent_hang_all_quiet(struct agent_hang *h)
 {
     if (!h->is_hanging || h->is_reported)
         return;
-    h->is_reported = watch_take_stacks(h->watch, WATCH_HANG); /* false: stacks are being taken already */
+    h->is_reported =
+        watch_take_stacks(h->host->watch, WATCH_HANG); /* false: stacks are being taken already */
 }
 
 /* Of several nodes the last node to become quiet completes a hang. */
@@ -272,8 +272,8 @@ static void describe_hang(void *self, struct job_status *ret)
         struct worker_status *w = &ret->nodes[0].workers[i];
 
         w->hang = h->is_reported && !h->is_elsewhere && (!h->stands_out || h->worker == i);
-        if (h->watch && h->host->group->state == GROUP_RUNNING)
-            w->waits_percent = waits_percent(watch_waits(h->watch), i);
+        if (h->host->watch && h->host->group->state == GROUP_RUNNING)
+            w->waits_percent = waits_percent(watch_waits(h->host->watch), i);
     }
     agent_stall_describe(h->stall, &ret->nodes[0]);
     job_status_mark_slow(ret);
@@ -326,14 +326,14 @@ static void on_slow_end(uv_timer_t *timer)
     for (int i = 0; h->host->generation && i < g->config.n_workers; i++)
         is_running |= group_worker_may_run(&g->workers[i]);
     if (g->state == GROUP_STOPPING && is_running)
-        (void)watch_take_stacks(h->watch, WATCH_SLOW_END); /* false: stacks are being taken already */
+        (void)watch_take_stacks(h->host->watch, WATCH_SLOW_END); /* false: stacks are being taken already */
 }
 
 void agent_hang_watch_stop(struct agent_hang *h)
 {
     unsigned ms = (unsigned)h->host->job->shutdown_timeout_s * 1000u / 2;
 
-    if (h->watch && ms && !h->is_hanging)
+    if (h->host->watch && ms && !h->is_hanging)
         (void)uv_timer_start(&h->timer, on_slow_end, ms < SLOW_END_MAX_MS ? ms : SLOW_END_MAX_MS,
                              0); /* fails only without a callback */
 }
@@ -341,17 +341,12 @@ void agent_hang_watch_stop(struct agent_hang *h)
 bool agent_hang_put_off_quit(struct agent_hang *h, const struct group_event *quit)
 {
     h->quit = *quit;
-    return watch_take_stacks(h->watch, WATCH_QUIT);
-}
-
-bool agent_hang_take_stacks(struct agent_hang *h, enum watch_reason reason)
-{
-    return watch_take_stacks(h->watch, reason);
+    return watch_take_stacks(h->host->watch, WATCH_QUIT);
 }
 
 /* ---- life ---- */
 
-void agent_hang_open(struct agent_hang *h)
+struct watch *agent_hang_open(struct agent_hang *h)
 {
     const struct agent_host *host = h->host;
     const struct watch_host watch_host = {.loop = host->loop,
@@ -369,35 +364,27 @@ void agent_hang_open(struct agent_hang *h)
                                           .on_ranks = on_ranks,
                                           .data = h};
 
-    int r = watch_create(&h->watch, &watch_host);
+    struct watch *watch = NULL;
+    int r = watch_create(&watch, &watch_host);
     if (r)
         log_line("hangs are not watched for: %s", strerror(-r));
     else if (watch_host.timeout_ns)
-        h->stall = agent_stall_create(host, h->watch); /* without memory no line about a partial stall */
-}
-
-bool agent_hang_is_open(const struct agent_hang *h)
-{
-    return h->watch;
-}
-
-bool agent_hang_has_worked(const struct agent_hang *h)
-{
-    return watch_has_worked(h->watch);
+        h->stall = agent_stall_create(host); /* without memory no line about a partial stall */
+    return watch;
 }
 
 static void stop_hang(void *self)
 {
     struct agent_hang *h = self;
 
-    watch_close(h->watch);
+    watch_close(h->host->watch);
     agent_stall_stop(h->stall);
     hang_reports_stop(h->reports);
 }
 
 void agent_hang_destroy(struct agent_hang *h)
 {
-    watch_destroy(h->watch);
+    watch_destroy(h->host->watch);
     agent_stall_destroy(h->stall);
     free(h->reports);
     free(h);

@@ -12,26 +12,20 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/types.h>
-
-#include "launcher/watch/stack_requests.h"
 
 struct agent_hang;
 struct agent_host;
 struct agent_observer;
 struct asked_stacks;
 struct group_event;
+struct watch;
 
 /* stacks: gets the stacks of this node and of other agents. NULL without memory. */
 struct agent_hang *agent_hang_create(struct agent_observer *observer, const struct agent_host *host,
                                      struct asked_stacks *stacks);
 
-/* Watches for hangs. The job runs without a watch as well. */
-void agent_hang_open(struct agent_hang *h);
-bool agent_hang_is_open(const struct agent_hang *h);
-
-/* See watch_take_stacks(). */
-bool agent_hang_take_stacks(struct agent_hang *h, enum watch_reason reason);
+/* Watches for hangs. Returns agent_host.watch: the job runs without a watch (NULL) as well. */
+struct watch *agent_hang_open(struct agent_hang *h);
 
 /* The stacks come first, then this event of a SIGQUIT. False: stacks cannot be taken. */
 bool agent_hang_put_off_quit(struct agent_hang *h, const struct group_event *quit);
@@ -44,9 +38,6 @@ void agent_hang_forget(struct agent_hang *h);
 
 /* The workers have got a signal to end. Stacks are taken before the kill of workers that do not end. */
 void agent_hang_watch_stop(struct agent_hang *h);
-
-/* Whether files may have been written among the logs. */
-bool agent_hang_has_worked(const struct agent_hang *h);
 
 /* When the loop has run dry. */
 void agent_hang_destroy(struct agent_hang *h);

@@ -12,7 +12,6 @@
 #include "launcher/agent/agent_uv.h"
 #include "launcher/cli/job.h"
 #include "launcher/supervise/worker_group.h"
-#include "launcher/watch/stack_requests.h"
 #include "base/time.h"
 #include "rendezvous/session/session_message.h"
 
@@ -22,6 +21,7 @@ struct job_status;
 struct logs;
 struct membership;
 struct output;
+struct watch;
 struct worker_memory;
 
 /* The job as seen by parts, and requests of parts to the agent. All parts share one host; its life is the agent's. */
@@ -38,12 +38,12 @@ struct agent_host {
     struct events *events;         /* NULL: no event log was asked for */
     struct generation *generation; /* NULL before the first */
     struct membership *membership; /* JOB_ROUNDS, from the start of the meeting until its end; else NULL */
+    struct watch *watch;           /* NULL: the workers are not watched (yet) */
     void *data;                    /* of the functions below */
     void (*dispatch)(void *data, struct group_event event);
     void (*kill_worker)(void *data, int worker,
                         const char *option);           /* option: the option of crun that asks for the kill */
     void (*note_sender)(void *data, const char *text); /* of a signal to stop */
-    bool (*take_stacks)(void *data, enum watch_reason reason); /* see watch_take_stacks() */
     /* The present state of the job and of this node. 0 or -ENOMEM; job_status_finish() in both cases. */
     int (*describe)(void *data, struct job_status *ret);
 };

@@ -25,6 +25,7 @@
 #include "launcher/report/disk_texts_uv.h"
 #include "launcher/report/events_os.h"
 #include "launcher/report/failures_os.h"
+#include "launcher/watch/watch_uv.h"
 #include "launcher/supervise/guardian_os.h"
 #include "launcher/util/log_os.h"
 #include "base/buf.h"
@@ -83,7 +84,7 @@ static void take_stacks_for_line(struct agent_lines *l)
 {
     uint64_t now = now_ns();
 
-    if (now >= l->stacks_due_ns && l->host->take_stacks(l->host->data, WATCH_LINE))
+    if (now >= l->stacks_due_ns && watch_take_stacks(l->host->watch, WATCH_LINE))
         l->stacks_due_ns = now + STACKS_PAUSE_NS;
 }
 

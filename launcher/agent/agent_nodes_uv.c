@@ -313,8 +313,7 @@ static void take_stacks_for_look(void *data)
 {
     const struct agent *a = data;
 
-    if (agent_hang_is_open(a->hang))
-        asked_stacks_ask(a->stacks, true);
+    (void)asked_stacks_ask(a->stacks, true);
 }
 
 static void on_agent_message(void *data, const uint8_t *body, size_t n)

@@ -32,7 +32,6 @@ enum {
 
 struct agent_stall {
     const struct agent_host *host;
-    struct watch *watch;
     struct stall stall;  /* of the job: on node 0, or without a rendezvous */
     struct slow slow;    /* the same */
     uint64_t generation; /* of the members below */
@@ -62,7 +61,7 @@ static void print_notice(struct agent_stall *s, const struct hang_notice *m)
     if (m->kind == HANG_NOTICE_GOES_ON)
         log_each_line(m->text);
     else
-        hang_report_print(s->host, s->watch, is_stall ? EVENT_STALL : EVENT_SLOW, &event);
+        hang_report_print(s->host, is_stall ? EVENT_STALL : EVENT_SLOW, &event);
 }
 
 /* ---- messages ---- */
@@ -112,7 +111,7 @@ static void decide(struct agent_stall *s, const struct hang_rank *ranks, size_t 
 
     s->wants_stacks = verdict == STALL_ASK;
     if (verdict == STALL_NOTHING && s->stall.has_asked)
-        watch_ask_ranks(s->watch, false); /* a line is near: look again within a second */
+        watch_ask_ranks(s->host->watch, false); /* a line is near: look again within a second */
     if (verdict == STALL_REPORT)
         report(s, ranks, n_ranks, stands_out);
     if (verdict == STALL_GOES_ON)
@@ -167,7 +166,7 @@ static void ask_own(struct agent_stall *s, bool with_stacks)
 
     s->is_asked = s->host->group->state == GROUP_RUNNING;
     if (s->is_asked)
-        watch_ask_ranks(s->watch, with_stacks);
+        watch_ask_ranks(s->host->watch, with_stacks);
     else if (is_node_0(s))
         hang_collect_add(&s->collect, &(struct hang_piece){.node = 0, .pieces = 1});
     else
@@ -305,7 +304,7 @@ void agent_stall_take_ranks(struct agent_stall *s, struct hang_rank *ranks, size
         decide(s, ranks, n_unusual ? n_ranks : 0, stands_out);
         judge_slowness(s, ranks, n_ranks);
         if (s->wants_stacks)
-            watch_ask_ranks(s->watch, true);
+            watch_ask_ranks(s->host->watch, true);
         return;
     }
     if (s->is_asked)
@@ -338,14 +337,13 @@ void agent_stall_describe(const struct agent_stall *s, struct node_status *ret)
 
 /* ---- life ---- */
 
-struct agent_stall *agent_stall_create(const struct agent_host *host, struct watch *watch)
+struct agent_stall *agent_stall_create(const struct agent_host *host)
 {
     struct agent_stall *s = calloc(1, sizeof(*s));
 
     if (!s)
         return NULL;
     s->host = host;
-    s->watch = watch;
     s->awaited = -1;
     (void)uv_timer_init(host->loop, &s->timer); /* cannot fail */
     s->timer.data = s;

@@ -19,10 +19,9 @@ struct agent_stall;
 struct hang_message;
 struct hang_rank;
 struct node_status;
-struct watch;
 
-/* watch: asked for ranks. NULL without memory. */
-struct agent_stall *agent_stall_create(const struct agent_host *host, struct watch *watch);
+/* NULL without memory. */
+struct agent_stall *agent_stall_create(const struct agent_host *host);
 
 /* The ranks of this node, see watch_host.on_ranks; sorted in place. NULL is fine here and below. */
 void agent_stall_take_ranks(struct agent_stall *s, struct hang_rank *ranks, size_t n_ranks, int n_unusual);

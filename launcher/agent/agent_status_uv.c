@@ -8,6 +8,7 @@
 
 #include "base/utf8.h"
 #include "launcher/agent/agent_host_uv.h"
+#include "launcher/agent/asked_stacks_uv.h"
 #include "launcher/ctl/control_uv.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/job_status_json.h"
@@ -26,7 +27,7 @@ struct agent_status {
     const struct agent_host *host;
     struct control *control; /* NULL: there is no socket */
     int64_t started_s;       /* since 1970 */
-    bool (*ask_stacks)(void *data);
+    struct asked_stacks *stacks;
 };
 
 static const char *job_state_of(const struct worker_group *g, bool has_generation)
@@ -164,7 +165,7 @@ static bool ask_for_stacks(void *data)
 {
     const struct agent_status *s = data;
 
-    return s->ask_stacks(s->host->data);
+    return asked_stacks_ask(s->stacks, false);
 }
 
 const struct named_file *agent_status_socket(const struct agent_status *s)
@@ -186,7 +187,7 @@ static void stop_status(void *self)
 }
 
 struct agent_status *agent_status_open(struct agent_observer *observer, const struct agent_host *host,
-                                       bool (*ask_stacks)(void *data))
+                                       struct asked_stacks *stacks)
 {
     struct agent_status *s = calloc(1, sizeof(*s));
     const struct control_host control_host = {.loop = host->loop,
@@ -200,7 +201,7 @@ struct agent_status *agent_status_open(struct agent_observer *observer, const st
     if (!s)
         return NULL;
     *s = (struct agent_status){
-        .host = host, .started_s = wall_clock_ns(now_ns()) / 1000000000, .ask_stacks = ask_stacks};
+        .host = host, .started_s = wall_clock_ns(now_ns()) / 1000000000, .stacks = stacks};
     *observer = (struct agent_observer){.self = s, .stop = stop_status, .destroy = free};
     int r = control_create(&s->control, &control_host);
     if (r && trace_sink)

@@ -10,13 +10,14 @@
 struct agent_host;
 struct agent_observer;
 struct agent_status;
+struct asked_stacks;
 struct buf;
 struct job_status;
 struct named_file;
 
-/* Serves crunctl. The job runs without the socket as well. ask_stacks: crunctl wants stacks of all nodes. NULL without memory. */
+/* Serves crunctl. The job runs without the socket as well. stacks: of all nodes, where crunctl wants stacks. NULL without memory. */
 struct agent_status *agent_status_open(struct agent_observer *observer, const struct agent_host *host,
-                                       bool (*ask_stacks)(void *data));
+                                       struct asked_stacks *stacks);
 
 /* The job and this node without the additions of other parts. 0 or -ENOMEM; job_status_finish() in both cases. */
 int agent_status_describe(const struct agent_status *s, struct job_status *ret);

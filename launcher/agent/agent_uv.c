@@ -54,6 +54,7 @@
 #include "launcher/util/signal_name.h"
 #include "launcher/util/trace_os.h"
 #include "launcher/watch/examined_os.h"
+#include "launcher/watch/watch_uv.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/time.h"
@@ -171,17 +172,6 @@ static void on_guardian_lost(void *data)
 
 /* ---- actions: starting ---- */
 
-/* crunctl wants the stacks of all nodes. */
-static bool ask_stacks(void *data)
-{
-    const struct agent *a = data;
-    bool is_open = agent_hang_is_open(a->hang);
-
-    if (is_open)
-        asked_stacks_ask(a->stacks, false);
-    return is_open;
-}
-
 static void send_stacks(void *data, const char *json)
 {
     const struct agent *a = data;
@@ -195,10 +185,10 @@ static void open_views(struct agent *a)
     if (a->has_opened_views)
         return;
     a->has_opened_views = true;
-    a->status = agent_status_open(&a->parts[PART_STATUS], &a->host, ask_stacks);
+    a->status = agent_status_open(&a->parts[PART_STATUS], &a->host, a->stacks);
     a->generation_host.guardians.socket = agent_status_socket(a->status);
     agent_metrics_open(&a->parts[PART_METRICS], &a->host);
-    agent_hang_open(a->hang);
+    a->host.watch = agent_hang_open(a->hang);
 }
 
 /* Makes the files of the attempt. Returns 0, or -errno with a line logged. */
@@ -492,7 +482,7 @@ static void begin_removal(struct agent *a)
 /* While the rest is closed, where nothing of it writes files among the logs. */
 static void begin_early_removal(struct agent *a)
 {
-    if (!job_has_logs(a->host.job) && !agent_hang_has_worked(a->hang) && !side_thread_is_hung(SIDE_LOGS))
+    if (!job_has_logs(a->host.job) && !watch_has_worked(a->host.watch) && !side_thread_is_hung(SIDE_LOGS))
         begin_removal(a);
 }
 
@@ -858,13 +848,6 @@ static void note_sender(void *data, const char *text)
     text_copy(a->sender, sizeof(a->sender), text);
 }
 
-static bool take_stacks(void *data, enum watch_reason reason)
-{
-    const struct agent *a = data;
-
-    return agent_hang_take_stacks(a->hang, reason);
-}
-
 static int create_parts(struct agent *a)
 {
     const struct disk_texts_host texts_host = {
@@ -905,7 +888,6 @@ static void init_host(struct agent *a, const struct agent_config *config)
                                   .dispatch = agent_dispatch,
                                   .kill_worker = kill_worker,
                                   .note_sender = note_sender,
-                                  .take_stacks = take_stacks,
                                   .describe = describe_job};
     a->failures = (struct failures_source){.report = {.group = &a->group,
                                                       .title = config->job->program_name,

@@ -126,14 +126,15 @@ static void ask_nodes(struct asked_stacks *a)
     (void)uv_timer_start(&a->timer, answer_crunctl, ASKED_MS, 0); /* fails only without a callback */
 }
 
-void asked_stacks_ask(struct asked_stacks *a, bool for_look)
+bool asked_stacks_ask(struct asked_stacks *a, bool for_look)
 {
-    if (for_look && (a->collect.n_nodes > 0 || asked_stacks_for_look(a)))
-        return;
+    if (!a->host->watch || (for_look && (a->collect.n_nodes > 0 || asked_stacks_for_look(a))))
+        return false;
     a->for_look |= for_look;
-    (void)a->host->take_stacks(a->host->data,
-                               WATCH_ASKED); /* false: stacks are being taken, and will be sent */
+    (void)watch_take_stacks(a->host->watch,
+                            WATCH_ASKED); /* false: stacks are being taken, and will be sent */
     ask_nodes(a);
+    return true;
 }
 
 /* ---- of the own node ---- */
@@ -147,7 +148,7 @@ void asked_stacks_take_order(struct asked_stacks *a, int32_t to)
         is_noted |= a->to[i] == to;
     if (!is_noted && a->n_to < ASKERS_MAX)
         a->to[a->n_to++] = to;
-    (void)a->host->take_stacks(a->host->data, WATCH_ASKED);
+    (void)watch_take_stacks(a->host->watch, WATCH_ASKED);
 }
 
 void asked_stacks_pass(struct asked_stacks *a, const struct watch_stacks *s)

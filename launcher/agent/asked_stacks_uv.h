@@ -18,8 +18,9 @@ struct watch_stacks;
 struct asked_stacks *asked_stacks_create(struct agent_observer *observer, const struct agent_host *host,
                                          void (*send)(void *data, const char *json));
 
-/* Takes the stacks of the own node and asks the other nodes for stacks. for_look: the result becomes part of the status. */
-void asked_stacks_ask(struct asked_stacks *a, bool for_look);
+/* Takes the stacks of the own node and asks the other nodes for stacks. for_look: the result becomes part of the status. False: no
+ * stacks can be taken, or the status has stacks. */
+bool asked_stacks_ask(struct asked_stacks *a, bool for_look);
 
 /* JSON for the status; NULL: none. */
 const char *asked_stacks_for_look(const struct asked_stacks *a);

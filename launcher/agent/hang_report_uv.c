@@ -143,11 +143,10 @@ void hang_reports_take(struct hang_reports *r, const struct hang_notice *notice)
 
 /* ---- the own node ---- */
 
-void hang_report_print(const struct agent_host *host, struct watch *watch, enum event_kind kind,
-                       const struct event_hang *hang)
+void hang_report_print(const struct agent_host *host, enum event_kind kind, const struct event_hang *hang)
 {
     log_each_line(hang->groups);
-    watch_log_hint(watch);
+    watch_log_hint(host->watch);
     events_write(host->events, host->group, (struct event){.kind = kind, .hang = hang});
 }
 

@@ -17,7 +17,6 @@ struct hang_collect;
 struct hang_piece;
 struct hang_reports;
 struct hang_notice;
-struct watch;
 struct watch_stacks;
 
 /* on_report: prints the report. acts: --hang-action has waited for the report, because of `worker`. NULL without memory. */
@@ -55,5 +54,4 @@ bool hang_report_collect(const struct agent_host *host, const struct hang_rank *
 bool hang_report_notify(const struct agent_host *host, int32_t to, const struct hang_notice *notice);
 
 /* The lines, and an event of that kind. */
-void hang_report_print(const struct agent_host *host, struct watch *watch, enum event_kind kind,
-                       const struct event_hang *hang);
+void hang_report_print(const struct agent_host *host, enum event_kind kind, const struct event_hang *hang);
