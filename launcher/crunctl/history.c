@@ -6,10 +6,9 @@
 #include <string.h>
 
 #include "base/array.h"
-#include "base/utf8.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/crunctl/status_text.h"
-#include "base/strbuf.h"
+#include "launcher/crunctl/text_page.h"
 
 /* The run that a line belongs to: the last one of that job, host and identity that has not ended. */
 static struct history_run *open_run(struct history *h, const struct history_line *line)
@@ -153,33 +152,20 @@ void history_select(struct history *h, const char *job)
 
 /* ---- text ---- */
 
-static void add_cleaned_line(struct strbuf *out, char *line, int width)
+static void add_generation_line(struct text_page *p, const struct history_generation *g, const char *open,
+                                void (*format_time)(int64_t seconds, char out[32]))
 {
-    text_clean(line);
-    size_t n = strlen(line);
-    if (width > 0 && n > (size_t)width)
-        text_copy(line, (size_t)width + 1, line);
-    strbuf_add(out, "%s\n", line);
-}
-
-static void add_generation_line(struct strbuf *out, const struct history_generation *g, const char *open,
-                                int width, void (*format_time)(int64_t seconds, char out[32]))
-{
-    char started[32], lasted[32], line[HISTORY_REASON_SIZE + 128];
+    char started[32], lasted[32];
 
     format_time(g->started_s, started);
     (void)snprintf(lasted, sizeof(lasted), "%s", open); /* fits */
     if (g->ended_s > 0)
         status_format_duration(g->ended_s - g->started_s, lasted);
-    (void)snprintf(line, sizeof(line), "%10lld  %-19s %12s %5d %7d %8d  %s", (long long)g->number, started,
-                   lasted, (int)g->n_nodes, (int)g->n_workers, (int)g->restarts,
-                   g->reason[0] ? g->reason : "-"); /* fits */
-    add_cleaned_line(out, line, width);
-    if (g->n_marks == 0)
-        return;
-    (void)snprintf(line, sizeof(line), "%10s  lines marked: %d, the last one by rank %d: %s", "",
-                   (int)g->n_marks, (int)g->mark_rank, g->mark); /* fits */
-    add_cleaned_line(out, line, width);
+    text_page_add(p, STYLE_PLAIN, "%10lld  %-19s %12s %5d %7d %8d  %s", (long long)g->number, started, lasted,
+                  (int)g->n_nodes, (int)g->n_workers, (int)g->restarts, g->reason[0] ? g->reason : "-");
+    if (g->n_marks > 0)
+        text_page_add(p, STYLE_PLAIN, "%10s  lines marked: %d, the last one by rank %d: %s", "",
+                      (int)g->n_marks, (int)g->mark_rank, g->mark);
 }
 
 char *history_text(const struct history_run *run, int width,
@@ -188,26 +174,25 @@ char *history_text(const struct history_run *run, int width,
     static const char *const lives[] = {[HISTORY_LIFE_UNKNOWN] = "has not ended, or crun was killed",
                                         [HISTORY_LIFE_RUNS] = "runs",
                                         [HISTORY_LIFE_KILLED] = "crun was killed"};
-    char head[3 * HISTORY_NAME_SIZE + HISTORY_REASON_SIZE + 128], took[32];
-    struct strbuf out = {0};
+    struct text_page p = {.n_left = SIZE_MAX};
+    char took[32];
 
     status_format_duration(run->ended_s - run->start.time_s, took);
     if (run->result[0])
-        (void)snprintf(head, sizeof(head), "%s on %s: %s, %s with exit code %d after %s%s%s", run->start.job,
-                       run->start.host, run->start.program, run->result, (int)run->exit_code, took,
-                       run->reason[0] ? ": " : "", run->reason); /* fits */
+        text_page_add(&p, STYLE_PLAIN, "%s on %s: %s, %s with exit code %d after %s%s%s", run->start.job,
+                      run->start.host, run->start.program, run->result, (int)run->exit_code, took,
+                      run->reason[0] ? ": " : "", run->reason);
     else
-        (void)snprintf(head, sizeof(head), "%s on %s: %s, %s", run->start.job, run->start.host,
-                       run->start.program, lives[run->life]); /* fits */
-    text_clean(head);
-    strbuf_add(&out, "%s\n", head);
+        text_page_add(&p, STYLE_PLAIN, "%s on %s: %s, %s", run->start.job, run->start.host,
+                      run->start.program, lives[run->life]);
     if (run->n_generations > 0)
-        strbuf_add(&out, "%10s  %-19s %12s %5s %7s %8s  %s\n", "GENERATION", "STARTED", "LASTED", "NODES",
-                   "WORKERS", "RESTARTS", "ENDED BECAUSE");
+        text_page_add(&p, STYLE_PLAIN, "%10s  %-19s %12s %5s %7s %8s  %s", "GENERATION", "STARTED", "LASTED",
+                      "NODES", "WORKERS", "RESTARTS", "ENDED BECAUSE");
+    p.width = width; /* the lines above are whole on a narrow terminal, too */
     for (size_t i = 0; i < run->n_generations; i++)
-        add_generation_line(&out, &run->generations[i], run->life == HISTORY_LIFE_RUNS ? "runs" : "-", width,
+        add_generation_line(&p, &run->generations[i], run->life == HISTORY_LIFE_RUNS ? "runs" : "-",
                             format_time);
-    return strbuf_steal(&out);
+    return strbuf_steal(&p.out);
 }
 
 void history_finish(struct history *h)

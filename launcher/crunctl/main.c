@@ -53,14 +53,12 @@ static int print_json(const struct job_survey *list)
     return 0;
 }
 
-static struct status_view view_of_terminal(void)
+/* 0: no terminal. */
+static int terminal_width(void)
 {
-    struct status_view view = {.now_s = (int64_t)time(NULL)};
     struct winsize size;
 
-    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
-        view.width = size.ws_col;
-    return view;
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
 /* 3: the job in o does not run here, or the endpoint does not have the job. */
@@ -88,13 +86,12 @@ static int take_second_look(struct job_survey *look, const struct job_survey *be
 
 static int print_survey(const struct job_survey *look, const struct crunctl *o)
 {
-    const struct status_view view = view_of_terminal();
-    const struct top_view top_view = {.width = view.width, .now_s = view.now_s};
+    const struct top_view view = {.width = terminal_width(), .now_s = (int64_t)time(NULL)};
 
     if (o->is_json)
         return print_json(look);
-    _cleanup_free_ char *text = o->is_top ? top_text(look->jobs, look->n_jobs, &top_view)
-                                          : status_text(look->jobs, look->n_jobs, &view);
+    _cleanup_free_ char *text = o->is_top ? top_text(look->jobs, look->n_jobs, &view)
+                                          : status_text(look->jobs, look->n_jobs, view.width, view.now_s);
     return print_text(text);
 }
 
@@ -179,7 +176,7 @@ static int print_run(struct history_run *run, struct crunctl *o)
 {
     run->life = find_life(run);
     _cleanup_free_ char *text =
-        o->is_json ? history_to_json(run) : history_text(run, view_of_terminal().width, format_local_time);
+        o->is_json ? history_to_json(run) : history_text(run, terminal_width(), format_local_time);
     return o->is_json ? print_json_line(text) : print_text(text);
 }
 

@@ -11,13 +11,8 @@
 struct job_status;
 struct worker_status;
 
-struct status_view {
-    int width;     /* columns; lines are cut to it. 0: not cut */
-    int64_t now_s; /* since 1970 */
-};
-
-/* Malloc'ed lines, NULL without memory. */
-char *status_text(const struct job_status *jobs, size_t n_jobs, const struct status_view *view);
+/* Malloc'ed lines, NULL without memory. width: columns that lines are cut to, 0: not cut; now_s: since 1970. */
+char *status_text(const struct job_status *jobs, size_t n_jobs, int width, int64_t now_s);
 
 /* "59 s", "12:05", "3:12:05", "2 d 3:12:05". */
 void status_format_duration(int64_t seconds, char out[32]);
@@ -30,6 +25,3 @@ void status_format_end(const struct worker_status *w, char out[64]);
 
 /* "-" before ranks are assigned. */
 void status_format_rank(int32_t rank, char out[16]);
-
-/* The bytes of the first columns of a line; each character counts as one. 0 columns: all. */
-size_t status_bytes_of_width(const char *line, int width);

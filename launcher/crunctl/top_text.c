@@ -9,22 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/format.h"
-#include "base/utf8.h"
 #include "base/err.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/crunctl/status_text.h"
-#include "base/strbuf.h"
+#include "launcher/crunctl/text_page.h"
 
-enum { LINE_SIZE = 1024, CELL_SIZE = 24, PAGE = 10, LINES_MIN = 6 };
-
-/* SGR of a line. */
-#define STYLE_PLAIN ""
-#define STYLE_TITLE "1"
-#define STYLE_HEAD "7"
-#define STYLE_BAD "31"
-#define STYLE_WARN "33"
-#define STYLE_DIM "2"
+enum { CELL_SIZE = 24, PAGE = 10, LINES_MIN = 6 };
 
 struct rank_row {
     const struct node_status *node;
@@ -33,8 +23,7 @@ struct rank_row {
 
 struct top_page {
     const struct top_view *view;
-    struct strbuf out;
-    size_t n_left; /* lines; SIZE_MAX: no limit */
+    struct text_page text;
 };
 
 /* What the workers of a node, or of a job, add up to. */
@@ -47,29 +36,7 @@ struct worker_sums {
     bool has_cpu;
 };
 
-/* ---- lines ---- */
-
-/* False: no line is left. */
-static bool __attribute__((format(printf, 3, 4)))
-add_line(struct top_page *p, const char *style, const char *format, ...)
-{
-    char line[LINE_SIZE];
-
-    if (p->n_left == 0)
-        return false;
-    if (p->n_left != SIZE_MAX)
-        p->n_left--;
-    (void)format_arguments(line, sizeof(line), format); /* a longer one is cut */
-    text_clean(line);
-    int n = (int)status_bytes_of_width(line, p->view->width);
-    if (!p->view->is_live)
-        strbuf_add(&p->out, "%.*s\n", n, line);
-    else if (*style)
-        strbuf_add(&p->out, "\033[%sm%.*s\033[0m\033[K\n", style, n, line);
-    else
-        strbuf_add(&p->out, "%.*s\033[K\n", n, line);
-    return true;
-}
+/* ---- cells ---- */
 
 static void format_percent(bool is_known, int64_t percent, char out[CELL_SIZE])
 {
@@ -169,21 +136,21 @@ static void add_job(struct top_page *p, const struct job_status *j)
     format_rate(sums.slowest, slow);
     format_rate(sums.fastest, fast);
     if (j->crun_pid == 0) /* the rendezvous knows no more */
-        (void)add_line(p, STYLE_TITLE, "%s: %s, generation %lld, %d/%d restarts", j->job, j->state,
-                       (long long)j->generation, (int)j->restarts, (int)j->max_restarts);
+        text_page_add(&p->text, STYLE_TITLE, "%s: %s, generation %lld, %d/%d restarts", j->job, j->state,
+                      (long long)j->generation, (int)j->restarts, (int)j->max_restarts);
     else
-        (void)add_line(p, STYLE_TITLE, "%s: %s, %s for %s, generation %lld, %d/%d restarts", j->job,
-                       j->program, j->state, up, (long long)j->generation, (int)j->restarts,
-                       (int)j->max_restarts);
-    (void)add_line(p, sums.n_failed + sums.n_hang > 0 ? STYLE_BAD : STYLE_PLAIN,
-                   "%zu/%d nodes, ranks: %zu running, %zu failed, %zu hang, %zu slow, %zu in all",
-                   j->n_nodes_known, (int)j->n_nodes, sums.n_running, sums.n_failed, sums.n_hang,
-                   sums.n_straggler, sums.n_workers);
+        text_page_add(&p->text, STYLE_TITLE, "%s: %s, %s for %s, generation %lld, %d/%d restarts", j->job,
+                      j->program, j->state, up, (long long)j->generation, (int)j->restarts,
+                      (int)j->max_restarts);
+    text_page_add(&p->text, sums.n_failed + sums.n_hang > 0 ? STYLE_BAD : STYLE_PLAIN,
+                  "%zu/%d nodes, ranks: %zu running, %zu failed, %zu hang, %zu slow, %zu in all",
+                  j->n_nodes_known, (int)j->n_nodes, sums.n_running, sums.n_failed, sums.n_hang,
+                  sums.n_straggler, sums.n_workers);
     if (sums.slowest >= 0)
-        (void)add_line(p, STYLE_PLAIN, "CPU %s, memory %s, GPU %s, %s to %s steps/s, slowest rank %d", cpu,
-                       memory, gpus, slow, fast, (int)sums.slowest_rank);
+        text_page_add(&p->text, STYLE_PLAIN, "CPU %s, memory %s, GPU %s, %s to %s steps/s, slowest rank %d",
+                      cpu, memory, gpus, slow, fast, (int)sums.slowest_rank);
     else
-        (void)add_line(p, STYLE_PLAIN, "CPU %s, memory %s, GPU %s", cpu, memory, gpus);
+        text_page_add(&p->text, STYLE_PLAIN, "CPU %s, memory %s, GPU %s", cpu, memory, gpus);
 }
 
 static void add_node(struct top_page *p, const struct node_status *n)
@@ -197,26 +164,26 @@ static void add_node(struct top_page *p, const struct node_status *n)
     format_percent(sums.has_cpu, sums.cpu_percent, cpu);
     format_gpus(&sums, gpus);
     format_rate(sums.slowest, slow);
-    (void)add_line(p, sums.n_failed + sums.n_hang > 0 ? STYLE_BAD : STYLE_PLAIN,
-                   "%5s %-16.16s %7zu %7zu %8s %9s %9s  %s", rank, n->host, sums.n_workers, sums.n_running,
-                   slow, cpu, memory, gpus);
+    text_page_add(&p->text, sums.n_failed + sums.n_hang > 0 ? STYLE_BAD : STYLE_PLAIN,
+                  "%5s %-16.16s %7zu %7zu %8s %9s %9s  %s", rank, n->host, sums.n_workers, sums.n_running,
+                  slow, cpu, memory, gpus);
 }
 
 /* A third of the picture at most: the ranks are what it is for. */
 static void add_nodes(struct top_page *p, const struct job_status *j)
 {
-    size_t n_max = p->n_left == SIZE_MAX ? SIZE_MAX : p->n_left / 3;
+    size_t n_max = p->text.n_left == SIZE_MAX ? SIZE_MAX : p->text.n_left / 3;
 
     if (p->view->hides_nodes || n_max < 3 ||
         (j->n_nodes_known < 2 && (j->n_nodes_known == 0 || j->nodes[0].n_gpus == 0)))
         return;
     size_t n_shown = j->n_nodes_known <= n_max - 1 ? j->n_nodes_known : n_max - 2;
-    (void)add_line(p, STYLE_HEAD, "%5s %-16s %7s %7s %8s %9s %9s  %s", "NODE", "HOST", "WORKERS", "RUNNING",
-                   "STEPS/S", "CPU", "MEMORY", "GPU");
+    text_page_add(&p->text, STYLE_HEAD, "%5s %-16s %7s %7s %8s %9s %9s  %s", "NODE", "HOST", "WORKERS",
+                  "RUNNING", "STEPS/S", "CPU", "MEMORY", "GPU");
     for (size_t i = 0; i < n_shown; i++)
         add_node(p, &j->nodes[i]);
     if (n_shown < j->n_nodes_known)
-        (void)add_line(p, STYLE_DIM, "... %zu more nodes", j->n_nodes_known - n_shown);
+        text_page_add(&p->text, STYLE_DIM, "... %zu more nodes", j->n_nodes_known - n_shown);
 }
 
 static const char *mark_of(const struct worker_status *w)
@@ -242,8 +209,9 @@ static void add_rank(struct top_page *p, const struct rank_row *row)
     format_rate(w->steps_per_s, rate);
     format_percent(w->waits_percent >= 0, w->waits_percent, waits);
     status_format_rank(w->rank, rank);
-    (void)add_line(p, style, "%5s %-9.9s %7lld %-10.10s%-4s %7s %6s %5s %5s %8s  %s", rank, row->node->host,
-                   (long long)w->pid, end, mark_of(w), step, rate, waits, cpu, memory, w->last_line);
+    text_page_add(&p->text, style, "%5s %-9.9s %7lld %-10.10s%-4s %7s %6s %5s %5s %8s  %s", rank,
+                  row->node->host, (long long)w->pid, end, mark_of(w), step, rate, waits, cpu, memory,
+                  w->last_line);
 }
 
 /* ---- ranks ---- */
@@ -290,15 +258,15 @@ static void add_ranks(struct top_page *p, const struct job_status *j, size_t *fi
     skipped = *first < n ? *first : n;
     *first -= skipped;
     if (skipped < n || n == 0)
-        (void)add_line(p, STYLE_HEAD, "%5s %-9s %7s %-14s %7s %6s %5s %5s %8s  %s", "RANK", "HOST", "PID",
-                       "STATE", "STEP", "STEP/S", "WAITS", "CPU", "MEMORY", "LAST LINE");
+        text_page_add(&p->text, STYLE_HEAD, "%5s %-9s %7s %-14s %7s %6s %5s %5s %8s  %s", "RANK", "HOST",
+                      "PID", "STATE", "STEP", "STEP/S", "WAITS", "CPU", "MEMORY", "LAST LINE");
     n_shown = n - skipped;
-    if (p->n_left != SIZE_MAX && n_shown > p->n_left)
-        n_shown = p->n_left > 0 ? p->n_left - 1 : 0;
+    if (p->text.n_left != SIZE_MAX && n_shown > p->text.n_left)
+        n_shown = p->text.n_left > 0 ? p->text.n_left - 1 : 0;
     for (size_t i = 0; i < n_shown; i++)
         add_rank(p, &rows[skipped + i]);
     if (skipped + n_shown < n)
-        (void)add_line(p, STYLE_DIM, "... %zu more ranks", n - skipped - n_shown);
+        text_page_add(&p->text, STYLE_DIM, "... %zu more ranks", n - skipped - n_shown);
     free(rows);
 }
 
@@ -307,26 +275,28 @@ static void add_ranks(struct top_page *p, const struct job_status *j, size_t *fi
 char *top_text(const struct job_status *jobs, size_t n_jobs, const struct top_view *view)
 {
     size_t first = view->first;
-    struct top_page p = {.view = view, .n_left = SIZE_MAX};
+    struct top_page p = {.view = view,
+                         .text = {.width = view->width, .is_live = view->is_live, .n_left = SIZE_MAX}};
 
     if (view->height > 0)
-        p.n_left = (size_t)view->height - (view->is_live ? 1 : 0); /* a break in the last line would scroll */
+        p.text.n_left =
+            (size_t)view->height - (view->is_live ? 1 : 0); /* a break in the last line would scroll */
     if (view->is_live)
-        strbuf_add(&p.out, "\033[H");
+        strbuf_add(&p.text.out, "\033[H");
     for (size_t i = 0; i < n_jobs; i++) {
         add_job(&p, &jobs[i]);
         add_nodes(&p, &jobs[i]);
         add_ranks(&p, &jobs[i], &first);
     }
     if (n_jobs == 0)
-        (void)add_line(&p, STYLE_PLAIN, "no job of yours runs on this node");
+        text_page_add(&p.text, STYLE_PLAIN, "no job of yours runs on this node");
     if (view->is_live && view->height >= LINES_MIN) {
         static const char keys[] = "q ends, arrows and PgUp/PgDn scroll, m: marked ranks first, n: nodes";
 
-        strbuf_add(&p.out, "\033[J\033[%d;1H\033[" STYLE_DIM "m%.*s\033[0m", view->height,
-                   (int)status_bytes_of_width(keys, view->width), keys);
+        strbuf_add(&p.text.out, "\033[J\033[%d;1H\033[" STYLE_DIM "m%.*s\033[0m", view->height,
+                   (int)text_page_bytes(&p.text, keys), keys);
     }
-    return strbuf_steal(&p.out);
+    return strbuf_steal(&p.text.out);
 }
 
 /* ---- keys ---- */

@@ -24,11 +24,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void show(const struct job_status *jobs, size_t n_jobs, int width, int height)
 {
-    const struct status_view status = {.width = width, .now_s = 1000};
     const struct top_view top = {
         .width = width, .height = height, .now_s = 1000, .is_live = height & 1, .has_marks_first = width & 1};
 
-    free(status_text(jobs, n_jobs, &status));
+    free(status_text(jobs, n_jobs, width, 1000));
     free(top_text(jobs, n_jobs, &top));
     for (size_t i = 0; i < n_jobs; i++)
         free(job_status_to_json(&jobs[i]));

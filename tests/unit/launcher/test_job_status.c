@@ -123,7 +123,6 @@ static void other_texts_are_refused(void **state)
 static void text_of_a_job(void **state)
 {
     struct job_status s = a_job(2);
-    const struct status_view view = {.now_s = 1000 + 3 * 3600 + 61};
     struct worker_status *w = s.nodes[0].workers;
 
     (void)state;
@@ -134,7 +133,7 @@ static void text_of_a_job(void **state)
     w[0].hang = true;
     (void)strcpy(w[1].state, "failed");
     w[1].exit_code = -9;
-    char *text = status_text(&s, 1, &view);
+    char *text = status_text(&s, 1, 0, 1000 + 3 * 3600 + 61);
     assert_string_equal(
         text,
         "train-7: train.py, running for 3:01:01, generation 2, 1/3 restarts, 2 nodes, crun 4711, contained by its cgroup\n"
@@ -142,7 +141,7 @@ static void text_of_a_job(void **state)
         "       0  node1            5000  running                   97%   1.5 GiB      2:59:21         77  HANG\n"
         "       1  node1            5001  failed (SIGKILL)            -         -            -          -\n");
     free(text);
-    text = status_text(NULL, 0, &view);
+    text = status_text(NULL, 0, 0, 0);
     assert_string_equal(text, "no job of yours runs on this node\n");
     free(text);
     job_status_finish(&s);
@@ -152,7 +151,6 @@ static void text_of_a_job(void **state)
 static void lines_stay_whole(void **state)
 {
     struct job_status s = a_job(1);
-    const struct status_view view = {.width = 60};
     int n_lines = 0;
 
     (void)state;
@@ -160,7 +158,7 @@ static void lines_stay_whole(void **state)
     (void)strcpy(s.program, "c\rd\xc2\x9b");
     (void)strcpy(s.nodes[0].host, "e\nf\a");
     s.nodes[0].workers[0].rank = -1;
-    char *text = status_text(&s, 1, &view);
+    char *text = status_text(&s, 1, 60, 0);
     assert_non_null(text);
     for (const char *c = text; *c; c++) {
         n_lines += *c == '\n';
