@@ -35,7 +35,7 @@ struct agent_host {
     const struct worker_memory *worker_memory;
     const struct logs *logs;
     struct output *output;
-    struct events *events;         /* NULL: no event log was asked for */
+    struct events *events;
     struct generation *generation; /* NULL before the first */
     struct membership *membership; /* JOB_ROUNDS, from the start of the meeting until its end; else NULL */
     struct watch *watch;           /* NULL: the workers are not watched (yet) */

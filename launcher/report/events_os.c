@@ -213,8 +213,6 @@ static bool has_action(const struct group_actions *actions, enum group_action_ki
 void events_step(struct events *e, const struct worker_group *g, const struct group_event *event,
                  const struct group_actions *actions)
 {
-    if (!e)
-        return;
     if (has_action(actions, GROUP_DO_SPAWN) || has_action(actions, GROUP_DO_REPLACE))
         begin_generation(e, g, event->now_ns);
     if (event->kind == GROUP_STARTED) {
@@ -239,7 +237,7 @@ void events_peer(struct events *e, const struct worker_group *g, const struct se
     const struct event_peer peer = {
         .host = cause->host, .group_rank = cause->group_rank, .rank = cause->rank};
 
-    if (!e || cause->kind == SESSION_CAUSE_NONE)
+    if (cause->kind == SESSION_CAUSE_NONE)
         return;
     session_cause_describe(cause, reason, sizeof(reason));
     bool is_own =
@@ -257,14 +255,11 @@ void events_peer(struct events *e, const struct worker_group *g, const struct se
 
 void events_write(struct events *e, const struct worker_group *g, struct event event)
 {
-    if (e)
-        write_event(e, g, event, now_ns());
+    write_event(e, g, event, now_ns());
 }
 
 void events_restart(struct events *e, const struct worker_group *g, const struct failures_outcome *outcome)
 {
-    if (!e)
-        return;
     write_event(e, g,
                 (struct event){.kind = EVENT_RESTART,
                                .reason = *outcome->reason ? outcome->reason : NULL,
@@ -275,8 +270,6 @@ void events_restart(struct events *e, const struct worker_group *g, const struct
 void events_end(struct events *e, const struct worker_group *g, const struct failures_outcome *outcome,
                 int exit_code, const struct disk_texts *texts)
 {
-    if (!e)
-        return;
     uint64_t now = now_ns(), took = e->begin_ns ? now - e->begin_ns : 0;
     bool failed = g->cause != GROUP_CAUSE_NONE && g->cause != GROUP_CAUSE_SIGNAL;
 
@@ -305,17 +298,11 @@ static const char *without_folder(const char *path)
 
 struct events *events_create(const struct job *job, const char *file, char *const *environment)
 {
+    static struct events events; /* a process has one job */
+    struct events *e = &events;
     char history[CONTROL_PATH_SIZE];
-    bool has_history = control_history_path(environment, history);
     uint32_t n = (uint32_t)job->n_workers;
 
-    if (!job->event_log && !job->event_console && !has_history)
-        return NULL;
-    struct events *e = calloc(1, sizeof(*e));
-    if (!e) {
-        log_line("too little memory for the event log; the job goes on without it");
-        return NULL;
-    }
     proc_info_host_name(e->host, sizeof(e->host));
     (void)snprintf(e->run, sizeof(e->run), "%lld-%d", (long long)wall_clock_ns(now_ns()),
                    (int)getpid()); /* fits */
@@ -332,7 +319,7 @@ struct events *events_create(const struct job *job, const char *file, char *cons
                                 .crun = getpid(),
                                 .place = {.group_world_size = 1, .world_size = n, .role_world_size = n}};
     e->console = job->event_console;
-    if (has_history)
+    if (control_history_path(environment, history))
         (void)line_file_open(&e->history, history, NULL); /* the job runs without it */
     int r = job->event_log ? line_file_open(&e->file, job->event_log, "event log") : 0;
     if (r)
@@ -343,21 +330,16 @@ struct events *events_create(const struct job *job, const char *file, char *cons
 
 void events_place(struct events *e, const struct rank_assignment *place)
 {
-    if (e)
-        e->job.place = *place;
+    e->job.place = *place;
 }
 
 void events_begin_history(struct events *e)
 {
-    if (e)
-        line_file_begin_history(e->history);
+    line_file_begin_history(e->history);
 }
 
 void events_destroy(struct events *e)
 {
-    if (!e)
-        return;
     line_file_close(e->file);
     line_file_close(e->history);
-    free(e);
 }

@@ -17,7 +17,8 @@ struct job;
 struct rank_assignment;
 struct session_cause;
 
-/* The history (control_path.h) gets those events that are not about single workers. NULL when nothing is to be written, or without memory (reported). A file that cannot be opened is reported and left out. NULL is fine for all functions below. file: what is executed. Both must live as long. */
+/* Once for each process. The history (control_path.h) gets those events that are not about single workers. A file that cannot be
+ * opened is reported and left out. file: what is executed. Both must live as long. */
 struct events *events_create(const struct job *job, const char *file, char *const *environment);
 
 /* The ranks of the workers of this node, from the next generation on. */
