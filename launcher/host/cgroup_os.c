@@ -12,15 +12,15 @@
 
 #include "launcher/util/read_file_os.h"
 
-enum { TEXT_SIZE = 4096, PATH_SIZE = 3 * TEXT_SIZE };
+enum { TEXT_SIZE = 4096 };
 
 /* The number behind "oom_kill "; "oom_kill_disable" is something else. */
 static long oom_kills_in(const char *root, const char *mount, int n_name, const char *name, const char *file)
 {
-    char path[PATH_SIZE], text[TEXT_SIZE];
+    char text[TEXT_SIZE];
 
-    (void)snprintf(path, sizeof(path), "%s/sys/fs/cgroup%s%.*s/%s", root, mount, n_name, name, file);
-    const char *label = read_file_text(path, text, sizeof(text)) ? strstr(text, "oom_kill ") : NULL;
+    (void)read_file_text(text, sizeof(text), "%s/sys/fs/cgroup%s%.*s/%s", root, mount, n_name, name, file);
+    const char *label = strstr(text, "oom_kill ");
     return label ? atol(label + strlen("oom_kill ")) : -1;
 }
 
@@ -49,10 +49,9 @@ static const char *memory_name(const char *cgroups)
 
 long cgroup_oom_kills(const char *root)
 {
-    char path[PATH_SIZE], cgroups[TEXT_SIZE];
+    char cgroups[TEXT_SIZE];
 
-    (void)snprintf(path, sizeof(path), "%s/proc/self/cgroup", root);
-    if (!read_file_text(path, cgroups, sizeof(cgroups)))
+    if (!read_file_text(cgroups, sizeof(cgroups), "%s/proc/self/cgroup", root))
         return -1;
     const char *name = memory_name(cgroups);
     if (name)

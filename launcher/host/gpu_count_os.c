@@ -9,7 +9,6 @@
 
 #include "launcher/host/gpu_count_os.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -23,6 +22,7 @@
 #include "launcher/cli/visible_devices.h"
 #include "launcher/host/nvml_os.h"
 #include "launcher/util/envp.h"
+#include "launcher/util/folder_list_os.h"
 #include "launcher/util/log_os.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -43,13 +43,14 @@ static int count_with_nvml(void)
 
 static int count_in_proc(void)
 {
-    DIR *dir = opendir("/proc/driver/nvidia/gpus");
+    _cleanup_(folder_list_close) struct folder_list list;
+    const char *name;
     int n = 0;
 
-    for (struct dirent *e; dir && (e = readdir(dir));)
-        n += e->d_name[0] != '.';
-    if (dir)
-        (void)closedir(dir); /* only read from */
+    if (folder_list_open(&list, "/proc/driver/nvidia/gpus") != 0)
+        return 0;
+    while ((name = folder_list_next(&list)))
+        n += name[0] != '.';
     return n;
 }
 

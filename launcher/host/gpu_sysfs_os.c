@@ -1,6 +1,5 @@
 #include "launcher/host/gpu_sysfs_os.h"
 
-#include <dirent.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -10,8 +9,10 @@
 
 #include "launcher/cli/visible_devices.h"
 #include "launcher/util/envp.h"
+#include "launcher/util/folder_list_os.h"
 #include "launcher/util/proc_stat_os.h"
 #include "launcher/util/read_file_os.h"
+#include "base/cleanup.h"
 
 enum { PROPERTIES_SIZE = 4096, INTEL_VENDOR = 0x8086, ZE_DEVICES_MAX = 64 };
 
@@ -27,15 +28,14 @@ static bool has_render_node(const char *root, const char *name)
 static int count_entries(const char *root, const char *folder,
                          int (*count)(const char *root, const char *name))
 {
-    char path[PATH_MAX];
+    _cleanup_(folder_list_close) struct folder_list list;
+    const char *name;
     int n = 0;
 
-    (void)snprintf(path, sizeof(path), "%s%s", root, folder);
-    DIR *dir = opendir(path);
-    for (struct dirent *e; dir && (e = readdir(dir));)
-        n += e->d_name[0] != '.' ? count(root, e->d_name) : 0;
-    if (dir)
-        (void)closedir(dir); /* only read from */
+    if (folder_list_open(&list, "%s%s", root, folder) != 0)
+        return 0;
+    while ((name = folder_list_next(&list)))
+        n += name[0] != '.' ? count(root, name) : 0;
     return n;
 }
 
@@ -44,10 +44,11 @@ static int count_entries(const char *root, const char *folder,
 /* A node of the topology: a GPU has SIMD units, a CPU has none. */
 static int is_amd_gpu(const char *root, const char *node)
 {
-    char path[PATH_MAX], text[PROPERTIES_SIZE], name[32];
+    char text[PROPERTIES_SIZE], name[32];
 
-    (void)snprintf(path, sizeof(path), "%s/sys/class/kfd/kfd/topology/nodes/%s/properties", root, node);
-    if (!read_file_text(path, text, sizeof(text)) || proc_file_number(text, "simd_count ", 10) == 0)
+    if (!read_file_text(text, sizeof(text), "%s/sys/class/kfd/kfd/topology/nodes/%s/properties", root,
+                        node) ||
+        proc_file_number(text, "simd_count ", 10) == 0)
         return 0;
     (void)snprintf(name, sizeof(name), "renderD%llu",
                    (unsigned long long)proc_file_number(text, "drm_render_minor ", 10));
@@ -78,13 +79,11 @@ static bool is_inside_processor(const char *root, const char *render_node)
 
 static bool is_intel_gpu(const char *root, const char *name)
 {
-    char path[PATH_MAX], text[32];
+    char text[32];
 
-    if (strncmp(name, "renderD", 7) != 0)
-        return false;
-    (void)snprintf(path, sizeof(path), "%s/sys/class/drm/%s/device/vendor", root, name);
-    return read_file_text(path, text, sizeof(text)) && strtol(text, NULL, 16) == INTEL_VENDOR &&
-           has_render_node(root, name);
+    return strncmp(name, "renderD", 7) == 0 &&
+           read_file_text(text, sizeof(text), "%s/sys/class/drm/%s/device/vendor", root, name) &&
+           strtol(text, NULL, 16) == INTEL_VENDOR && has_render_node(root, name);
 }
 
 static int is_intel_card(const char *root, const char *name)

@@ -13,7 +13,6 @@
 
 #include "launcher/host/numa_os.h"
 
-#include <dirent.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -22,9 +21,9 @@
 #include <unistd.h>
 
 #include "launcher/cli/visible_devices.h"
+#include "launcher/util/folder_list_os.h"
 #include "launcher/util/read_file_os.h"
 #include "base/cleanup.h"
-#include "base/format.h"
 
 enum {
     PATH_SIZE = 512,
@@ -43,16 +42,6 @@ struct gpus {
     int n_items;
 };
 
-/* False when it cannot be read; then out is "". */
-__attribute__((format(printf, 3, 4))) static bool read_sys_text(char *out, size_t out_size,
-                                                                const char *format, ...)
-{
-    char path[PATH_SIZE];
-
-    (void)format_arguments(path, sizeof(path), format); /* a path that is cut does not exist */
-    return read_file_text(path, out, out_size);
-}
-
 /* ---- CPUs ---- */
 
 static int lowest_in_list(const char *list, int fallback)
@@ -70,21 +59,21 @@ static int read_cache(const char *root, int cpu)
     int found = cpu, best = -1;
 
     for (int index = 0; index < 16; index++) {
-        if (!read_sys_text(text, sizeof(text), "%s/sys/devices/system/cpu/cpu%d/cache/index%d/type", root,
-                           cpu, index))
+        if (!read_file_text(text, sizeof(text), "%s/sys/devices/system/cpu/cpu%d/cache/index%d/type", root,
+                            cpu, index))
             continue;
         bool holds_data = strncmp(text, "Unified", 7) == 0 || strncmp(text, "Data", 4) == 0;
         if (!holds_data ||
-            !read_sys_text(text, sizeof(text), "%s/sys/devices/system/cpu/cpu%d/cache/index%d/level", root,
-                           cpu, index))
+            !read_file_text(text, sizeof(text), "%s/sys/devices/system/cpu/cpu%d/cache/index%d/level", root,
+                            cpu, index))
             continue;
         int level = atoi(text);
         if (level <= best)
             continue;
         best = level;
-        (void)read_sys_text(text, sizeof(text),
-                            "%s/sys/devices/system/cpu/cpu%d/cache/index%d/shared_cpu_list", root, cpu,
-                            index);
+        (void)read_file_text(text, sizeof(text),
+                             "%s/sys/devices/system/cpu/cpu%d/cache/index%d/shared_cpu_list", root, cpu,
+                             index);
         found = lowest_in_list(text, cpu);
     }
     return found;
@@ -95,11 +84,11 @@ static struct numa_cpu read_cpu(const char *root, int cpu)
     struct numa_cpu c = {.core = cpu, .cache = read_cache(root, cpu)};
     char text[TEXT_SIZE];
 
-    if (read_sys_text(text, sizeof(text), "%s/sys/devices/system/cpu/cpu%d/topology/physical_package_id",
-                      root, cpu))
+    if (read_file_text(text, sizeof(text), "%s/sys/devices/system/cpu/cpu%d/topology/physical_package_id",
+                       root, cpu))
         c.package = atoi(text);
-    if (read_sys_text(text, sizeof(text), "%s/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list",
-                      root, cpu))
+    if (read_file_text(text, sizeof(text), "%s/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list",
+                       root, cpu))
         c.core = lowest_in_list(text, cpu);
     return c;
 }
@@ -129,7 +118,7 @@ static int read_nodes(const struct numa_machine *m, struct numa_topology *t, cha
     struct numa_cpus possible; /* node numbers, in fact */
     char text[TEXT_SIZE];
 
-    if (!read_sys_text(text, sizeof(text), "%s/sys/devices/system/node/possible", m->root) ||
+    if (!read_file_text(text, sizeof(text), "%s/sys/devices/system/node/possible", m->root) ||
         !numa_cpus_parse(text, &possible))
         return numa_refuse(error,
                            "--numa-binding: this machine does not report its NUMA nodes (there is no "
@@ -141,7 +130,7 @@ static int read_nodes(const struct numa_machine *m, struct numa_topology *t, cha
     if (!t->node_cpus)
         return numa_refuse(error, "--numa-binding: out of memory");
     for (int node = 0; node < t->n_nodes; node++)
-        if (read_sys_text(text, sizeof(text), "%s/sys/devices/system/node/node%d/cpulist", m->root, node))
+        if (read_file_text(text, sizeof(text), "%s/sys/devices/system/node/node%d/cpulist", m->root, node))
             (void)numa_cpus_parse(text, &t->node_cpus[node]); /* malformed: as if it had none */
     return 0;
 }
@@ -166,7 +155,7 @@ static int read_node_of(const char *root, const char *address)
 {
     char text[64];
 
-    if (!read_sys_text(text, sizeof(text), "%s/sys/bus/pci/devices/%s/numa_node", root, address))
+    if (!read_file_text(text, sizeof(text), "%s/sys/bus/pci/devices/%s/numa_node", root, address))
         return -1;
     int node = atoi(text);
     return node > 0 ? node : 0;
@@ -192,27 +181,26 @@ static int compare_addresses(const void *a, const void *b)
 
 static void read_gpus(const char *root, struct gpus *gpus)
 {
-    char path[PATH_SIZE], text[TEXT_SIZE], minor[16];
-    const struct dirent *entry;
+    char text[TEXT_SIZE], minor[16];
+    _cleanup_(folder_list_close) struct folder_list list;
+    const char *address;
 
-    (void)snprintf(path, sizeof(path), "%s/proc/driver/nvidia/gpus", root);
-    DIR *folder = opendir(path);
-    while (folder && gpus->n_items < NUMA_GPUS_MAX && (entry = readdir(folder))) {
+    if (folder_list_open(&list, "%s/proc/driver/nvidia/gpus", root) != 0)
+        return;
+    while (gpus->n_items < NUMA_GPUS_MAX && (address = folder_list_next(&list))) {
         struct gpu *gpu = &gpus->items[gpus->n_items];
 
-        if (entry->d_name[0] == '.' || strlen(entry->d_name) >= sizeof(gpu->address))
+        if (address[0] == '.' || strlen(address) >= sizeof(gpu->address))
             continue;
-        (void)read_sys_text(text, sizeof(text), "%s/%s/information", path, entry->d_name);
+        (void)read_file_text(text, sizeof(text), "%s/proc/driver/nvidia/gpus/%s/information", root, address);
         find_driver_value(text, "Device Minor", minor, sizeof(minor));
         if (!has_device_file(root, minor))
             continue;
-        (void)snprintf(gpu->address, sizeof(gpu->address), "%s", entry->d_name); /* fits, see above */
+        (void)snprintf(gpu->address, sizeof(gpu->address), "%s", address); /* fits, see above */
         find_driver_value(text, "GPU UUID", gpu->uuid, sizeof(gpu->uuid));
         gpu->node = read_node_of(root, gpu->address);
         gpus->n_items++;
     }
-    if (folder)
-        (void)closedir(folder);
     qsort(gpus->items, (size_t)gpus->n_items, sizeof(*gpus->items), compare_addresses);
 }
 

@@ -48,10 +48,9 @@ static const ino_t INITIAL_NAMESPACE = 0xEFFFFFFB; /* PROC_CGROUP_INIT_INO of th
 /* The name on the line of v2. */
 static bool read_name(const char *root, char out[TEXT_SIZE])
 {
-    char path[PATH_SIZE], text[TEXT_SIZE];
+    char text[TEXT_SIZE];
 
-    (void)snprintf(path, sizeof(path), "%s/proc/self/cgroup", root);
-    if (!read_file_text(path, text, sizeof(text)))
+    if (!read_file_text(text, sizeof(text), "%s/proc/self/cgroup", root))
         return false;
     const char *line = strncmp(text, "0::/", 4) == 0 ? text : strstr(text, "\n0::/");
     if (!line)

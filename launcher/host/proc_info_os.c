@@ -9,7 +9,7 @@
 
 void proc_info_core_pattern(char *out, size_t out_size)
 {
-    (void)read_file_text("/proc/sys/kernel/core_pattern", out, out_size); /* "" when it fails */
+    (void)read_file_text(out, out_size, "/proc/sys/kernel/core_pattern"); /* "" when it fails */
     out[strcspn(out, "\n")] = '\0';
 }
 
@@ -24,7 +24,8 @@ void proc_info_sender(int pid, unsigned user, char *out, size_t out_size)
 {
     char name[PROC_FILE_SIZE], of_user[32] = "";
 
-    proc_file_read_line(pid, "comm", name); /* "" when the process has ended */
+    (void)proc_file_read(pid, name, "comm"); /* "" when the process has ended */
+    name[strcspn(name, "\n")] = '\0';
     if (user != getuid())
         (void)snprintf(of_user, sizeof(of_user), " of user %u", user);
     (void)snprintf(out, out_size, "process %d%s%s%s%s", pid, *name ? " (" : "", name, *name ? ")" : "",
@@ -37,7 +38,7 @@ void proc_info_stuck(int pid, int local_rank, char *out, size_t out_size)
     struct proc_stat stat = {.state = '?'};
 
     (void)proc_stat_read(pid, &stat);          /* '?' stays when it fails */
-    (void)proc_file_read(pid, "wchan", where); /* "" when it fails */
+    (void)proc_file_read(pid, where, "wchan"); /* "" when it fails */
     if (local_rank >= 0)
         (void)snprintf(name, sizeof(name), "local rank %d", local_rank);
     (void)snprintf(out, out_size, "process %d (%s) does not end on SIGKILL: state %c, in %s", pid,

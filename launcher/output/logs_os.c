@@ -341,7 +341,7 @@ static void remove_attempts(const struct logs *logs, bool files)
     _cleanup_(folder_list_close) struct folder_list list;
     const char *name;
 
-    if (folder_list_open(&list, logs->run) != 0)
+    if (folder_list_open(&list, "%s", logs->run) != 0)
         return;
     while ((name = folder_list_next(&list)))
         if (strncmp(name, "attempt_", strlen("attempt_")) != 0)

@@ -2,12 +2,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/format.h"
 
 /* The record of getdents64(2). */
 struct folder_record {
@@ -31,9 +33,14 @@ int folder_list_open_at(struct folder_list *l, int folder, const char *path)
     return begin_list(l, openat(folder, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
 }
 
-int folder_list_open(struct folder_list *l, const char *path)
+int folder_list_open(struct folder_list *l, const char *path, ...)
 {
-    return begin_list(l, open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    char whole[PATH_MAX];
+
+    l->fd = -1;
+    if (format_arguments(whole, sizeof(whole), path) >= (int)sizeof(whole))
+        return -ENAMETOOLONG;
+    return folder_list_open_at(l, AT_FDCWD, whole);
 }
 
 const char *folder_list_next(struct folder_list *l)

@@ -9,8 +9,8 @@ struct folder_list {
     _Alignas(8) char block[4096];
 };
 
-/* 0, or -errno: then there is nothing to close. */
-int folder_list_open(struct folder_list *l, const char *path);
+/* With a formatted path. 0, or -errno: then there is nothing to close. */
+__attribute__((format(printf, 2, 3))) int folder_list_open(struct folder_list *l, const char *path, ...);
 
 /* The same with a path relative to an open folder. */
 int folder_list_open_at(struct folder_list *l, int folder, const char *path);

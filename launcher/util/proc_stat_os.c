@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "launcher/util/read_file_os.h"
+#include "base/format.h"
 
 /* The numbers of proc_pid_stat(5). */
 enum {
@@ -18,18 +19,12 @@ enum {
     RSS = 24
 };
 
-bool proc_file_read(pid_t pid, const char *name, char out[PROC_FILE_SIZE])
+bool proc_file_read(pid_t pid, char out[PROC_FILE_SIZE], const char *name, ...)
 {
-    char path[96];
+    char whole[64];
 
-    (void)snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, name); /* fits */
-    return read_file_text(path, out, PROC_FILE_SIZE);
-}
-
-void proc_file_read_line(pid_t pid, const char *name, char out[PROC_FILE_SIZE])
-{
-    (void)proc_file_read(pid, name, out); /* "" when it fails */
-    out[strcspn(out, "\n")] = '\0';
+    (void)format_arguments(whole, sizeof(whole), name); /* fits */
+    return read_file_text(out, PROC_FILE_SIZE, "/proc/%d/%s", (int)pid, whole);
 }
 
 uint64_t proc_file_number(const char *text, const char *label, int base)
@@ -72,15 +67,14 @@ bool proc_stat_read(pid_t pid, struct proc_stat *ret)
 {
     char text[PROC_FILE_SIZE];
 
-    return proc_file_read(pid, "stat", text) && proc_stat_parse(text, ret);
+    return proc_file_read(pid, text, "stat") && proc_stat_parse(text, ret);
 }
 
 bool proc_stat_read_thread(pid_t pid, pid_t thread, struct proc_stat *ret)
 {
-    char name[32], text[PROC_FILE_SIZE];
+    char text[PROC_FILE_SIZE];
 
-    (void)snprintf(name, sizeof(name), "task/%d/stat", (int)thread); /* fits */
-    return proc_file_read(pid, name, text) && proc_stat_parse(text, ret);
+    return proc_file_read(pid, text, "task/%d/stat", (int)thread) && proc_stat_parse(text, ret);
 }
 
 uint64_t proc_stat_ns(uint64_t ticks)

@@ -8,11 +8,10 @@
 
 enum { PROC_FILE_SIZE = 4096 };
 
-/* At most PROC_FILE_SIZE - 1 bytes of /proc/PID/NAME. False, with out set to "", when the file is empty or unreadable. */
-bool proc_file_read(pid_t pid, const char *name, char out[PROC_FILE_SIZE]);
-
-/* The same, up to the first end of a line. */
-void proc_file_read_line(pid_t pid, const char *name, char out[PROC_FILE_SIZE]);
+/* At most PROC_FILE_SIZE - 1 bytes of /proc/PID/NAME, with a formatted name below 64 bytes. False, with out set to "", when the file is
+ * empty or unreadable. */
+__attribute__((format(printf, 3, 4))) bool proc_file_read(pid_t pid, char out[PROC_FILE_SIZE],
+                                                          const char *name, ...);
 
 /* The number behind `label` in such a text; 0: there is none. */
 uint64_t proc_file_number(const char *text, const char *label, int base);

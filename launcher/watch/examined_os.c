@@ -29,10 +29,9 @@ void examined_begin(struct examined *e, pid_t pid)
 /* One thread: whether it is traced, and whether it is stopped or has a SIGSTOP of its own (that of kill(2) is the process's). */
 static void look_at_thread(pid_t pid, const char *thread, bool *is_traced, bool *has_stop)
 {
-    char name[64], text[PROC_FILE_SIZE];
+    char text[PROC_FILE_SIZE];
 
-    (void)snprintf(name, sizeof(name), "task/%.20s/status", thread); /* fits */
-    if (!proc_file_read(pid, name, text))
+    if (!proc_file_read(pid, text, "task/%.20s/status", thread))
         return; /* it has ended */
     *is_traced |= proc_file_number(text, "\nTracerPid:", 10) != 0;
     *has_stop |= strstr(text, "\nState:\tT") || proc_file_number(text, "\nSigPnd:", 16) >> (SIGSTOP - 1) & 1;
@@ -43,10 +42,8 @@ static bool is_left_stopped(pid_t pid)
     bool is_traced = false, has_stop = false;
     _cleanup_(folder_list_close) struct folder_list list;
     const char *name;
-    char path[64];
 
-    (void)snprintf(path, sizeof(path), "/proc/%d/task", (int)pid); /* fits */
-    if (folder_list_open(&list, path) != 0)
+    if (folder_list_open(&list, "/proc/%d/task", (int)pid) != 0)
         return false;
     while ((name = folder_list_next(&list)))
         if (name[0] != '.')

@@ -72,7 +72,7 @@ static void read_call(pid_t pid, struct proc_activity *ret)
     ret->descriptor = -1;
     ret->facts.call = ACTIVITY_CALL_OTHER;
     ret->place = 0;
-    if (!proc_file_read(pid, "syscall", text))
+    if (!proc_file_read(pid, text, "syscall"))
         return;
     long number = strncmp(text, "running", 7) == 0 ? -1 : strtol(text, &at, 10);
     ret->call = (int)number;
@@ -107,7 +107,7 @@ static enum activity_target find_target(const struct proc_activity *a)
         return ACTIVITY_TARGET_NONE;
     if (strncmp(path, "socket:", 7) == 0 || strncmp(path, "anon_inode:", 11) == 0)
         return ACTIVITY_TARGET_SOCKET;
-    (void)proc_file_read(a->pid, "wchan", place);
+    (void)proc_file_read(a->pid, place, "wchan");
     return strncmp(path, "pipe:", 5) == 0 || strstr(place, "pipe") || strstr(place, "tty")
                ? ACTIVITY_TARGET_PIPE
                : ACTIVITY_TARGET_FILE;
@@ -196,16 +196,14 @@ static bool is_candidate(int number, const char *info, bool writes)
 static void read_positions(pid_t pid, bool writes, struct open_files *ret)
 {
     _cleanup_(folder_list_close) struct folder_list list;
-    char name[64], text[PROC_FILE_SIZE];
+    char text[PROC_FILE_SIZE];
     const char *number;
 
     ret->n = 0;
-    (void)snprintf(name, sizeof(name), "/proc/%d/fdinfo", (int)pid); /* fits */
-    if (folder_list_open(&list, name) != 0)
+    if (folder_list_open(&list, "/proc/%d/fdinfo", (int)pid) != 0)
         return;
     while (ret->n < DESCRIPTORS_MAX && (number = folder_list_next(&list))) {
-        (void)snprintf(name, sizeof(name), "fdinfo/%.16s", number); /* fits */
-        if (number[0] < '0' || number[0] > '9' || !proc_file_read(pid, name, text))
+        if (number[0] < '0' || number[0] > '9' || !proc_file_read(pid, text, "fdinfo/%.16s", number))
             continue;
         if (!is_candidate(atoi(number), text, writes))
             continue;
@@ -267,7 +265,7 @@ enum activity proc_activity_text(const struct proc_activity *a, const struct pro
     enum activity activity = activity_judge(&facts);
     struct proc_activity shown = *a;
 
-    proc_file_read_line(a->pid, "wchan", place);
+    (void)proc_file_read(a->pid, place, "wchan");
     if ((activity == ACTIVITY_READS || activity == ACTIVITY_WRITES) && facts.target != ACTIVITY_TARGET_FILE)
         shown.descriptor = find_moving_descriptor(a->pid, activity == ACTIVITY_WRITES, pauses);
     const struct activity_words words = {.activity = activity,

@@ -94,12 +94,11 @@ static int add_children(struct process_table *t, pid_t pid)
     char path[64];
     const char *name;
 
-    (void)snprintf(path, sizeof(path), "/proc/%d/task", (int)pid); /* both fit */
-    int r = folder_list_open(&threads, path);
+    int r = folder_list_open(&threads, "/proc/%d/task", (int)pid);
     if (r)
         return 0; /* it has ended */
     while (!r && (name = folder_list_next(&threads))) {
-        (void)snprintf(path, sizeof(path), "/proc/%d/task/%.20s/children", (int)pid, name);
+        (void)snprintf(path, sizeof(path), "/proc/%d/task/%.20s/children", (int)pid, name); /* fits */
         _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
         int n = fd < 0 ? 0 : child_processes_read(fd, children, PROC_TREE_MAX);
         for (int i = 0; !r && i < n; i++)
@@ -170,7 +169,7 @@ static bool is_waiting_shell(pid_t pid)
 
     for (size_t i = 0; i < ARRAY_SIZE(shells); i++)
         is_shell |= strcmp(program, shells[i]) == 0;
-    if (!is_shell || !proc_file_read(pid, "syscall", text))
+    if (!is_shell || !proc_file_read(pid, text, "syscall"))
         return false;
     int number = atoi(text); /* 0: it runs */
     return number == SYS_wait4 || number == SYS_waitid || number == SYS_rt_sigsuspend;
@@ -217,7 +216,7 @@ static void add_bytes(pid_t pid, struct proc_sums *s)
 {
     char text[PROC_FILE_SIZE];
 
-    (void)proc_file_read(pid, "io", text); /* "" without permission */
+    (void)proc_file_read(pid, text, "io"); /* "" without permission */
     s->read += proc_file_number(text, "rchar: ", 10);
     s->written += proc_file_number(text, "wchar: ", 10);
 }
@@ -277,7 +276,7 @@ struct proc_times proc_read_times(pid_t pid)
     struct proc_times times = {.ran_ns = 0};
     struct proc_stat stat;
 
-    if (proc_file_read(pid, "schedstat", text)) {
+    if (proc_file_read(pid, text, "schedstat")) {
         times.ran_ns = strtoull(text, &at, 10);
         times.waited_ns = strtoull(at, &at, 10);
         times.n_slices = strtoull(at, NULL, 10);
@@ -315,14 +314,14 @@ static bool add_place_of(pid_t pid, struct progress_place *place)
 
     if (!read_stat(pid, &stat))
         return false;
-    (void)proc_file_read(pid, "syscall", text); /* "" without permission */
+    (void)proc_file_read(pid, text, "syscall"); /* "" without permission */
     bool runs = stat.state == 'R' || strncmp(text, "running", 7) == 0;
     place->processes = digest_add(place->processes, &pid, sizeof(pid));
     place->where = digest_add(place->where, &runs, sizeof(runs));
     if (!runs)
         place->where = proc_digest_call(place->where, text);
     place->faults += stat.faults;
-    (void)proc_file_read(pid, "status", text);
+    (void)proc_file_read(pid, text, "status");
     place->switches += proc_file_number(text, "\nvoluntary_ctxt_switches:", 10);
     if (runs)
         place->switches += proc_file_number(text, "nonvoluntary_ctxt_switches:", 10);
@@ -365,14 +364,13 @@ bool proc_sample_is_python(pid_t pid)
 
 static size_t describe_thread(pid_t pid, const char *thread, char *out, size_t size)
 {
-    char name[64], place[PROC_FILE_SIZE], call[PROC_FILE_SIZE];
+    char place[PROC_FILE_SIZE], call[PROC_FILE_SIZE];
     struct proc_stat stat = {.state = '?'};
 
-    (void)proc_stat_read_thread(pid, (pid_t)atol(thread), &stat);   /* '?' stays after the end */
-    (void)snprintf(name, sizeof(name), "task/%.20s/wchan", thread); /* both fit */
-    proc_file_read_line(pid, name, place);
-    (void)snprintf(name, sizeof(name), "task/%.20s/syscall", thread);
-    proc_file_read_line(pid, name, call);
+    (void)proc_stat_read_thread(pid, (pid_t)atol(thread), &stat); /* '?' stays after the end */
+    (void)proc_file_read(pid, place, "task/%.20s/wchan", thread);
+    (void)proc_file_read(pid, call, "task/%.20s/syscall", thread);
+    call[strcspn(call, "\n")] = '\0';
     int n = snprintf(out, size, "thread %.20s (%.16s) state %c wchan %.64s syscall %.200s\n", thread,
                      stat.name, stat.state, place[0] ? place : "-", call[0] ? call : "-");
     return n > 0 && (size_t)n < size ? (size_t)n : 0;
@@ -380,14 +378,12 @@ static size_t describe_thread(pid_t pid, const char *thread, char *out, size_t s
 
 size_t proc_sample_describe(pid_t pid, char *out, size_t size)
 {
-    char path[64];
     _cleanup_(folder_list_close) struct folder_list list;
     const char *name;
     size_t n = 0;
 
     out[0] = '\0';
-    (void)snprintf(path, sizeof(path), "/proc/%d/task", (int)pid); /* fits */
-    if (folder_list_open(&list, path) != 0)
+    if (folder_list_open(&list, "/proc/%d/task", (int)pid) != 0)
         return 0;
     for (int i = 0; i < THREADS_MAX && (name = folder_list_next(&list)); i++)
         if (atol(name) > 0)

@@ -127,10 +127,9 @@ static void visit_sockets(const struct store_sockets *s, pid_t pid,
 {
     struct folder_list list;
     const char *name;
-    char path[48];
 
-    (void)snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid); /* fits */
-    if (hang_is_blocked((unsigned char)proc_sample_state(pid)) || folder_list_open(&list, path) != 0)
+    if (hang_is_blocked((unsigned char)proc_sample_state(pid)) ||
+        folder_list_open(&list, "/proc/%d/fd", (int)pid) != 0)
         return;
     for (int i = 0; i < FDS_MAX && (name = folder_list_next(&list)); i++) {
         char target[64] = "";
@@ -180,11 +179,10 @@ static void on_server_socket(void *data, const struct store_socket *listed)
 /* "tfd: 5 events: 19 data: 5 pos:0 ino:1c5a sdev:8" for each descriptor; as many as fit. */
 static bool any_listens(const struct store_sockets *s, pid_t pid, int epoll)
 {
-    char name[32], text[PROC_FILE_SIZE];
+    char text[PROC_FILE_SIZE];
     bool any = false;
 
-    (void)snprintf(name, sizeof(name), "fdinfo/%d", epoll); /* fits */
-    (void)proc_file_read(pid, name, text);
+    (void)proc_file_read(pid, text, "fdinfo/%d", epoll);
     for (const char *at = text; !any && (at = strstr(at, " ino:")); at++)
         any = find_socket(s, strtoull(at + strlen(" ino:"), NULL, 16));
     return any;
