@@ -100,3 +100,16 @@ void text_copy_words(char *to, size_t size, const char *from)
     /* A very long word is cut itself. */
     memcpy(blank && (size_t)(blank - to) > size / 4 ? blank : to + strlen(to), end, sizeof(end));
 }
+
+char *text_utf8_copy(const char *text, size_t n_max)
+{
+    char *copy = strndup(text, n_max);
+
+    for (unsigned char *s = (unsigned char *)copy; s && *s;) {
+        size_t n = utf8_sequence(s);
+        if (n == 0)
+            *s = '?';
+        s += n ? n : 1;
+    }
+    return copy;
+}

@@ -32,6 +32,10 @@ size_t text_whole_size(const char *text, size_t n);
  * control of the direction of text, or a byte from 0x80 to 0x9f outside UTF-8. */
 void text_clean(char *text);
 
+/* The first n_max bytes, with "?" in place of each byte that is not UTF-8: with such bytes (in a name, at the end of a cut sentence) a
+ * text would be no JSON. Malloc'ed or NULL. */
+char *text_utf8_copy(const char *text, size_t n_max);
+
 /* Copies as much as fits, at a boundary of characters where the text is UTF-8, and ends it with NUL. */
 void text_copy(char *to, size_t size, const char *from);
 

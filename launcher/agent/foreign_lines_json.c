@@ -33,7 +33,7 @@ bool foreign_command_read(const char *line, size_t n_bytes, struct foreign_comma
         (void)strcpy(fault, "it is no JSON object");
         return false;
     }
-    if (!fields_read(object, command_fields, ARRAY_SIZE(command_fields), ret, fault))
+    if (!fields_read(object, FIELDS_OF(command_fields), ret, fault))
         return false;
     text_clean(ret->text);
     return true;

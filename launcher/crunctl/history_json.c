@@ -51,7 +51,7 @@ bool history_line_from_json(const char *bytes, size_t n, struct history_line *re
 
     *ret = (struct history_line){0};
     if (!cJSON_IsString(event) || !cJSON_IsString(time) ||
-        !fields_read(json, line_fields, ARRAY_SIZE(line_fields), ret, NULL))
+        !fields_read(json, FIELDS_OF(line_fields), ret, NULL))
         return false;
     ret->kind = events_kind(event->valuestring);
     ret->time_s = seconds_of(time->valuestring);

@@ -29,7 +29,7 @@ static const struct field notice_fields[] = {
 int hang_notice_put(struct buf *out, const struct agent_message *head, const struct hang_notice *notice)
 {
     _cleanup_json_ cJSON *json = cJSON_CreateObject();
-    int r = json ? fields_write(json, notice_fields, ARRAY_SIZE(notice_fields), notice) : -ENOMEM;
+    int r = json ? fields_write(json, FIELDS_OF(notice_fields), notice) : -ENOMEM;
     _cleanup_free_ char *text = r ? NULL : cJSON_PrintUnformatted(json);
 
     return text ? agent_message_put(out, head, "hang", text) : -ENOMEM;
@@ -71,8 +71,7 @@ bool hang_message_get(const uint8_t *body, size_t n, struct hang_message *ret)
         return false;
     if (ranks)
         return read_ranks(ranks, ret);
-    bool is_read =
-        notice && fields_read(notice, notice_fields, ARRAY_SIZE(notice_fields), &ret->notice, NULL);
+    bool is_read = notice && fields_read(notice, FIELDS_OF(notice_fields), &ret->notice, NULL);
     clean_lines(ret->notice.text);
     text_clean(ret->notice.stall.activity);
     return is_read;

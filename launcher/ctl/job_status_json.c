@@ -5,18 +5,12 @@
 
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/node_ranks_json.h"
-#include "launcher/report/events.h"
 #include "rendezvous/session/fields_json.h"
-#include "base/err.h"
-
-/* Of any origin, and so not written by the table: see events_add_text(). */
-static const struct field name_fields[] = {
-    {"job", FIELD_TEXT_AT(struct job_status, job), .required = true},
-    {"program", FIELD_TEXT_AT(struct job_status, program)},
-    {"rendezvous", FIELD_TEXT_AT(struct job_status, rendezvous)},
-};
 
 static const struct field job_fields[] = {
+    {"job", FIELD_TEXT_AT(struct job_status, job), .required = true, .clean = true},
+    {"program", FIELD_TEXT_AT(struct job_status, program), .always = true, .clean = true},
+    {"rendezvous", FIELD_TEXT_AT(struct job_status, rendezvous), .clean = true},
     {"state", FIELD_TEXT_AT(struct job_status, state), .required = true},
     {"containment", FIELD_TEXT_AT(struct job_status, containment)},
     {"crun_pid", FIELD_I64_AT(struct job_status, crun_pid), .required = true},
@@ -43,11 +37,7 @@ char *job_status_to_json(const struct job_status *s)
 
     if (!json || !cJSON_AddNumberToObject(json, "version", JOB_STATUS_VERSION))
         return NULL;
-    events_add_text(json, "job", s->job);
-    events_add_text(json, "program", s->program);
-    if (s->rendezvous[0])
-        events_add_text(json, "rendezvous", s->rendezvous);
-    if (fields_write(json, job_fields, ARRAY_SIZE(job_fields), s) != 0)
+    if (fields_write(json, FIELDS_OF(job_fields), s) != 0)
         return NULL;
     nodes = cJSON_AddArrayToObject(json, "nodes");
     for (size_t i = 0; nodes && i < s->n_nodes_known; i++)
@@ -64,8 +54,7 @@ static int read_job(const cJSON *json, struct job_status *s)
     const cJSON *nodes = cJSON_GetObjectItemCaseSensitive(json, "nodes"), *item;
 
     if (!cJSON_IsNumber(version) || version->valueint != JOB_STATUS_VERSION || !cJSON_IsArray(nodes) ||
-        !fields_read(json, name_fields, ARRAY_SIZE(name_fields), s, NULL) ||
-        !fields_read(json, job_fields, ARRAY_SIZE(job_fields), s, NULL))
+        !fields_read(json, FIELDS_OF(job_fields), s, NULL))
         return -EBADMSG;
     cJSON_ArrayForEach(item, nodes)
     {

@@ -34,12 +34,13 @@ static const struct field worker_fields[] = {
     {"awaited", FIELD_BOOL, offsetof(struct worker_status, awaited), .always = true},
     {"waits_percent", FIELD_I32, offsetof(struct worker_status, waits_percent), -1, 100, .missing = -1},
     {"awaited_percent", FIELD_I32, offsetof(struct worker_status, awaited_percent), -1, 100, .missing = -1},
+    {"last_step", FIELD_I64_AT(struct worker_status, last_step), .missing = -1, .null = true},
 };
 
 /* Optional texts of a worker. */
 static const struct field line_fields[] = {
-    {"log", FIELD_TEXT_AT(struct worker_status, log)},
-    {"last_line", FIELD_TEXT_AT(struct worker_status, last_line)},
+    {"log", FIELD_TEXT_AT(struct worker_status, log), .clean = true},
+    {"last_line", FIELD_TEXT_AT(struct worker_status, last_line), .clean = true},
 };
 
 static const struct field gpu_fields[] = {
@@ -54,6 +55,14 @@ static const struct field usage_fields[] = {
     {"cpu_ms", FIELD_I64_AT(struct worker_status, cpu_ms), .required = true},
     {"rss_kib", FIELD_I64_AT(struct worker_status, rss_kib), .required = true},
     {"cpu_percent", FIELD_I32_AT(struct worker_status, cpu_percent), .missing = -1},
+};
+
+static const struct field collective_fields[] = {
+    {"group", FIELD_HEX, offsetof(struct hang_collective, group), .required = true},
+    {"number", FIELD_HEX, offsetof(struct hang_collective, number)},
+    {"kind", FIELD_U32_AT(struct hang_collective, kind, 0, WORKER_COLLECTIVE_KIND_COUNT - 1)},
+    {"n_ranks", FIELD_U32_AT(struct hang_collective, n_ranks, 0, UINT32_MAX)},
+    {"is_world", FIELD_BOOL, offsetof(struct hang_collective, is_world)},
 };
 
 /* Where a rank is, for a report on a hang. */
@@ -77,14 +86,7 @@ static const struct field place_fields[] = {
     {"bytes_per_s", FIELD_U64, offsetof(struct hang_rank, bytes_per_s), 0, FIELD_EXACT_MAX},
     {"waits_percent", FIELD_I32, offsetof(struct hang_rank, waits_percent), -1, 100, .missing = -1},
     {"n_waits", FIELD_U32_AT(struct hang_rank, n_waits, 0, UINT32_MAX)},
-};
-
-static const struct field collective_fields[] = {
-    {"group", FIELD_HEX, offsetof(struct hang_collective, group), .required = true},
-    {"number", FIELD_HEX, offsetof(struct hang_collective, number)},
-    {"kind", FIELD_U32_AT(struct hang_collective, kind, 0, WORKER_COLLECTIVE_KIND_COUNT - 1)},
-    {"n_ranks", FIELD_U32_AT(struct hang_collective, n_ranks, 0, UINT32_MAX)},
-    {"is_world", FIELD_BOOL, offsetof(struct hang_collective, is_world)},
+    {"collectives", FIELD_LIST_AT(struct hang_rank, collectives, n_collectives, collective_fields)},
 };
 
 static const struct field head_fields[] = {
@@ -94,67 +96,36 @@ static const struct field head_fields[] = {
 };
 
 static const struct field node_fields[] = {
+    {"host", FIELD_TEXT_AT(struct node_status, host), .clean = true},
+    {"state", FIELD_TEXT_AT(struct node_status, state), .clean = true},
     {"taken_ms", FIELD_I64_AT(struct node_status, taken_ms)},
     {"generation", FIELD_I64_AT(struct node_status, generation), .missing = -1},
     {"group_rank", FIELD_I32_AT(struct node_status, group_rank), .missing = -1, .always = true},
+    {"gpus", FIELD_LIST_AT(struct node_status, gpus, n_gpus, gpu_fields)},
 };
 
 /* ---- writing ---- */
 
-static int add_worker_lines(cJSON *object, const struct worker_status *w)
-{
-    if (w->log[0])
-        events_add_text(object, "log", w->log);
-    if (w->last_line[0])
-        events_add_text(object, "last_line", w->last_line);
-    if (w->steps_per_s >= 0 && !cJSON_AddNumberToObject(object, "steps_per_s", w->steps_per_s))
-        return -ENOMEM;
-    return w->has_usage ? fields_write(object, usage_fields, ARRAY_SIZE(usage_fields), w) : 0;
-}
-
 static int add_place(cJSON *worker, const struct hang_rank *rank)
 {
-    cJSON *place = cJSON_AddObjectToObject(worker, "at"), *list = NULL;
-    int r = place ? fields_write(place, place_fields, ARRAY_SIZE(place_fields), rank) : -ENOMEM;
+    cJSON *place = cJSON_AddObjectToObject(worker, "at");
 
-    if (!r && rank->n_collectives > 0)
-        r = (list = cJSON_AddArrayToObject(place, "collectives")) ? 0 : -ENOMEM;
-    for (int i = 0; !r && i < rank->n_collectives; i++) {
-        cJSON *object = fields_append_object(list);
-
-        r = object ? fields_write(object, collective_fields, ARRAY_SIZE(collective_fields),
-                                  &rank->collectives[i])
-                   : -ENOMEM;
-    }
-    return r;
+    return place ? fields_write(place, FIELDS_OF(place_fields), rank) : -ENOMEM;
 }
 
 /* With a place, the lines (which make a worker's object long) are left out. */
 static int add_worker(cJSON *list, const struct worker_status *w, const struct hang_rank *place)
 {
     cJSON *object = fields_append_object(list);
-    int r = object ? fields_write(object, worker_fields, ARRAY_SIZE(worker_fields), w) : -ENOMEM;
+    int r = object ? fields_write(object, FIELDS_OF(worker_fields), w) : -ENOMEM;
 
-    if (!r && w->last_step >= 0)
-        r = cJSON_AddNumberToObject(object, "last_step", (double)w->last_step) ? 0 : -ENOMEM;
-    else if (!r)
-        r = cJSON_AddNullToObject(object, "last_step") ? 0 : -ENOMEM;
     if (!r && place)
         return add_place(object, place);
-    return r ? r : add_worker_lines(object, w);
-}
-
-static int add_gpus(cJSON *node, const struct node_status *n)
-{
-    cJSON *list = n->n_gpus > 0 ? cJSON_AddArrayToObject(node, "gpus") : NULL;
-    int r = n->n_gpus > 0 && !list ? -ENOMEM : 0;
-
-    for (size_t i = 0; !r && i < n->n_gpus; i++) {
-        cJSON *object = fields_append_object(list);
-
-        r = object ? fields_write(object, gpu_fields, ARRAY_SIZE(gpu_fields), &n->gpus[i]) : -ENOMEM;
-    }
-    return r;
+    if (!r)
+        r = fields_write(object, FIELDS_OF(line_fields), w);
+    if (!r && w->steps_per_s >= 0 && !cJSON_AddNumberToObject(object, "steps_per_s", w->steps_per_s))
+        r = -ENOMEM;
+    return r || !w->has_usage ? r : fields_write(object, FIELDS_OF(usage_fields), w);
 }
 
 /* Rank i of a message: its worker and, if there are places, its place. */
@@ -172,15 +143,10 @@ static int add_rank(cJSON *list, const struct node_ranks *ranks, size_t i)
 /* The node with some of its ranks. */
 static int fill_node(cJSON *object, const struct node_ranks *ranks, size_t first, size_t n_ranks)
 {
-    const struct node_status *n = ranks->node;
+    int r = fields_write(object, FIELDS_OF(node_fields), ranks->node);
+    cJSON *workers = r ? NULL : cJSON_AddArrayToObject(object, "workers");
 
-    events_add_text(object, "host", n->host);
-    if (n->state[0])
-        events_add_text(object, "state", n->state);
-    cJSON *workers = fields_write(object, node_fields, ARRAY_SIZE(node_fields), n) == 0
-                         ? cJSON_AddArrayToObject(object, "workers")
-                         : NULL;
-    int r = workers ? add_gpus(object, n) : -ENOMEM;
+    r = workers ? 0 : -ENOMEM;
     for (size_t i = first; !r && i < first + n_ranks; i++)
         r = add_rank(workers, ranks, i);
     return r;
@@ -240,49 +206,13 @@ int node_ranks_put(struct buf *out, const struct agent_message *to, const struct
 
 static bool read_worker(const cJSON *json, struct worker_status *w)
 {
-    const cJSON *step = cJSON_GetObjectItemCaseSensitive(json, "last_step");
     const cJSON *rate = cJSON_GetObjectItemCaseSensitive(json, "steps_per_s");
 
-    if (!fields_read(json, worker_fields, ARRAY_SIZE(worker_fields), w, NULL) ||
-        !fields_read(json, line_fields, ARRAY_SIZE(line_fields), w, NULL))
-        return false;
-    w->has_usage = cJSON_HasObjectItem(json, "cpu_ms");
-    if (w->has_usage && !fields_read(json, usage_fields, ARRAY_SIZE(usage_fields), w, NULL))
-        return false;
     w->steps_per_s = cJSON_IsNumber(rate) && rate->valuedouble >= 0 ? rate->valuedouble : -1;
-    w->last_step =
-        cJSON_IsNumber(step) && step->valuedouble >= 0 && step->valuedouble < (double)FIELD_EXACT_MAX
-            ? (int64_t)step->valuedouble
-            : -1;
-    return true;
-}
-
-/* More than JOB_STATUS_GPUS_MAX are left out. */
-static bool read_gpus(const cJSON *list, struct node_status *n)
-{
-    const cJSON *item;
-
-    cJSON_ArrayForEach(item, list)
-    {
-        if (n->n_gpus < JOB_STATUS_GPUS_MAX &&
-            !fields_read(item, gpu_fields, ARRAY_SIZE(gpu_fields), &n->gpus[n->n_gpus++], NULL))
-            return false;
-    }
-    return true;
-}
-
-static bool read_collectives(const cJSON *list, struct hang_rank *ret)
-{
-    const cJSON *item;
-
-    cJSON_ArrayForEach(item, list)
-    {
-        if (ret->n_collectives == HANG_COLLECTIVES_MAX ||
-            !fields_read(item, collective_fields, ARRAY_SIZE(collective_fields),
-                         &ret->collectives[ret->n_collectives++], NULL))
-            return false;
-    }
-    return true;
+    w->has_usage = cJSON_HasObjectItem(json, "cpu_ms");
+    return fields_read(json, FIELDS_OF(worker_fields), w, NULL) &&
+           fields_read(json, FIELDS_OF(line_fields), w, NULL) &&
+           (!w->has_usage || fields_read(json, FIELDS_OF(usage_fields), w, NULL));
 }
 
 static bool read_place(const cJSON *worker, const struct worker_status *w, struct hang_rank *ret)
@@ -290,12 +220,12 @@ static bool read_place(const cJSON *worker, const struct worker_status *w, struc
     const cJSON *place = cJSON_GetObjectItemCaseSensitive(worker, "at");
 
     *ret = (struct hang_rank){.rank = w->rank};
-    if (w->rank < 0 || w->pid < 0 || !fields_read(place, place_fields, ARRAY_SIZE(place_fields), ret, NULL))
+    if (w->rank < 0 || w->pid < 0 || !fields_read(place, FIELDS_OF(place_fields), ret, NULL))
         return false;
     ret->pid = ret->pid ? ret->pid : w->pid;
     text_clean(ret->text);
     text_clean(ret->child_name);
-    return read_collectives(cJSON_GetObjectItemCaseSensitive(place, "collectives"), ret);
+    return true;
 }
 
 /* places: receives the place of each worker in list; NULL: workers without places. */
@@ -322,34 +252,13 @@ static int read_workers(const cJSON *list, struct job_status *s, struct hang_ran
 int node_status_read(const cJSON *json, struct job_status *s)
 {
     const cJSON *workers = cJSON_GetObjectItemCaseSensitive(json, "workers");
-    const char *host = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "host"));
-    const char *state = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "state"));
+    int r = cJSON_IsArray(workers) ? job_status_add_node(s, "", -1, 0) : -EBADMSG;
 
-    if (!host || !cJSON_IsArray(workers))
-        return -EBADMSG;
-    int r = job_status_add_node(s, host, -1, 0);
     if (r)
         return r;
     struct node_status *node = &s->nodes[s->n_nodes_known - 1];
-    text_copy(node->state, JOB_STATUS_WORD_SIZE, state ? state : "");
-    if (!fields_read(json, node_fields, ARRAY_SIZE(node_fields), node, NULL) ||
-        !read_gpus(cJSON_GetObjectItemCaseSensitive(json, "gpus"), node))
-        return -EBADMSG;
-    return read_workers(workers, s, NULL);
-}
-
-/* Reads the number of the piece and the node of its sender. */
-static bool read_head(const cJSON *status, const cJSON *node, size_t n_workers, struct hang_piece *ret)
-{
-    const char *host = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(node, "host"));
-
-    if (!host || !fields_read(status, head_fields, ARRAY_SIZE(head_fields), ret, NULL) ||
-        ret->piece >= ret->pieces)
-        return false;
-    text_copy(ret->host, sizeof(ret->host), host);
-    text_clean(ret->host);
-    ret->n_ranks = n_workers;
-    return true;
+    bool is_read = fields_read(json, FIELDS_OF(node_fields), node, NULL) && node->host[0];
+    return is_read ? read_workers(workers, s, NULL) : -EBADMSG;
 }
 
 int node_ranks_take(const cJSON *status, struct job_status *s, struct hang_piece *piece,
@@ -359,15 +268,18 @@ int node_ranks_take(const cJSON *status, struct job_status *s, struct hang_piece
                 *workers = cJSON_GetObjectItemCaseSensitive(node, "workers");
     struct node_status *to = s->n_nodes_known > 0 ? &s->nodes[s->n_nodes_known - 1] : NULL, read;
 
-    if (!to || !cJSON_IsArray(workers) ||
-        !fields_read(node, node_fields, ARRAY_SIZE(node_fields), &read, NULL) ||
-        (piece && !read_head(status, node, (size_t)cJSON_GetArraySize(workers), piece)))
+    if (!to || !cJSON_IsArray(workers) || !fields_read(node, FIELDS_OF(node_fields), &read, NULL) ||
+        (piece && (!read.host[0] || !fields_read(status, FIELDS_OF(head_fields), piece, NULL) ||
+                   piece->piece >= piece->pieces)))
         return -EBADMSG;
     to->generation = read.generation;
     to->taken_ms = read.taken_ms;
     if (piece) {
         piece->node = read.group_rank;
         piece->ranks = places;
+        piece->n_ranks = (size_t)cJSON_GetArraySize(workers);
+        text_copy(piece->host, sizeof(piece->host), read.host);
+        text_clean(piece->host);
     }
     return read_workers(workers, s, places);
 }

@@ -60,23 +60,9 @@ static void add_signal(cJSON *line, const char *name, int signal)
     (void)cJSON_AddStringToObject(line, name, text);
 }
 
-/* With other bytes than UTF-8 (in a program's name, at the end of a cut sentence) a line would be no JSON. Malloc'ed or NULL. */
-static char *clean_copy(const char *text, size_t n_max)
-{
-    char *copy = strndup(text, n_max);
-
-    for (unsigned char *s = (unsigned char *)copy; s && *s;) {
-        size_t n = utf8_sequence(s);
-        if (n == 0)
-            *s = '?';
-        s += n ? n : 1;
-    }
-    return copy;
-}
-
 void events_add_text(cJSON *object, const char *name, const char *text)
 {
-    _cleanup_free_ char *copy = clean_copy(text, strlen(text));
+    _cleanup_free_ char *copy = text_utf8_copy(text, strlen(text));
 
     (void)cJSON_AddStringToObject(object, name, copy ? copy : ""); /* a field without memory is left out */
 }
@@ -136,7 +122,7 @@ void events_add_lines(cJSON *object, const char *name, const char *lines)
     for (const char *at = lines; list && at && *at;) {
         size_t n = strcspn(at, "\n"), indent = strspn(at, " ");
         size_t shown = n - indent < EVENT_LINE_MAX ? n - indent : EVENT_LINE_MAX;
-        _cleanup_free_ char *text = clean_copy(at + indent, shown);
+        _cleanup_free_ char *text = text_utf8_copy(at + indent, shown);
 
         (void)cJSON_AddItemToArray(list, cJSON_CreateString(text ? text : ""));
         at += n + (at[n] == '\n');

@@ -58,7 +58,7 @@ static const char *collective_name(enum worker_collective_kind kind)
 
 const struct hang_collective *hang_waits_in(const struct hang_rank *r)
 {
-    for (int i = 0; i < r->n_collectives; i++)
+    for (size_t i = 0; i < r->n_collectives; i++)
         if (r->collectives[i].kind != WORKER_COLLECTIVE_NONE)
             return &r->collectives[i];
     return NULL;
@@ -102,7 +102,7 @@ struct hang_wait {
 
 static bool is_missing(const struct hang_rank *r, const struct hang_collective *of)
 {
-    for (int i = 0; i < r->n_collectives; i++)
+    for (size_t i = 0; i < r->n_collectives; i++)
         if (r->collectives[i].group == of->group)
             return r->collectives[i].number < of->number;
     return of->is_world && r->n_collectives < HANG_COLLECTIVES_MAX;
@@ -128,7 +128,7 @@ static size_t find_waits(const struct hang_rank *ranks, size_t n_ranks, struct h
     size_t n = 0, n_kept = 0;
 
     for (size_t i = 0; i < n_ranks; i++)
-        for (int k = 0; k < ranks[i].n_collectives; k++)
+        for (size_t k = 0; k < ranks[i].n_collectives; k++)
             if (ranks[i].collectives[k].kind != WORKER_COLLECTIVE_NONE)
                 add_wait(waits, &n, &ranks[i].collectives[k]);
     for (size_t w = 0; w < n; w++) {

@@ -41,7 +41,7 @@ struct hang_rank {
     enum stack_kind kind;
     char text[STACK_TEXT_SIZE];
     struct hang_collective collectives[HANG_COLLECTIVES_MAX];
-    int n_collectives;
+    size_t n_collectives;
     /* Of a look at a partial stall (stall.h); else 0. */
     enum activity activity;
     bool is_wait_known;          /* a collective by counters or stack; else a guess from the system call */

@@ -73,7 +73,7 @@ static int put_head(struct buf *out, const struct rounds_job *job)
 
     if (!json || !cJSON_AddNumberToObject(json, "crun_rounds", ROUNDS_JSON_VERSION))
         return -ENOMEM;
-    TRY(fields_write(json, job_fields, ARRAY_SIZE(job_fields), job));
+    TRY(fields_write(json, FIELDS_OF(job_fields), job));
     TRY(session_json_add_params(json, &job->params));
     TRY(session_json_add_cause(json, &job->cause));
     return put_line(out, json, true);
@@ -83,7 +83,7 @@ static int put_node(struct buf *out, const struct rounds_node *n)
 {
     _cleanup_json_ cJSON *json = cJSON_CreateObject();
 
-    TRY(json ? fields_write(json, node_fields, ARRAY_SIZE(node_fields), n) : -ENOMEM);
+    TRY(json ? fields_write(json, FIELDS_OF(node_fields), n) : -ENOMEM);
     return put_line(out, json, false);
 }
 
@@ -128,7 +128,7 @@ static bool load_node(struct rounds_job *job, const cJSON *json, char error[ROUN
     struct rounds_node saved = {0}, *n;
     char part[FIELDS_ERROR_SIZE];
 
-    if (!fields_read(json, node_fields, ARRAY_SIZE(node_fields), &saved, part))
+    if (!fields_read(json, FIELDS_OF(node_fields), &saved, part))
         return load_error(error, "in a node, ", part);
     if (node_find(job, saved.nonce))
         return load_error(error, "a node is there twice", "");
@@ -139,8 +139,8 @@ static bool load_node(struct rounds_job *job, const cJSON *json, char error[ROUN
     n = node_create(job, saved.nonce);
     if (!n)
         return load_error(error, "memory is out", "");
-    (void)fields_read(json, node_fields, ARRAY_SIZE(node_fields), n, part); /* did not fail above */
-    n->member = false;                                                      /* as counted by the job so far */
+    (void)fields_read(json, FIELDS_OF(node_fields), n, part); /* did not fail above */
+    n->member = false;                                        /* as counted by the job so far */
     node_set_traits(n, saved.member && (job->state == ROUNDS_RUNNING || job->state == ROUNDS_ENDING), false);
     n->lost = saved.lost && !n->member && job->lease_ms > 0 && job->state != ROUNDS_CLOSED;
     n->phase = SESSION_STOPPING; /* until the next hello */
@@ -225,7 +225,7 @@ static bool read_head(const struct rounds *r, const cJSON *json, struct rounds_j
 {
     char part[FIELDS_ERROR_SIZE];
 
-    if (!fields_read(json, job_fields, ARRAY_SIZE(job_fields), saved, part) ||
+    if (!fields_read(json, FIELDS_OF(job_fields), saved, part) ||
         !session_json_read_params(json, &saved->params, part) ||
         !session_json_read_cause(json, &saved->cause, part))
         return load_error(error, "", part);
@@ -250,7 +250,7 @@ static struct rounds_job *load_head(struct rounds *r, const cJSON *json, char er
         (void)load_error(error, "memory is out", "");
         return NULL;
     }
-    (void)fields_read(json, job_fields, ARRAY_SIZE(job_fields), job, part); /* did not fail above */
+    (void)fields_read(json, FIELDS_OF(job_fields), job, part); /* did not fail above */
     job->replaced = false; /* job_make_tombstone() sets the flag and counts */
     job->cause = saved.cause;
     return job;

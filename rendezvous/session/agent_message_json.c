@@ -37,5 +37,5 @@ bool agent_message_is_body(const uint8_t *body, size_t n)
 bool agent_message_read(const struct cJSON *json, struct agent_message *ret)
 {
     *ret = (struct agent_message){0};
-    return fields_read(json, head_fields, ARRAY_SIZE(head_fields), ret, NULL);
+    return fields_read(json, FIELDS_OF(head_fields), ret, NULL);
 }

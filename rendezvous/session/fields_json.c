@@ -7,9 +7,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
+
 enum { HEX_DIGITS = 16 };
 
 /* ---- writing ---- */
+
+static size_t *list_size(const struct field *f, const void *of)
+{
+    return (size_t *)(uintptr_t)((const char *)of + f->n_offset);
+}
 
 static int64_t load(const struct field *f, const void *from)
 {
@@ -25,19 +32,41 @@ static int64_t load(const struct field *f, const void *from)
         return *(const uint32_t *)(const void *)at;
     case FIELD_I32:
         return *(const int32_t *)(const void *)at;
+    case FIELD_LIST:
+        return (int64_t)*list_size(f, from);
     default:
         return *(const int64_t *)(const void *)at;
     }
 }
 
+static bool write_list(cJSON *object, const struct field *f, const char *elements, size_t n)
+{
+    cJSON *list = cJSON_AddArrayToObject(object, f->name);
+    bool is_whole = list;
+
+    for (size_t i = 0; is_whole && i < n; i++) {
+        cJSON *element = fields_append_object(list);
+
+        is_whole = element && fields_write(element, f->fields, f->n_fields, elements + i * f->size) == 0;
+    }
+    return is_whole;
+}
+
+static bool write_clean(cJSON *object, const char *name, const char *text)
+{
+    _cleanup_free_ char *copy = text_utf8_copy(text, strlen(text));
+
+    return copy && cJSON_AddStringToObject(object, name, copy);
+}
+
 static bool write_field(cJSON *object, const struct field *f, const void *from)
 {
-    const char *text = (const char *)from + f->offset;
-    int64_t value = f->type == FIELD_TEXT ? 0 : load(f, from);
+    const char *at = (const char *)from + f->offset;
+    int64_t value = f->type == FIELD_TEXT ? at[0] : load(f, from);
     char hex[HEX_DIGITS + 1];
 
-    if (!f->required && !f->always && (f->type == FIELD_TEXT ? text[0] == 0 : value == f->missing))
-        return true;
+    if (!f->required && !f->always && value == f->missing)
+        return !f->null || cJSON_AddNullToObject(object, f->name);
     switch (f->type) {
     case FIELD_BOOL:
         return cJSON_AddBoolToObject(object, f->name, value != 0);
@@ -45,9 +74,12 @@ static bool write_field(cJSON *object, const struct field *f, const void *from)
         (void)snprintf(hex, sizeof(hex), "%016" PRIx64, (uint64_t)value);
         return cJSON_AddStringToObject(object, f->name, hex);
     case FIELD_TEXT:
-        return cJSON_AddStringToObject(object, f->name, text);
+        return f->clean ? write_clean(object, f->name, at)
+                        : cJSON_AddStringToObject(object, f->name, at) != NULL;
     case FIELD_WORD:
         return cJSON_AddStringToObject(object, f->name, f->words[value]);
+    case FIELD_LIST:
+        return write_list(object, f, at, (size_t)value);
     default:
         return cJSON_AddNumberToObject(object, f->name, (double)value);
     }
@@ -88,6 +120,9 @@ static void store(const struct field *f, void *to, int64_t value)
     case FIELD_I32:
         *(int32_t *)(void *)at = (int32_t)value;
         break;
+    case FIELD_LIST:
+        *list_size(f, to) = (size_t)value;
+        break;
     default:
         *(int64_t *)(void *)at = value;
         break;
@@ -124,6 +159,22 @@ static bool read_json_text(const cJSON *item, const struct field *f, void *to)
     return true;
 }
 
+static bool read_list(const cJSON *list, const struct field *f, void *to)
+{
+    size_t *n = list_size(f, to);
+    const cJSON *item;
+
+    *n = 0;
+    cJSON_ArrayForEach(item, list)
+    {
+        if (*n == (size_t)f->max)
+            break;
+        if (!fields_read(item, f->fields, f->n_fields, (char *)to + f->offset + (*n)++ * f->size, NULL))
+            return false;
+    }
+    return cJSON_IsArray(list);
+}
+
 static bool read_word(const cJSON *item, const struct field *f, void *to)
 {
     const char *text = cJSON_GetStringValue(item);
@@ -149,6 +200,8 @@ static bool read_json_field(const cJSON *item, const struct field *f, void *to)
         return read_json_text(item, f, to);
     case FIELD_WORD:
         return read_word(item, f, to);
+    case FIELD_LIST:
+        return read_list(item, f, to);
     default:
         return read_json_number(item, f, to);
     }
@@ -160,6 +213,7 @@ static bool field_fault(const struct field *f, char error[FIELDS_ERROR_SIZE])
         [FIELD_BOOL] = "neither true nor false",
         [FIELD_HEX] = "not 16 hexadecimal digits",
         [FIELD_WORD] = "not one of the words for it",
+        [FIELD_LIST] = "not a list of such objects",
     };
 
     if (faults[f->type])
@@ -213,7 +267,7 @@ bool fields_read(const struct cJSON *object, const struct field *fields, size_t 
     for (size_t i = 0; i < n_fields; i++) {
         const cJSON *item = find_word(object, &last, fields[i].name);
 
-        if (!item) {
+        if (!item || (fields[i].null && cJSON_IsNull(item))) {
             if (!set_missing_field(&fields[i], to, error))
                 return false;
         } else if (!read_json_field(item, &fields[i], to)) {

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * Structs to and from JSON objects by tables of fields. A field with the default value is not
- * written (but see `always`), a missing field reads as the default, a field without a row in the table is ignored; a field of the
- * wrong type or out of bounds is named.
+ * Structs to and from JSON objects by tables of fields. A field with the default value is not written (but see
+ * `always` and `null`), a missing field reads as the default, a field without a row in the table is ignored; a
+ * field of the wrong type or out of bounds is named.
  */
 
 #include <stdbool.h>
@@ -24,6 +24,7 @@ enum field_type {
     FIELD_HEX,  /* uint64_t as 16 hexadecimal digits: all bits */
     FIELD_TEXT, /* char[size] */
     FIELD_WORD, /* an enum by name */
+    FIELD_LIST, /* an array of structs in the struct; more elements than `max` are left out */
     FIELD_TYPE_COUNT
 };
 
@@ -31,12 +32,16 @@ struct field {
     const char *name;
     enum field_type type;
     size_t offset;
-    int64_t min, max;         /* numbers */
-    size_t size;              /* FIELD_TEXT: of the array; FIELD_WORD: number of words */
-    const char *const *words; /* FIELD_WORD: by the value of the enum */
-    int64_t missing;          /* numbers and words: the default */
-    bool required;            /* always written, and must be there */
-    bool always;              /* always written, and may be missing */
+    int64_t min, max; /* numbers */
+    size_t size;      /* FIELD_TEXT: of the array; FIELD_WORD: number of words; FIELD_LIST: of an element */
+    const char *const *words;   /* FIELD_WORD: by the value of the enum */
+    int64_t missing;            /* numbers and words: the default */
+    const struct field *fields; /* FIELD_LIST: of an element */
+    size_t n_fields, n_offset;  /* FIELD_LIST: number of fields; of the size_t with the number of elements */
+    bool required;              /* always written, and must be there */
+    bool always;                /* always written, and may be missing */
+    bool null;                  /* the default is written as null */
+    bool clean;                 /* FIELD_TEXT: of any origin; text_utf8_copy() is written */
 };
 
 /* A double of JSON holds so much exactly. */
@@ -53,6 +58,16 @@ struct field {
 
 #define FIELD_TEXT_AT(structure, member)                                                                     \
     .type = FIELD_TEXT, .offset = offsetof(structure, member), .size = sizeof(((structure *)NULL)->member)
+
+/* A list by the table of its elements. */
+#define FIELD_LIST_AT(structure, member, n_member, table)                                                    \
+    .type = FIELD_LIST, .offset = offsetof(structure, member),                                               \
+    .max = sizeof(((structure *)NULL)->member) / sizeof(((structure *)NULL)->member[0]),                     \
+    .size = sizeof(((structure *)NULL)->member[0]), .fields = (table),                                       \
+    .n_fields = sizeof(table) / sizeof((table)[0]), .n_offset = offsetof(structure, n_member)
+
+/* A table, as the two arguments of the functions below. */
+#define FIELDS_OF(table) (table), sizeof(table) / sizeof((table)[0])
 
 /* An enum by a table of names. */
 #define FIELD_WORD_AT(structure, member, names)                                                              \

@@ -73,7 +73,7 @@ static int put_number(struct buf *out, const char *name, uint32_t value)
 
 int look_put_request(struct buf *out, const struct look_request *request)
 {
-    return put_part(out, "look", request_fields, ARRAY_SIZE(request_fields), request);
+    return put_part(out, "look", FIELDS_OF(request_fields), request);
 }
 
 int look_put_watch(struct buf *out, const struct look_watch *watch)
@@ -87,12 +87,12 @@ int look_put_watch(struct buf *out, const struct look_watch *watch)
 
 int look_put_job(struct buf *out, const struct look_job *job)
 {
-    return put_part(out, "looked_job", job_fields, ARRAY_SIZE(job_fields), job);
+    return put_part(out, "looked_job", FIELDS_OF(job_fields), job);
 }
 
 int look_put_node(struct buf *out, const struct look_node *node)
 {
-    return put_part(out, "looked_node", node_fields, ARRAY_SIZE(node_fields), node);
+    return put_part(out, "looked_node", FIELDS_OF(node_fields), node);
 }
 
 int look_put_end(struct buf *out, uint32_t next)
@@ -116,13 +116,13 @@ int look_put_status(struct buf *out, const struct look_piece *piece, const char 
 bool look_read_request(const struct cJSON *json, struct look_request *ret)
 {
     *ret = (struct look_request){0};
-    return fields_read(json, request_fields, ARRAY_SIZE(request_fields), ret, NULL);
+    return fields_read(json, FIELDS_OF(request_fields), ret, NULL);
 }
 
 bool look_read_piece(const struct cJSON *json, struct look_piece *ret)
 {
     *ret = (struct look_piece){0};
-    return fields_read(json, piece_fields, ARRAY_SIZE(piece_fields), ret, NULL) && ret->piece < ret->pieces &&
+    return fields_read(json, FIELDS_OF(piece_fields), ret, NULL) && ret->piece < ret->pieces &&
            cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(json, "node"));
 }
 
@@ -154,8 +154,8 @@ bool look_get_reply(const uint8_t *body, size_t n, struct look_reply *ret)
         size_t n_fields;
         void *to;
     } parts[] = {
-        {"looked_job", LOOK_JOB, job_fields, ARRAY_SIZE(job_fields), &ret->job},
-        {"looked_node", LOOK_NODE, node_fields, ARRAY_SIZE(node_fields), &ret->node},
+        {"looked_job", LOOK_JOB, FIELDS_OF(job_fields), &ret->job},
+        {"looked_node", LOOK_NODE, FIELDS_OF(node_fields), &ret->node},
     };
     struct look_piece piece;
 

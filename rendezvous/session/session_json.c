@@ -129,12 +129,12 @@ int session_json_add_cause(struct cJSON *object, const struct session_cause *cau
 {
     if (cause->kind == SESSION_CAUSE_NONE)
         return 0;
-    return add_object(object, "cause", cause_fields, ARRAY_SIZE(cause_fields), cause);
+    return add_object(object, "cause", FIELDS_OF(cause_fields), cause);
 }
 
 int session_json_add_params(struct cJSON *object, const struct session_params *params)
 {
-    return add_object(object, "params", params_fields, ARRAY_SIZE(params_fields), params);
+    return add_object(object, "params", FIELDS_OF(params_fields), params);
 }
 
 bool session_json_read_cause(const struct cJSON *object, struct session_cause *ret,
@@ -143,7 +143,7 @@ bool session_json_read_cause(const struct cJSON *object, struct session_cause *r
     const cJSON *part = cJSON_GetObjectItemCaseSensitive(object, "cause");
 
     *ret = session_cause_empty(SESSION_CAUSE_NONE);
-    if (part && !fields_read(part, cause_fields, ARRAY_SIZE(cause_fields), ret, error))
+    if (part && !fields_read(part, FIELDS_OF(cause_fields), ret, error))
         return false;
     text_clean(ret->host); /* both sides print the texts */
     text_clean(ret->text);
@@ -153,8 +153,8 @@ bool session_json_read_cause(const struct cJSON *object, struct session_cause *r
 bool session_json_read_params(const struct cJSON *object, struct session_params *ret,
                               char error[FIELDS_ERROR_SIZE])
 {
-    return fields_read(cJSON_GetObjectItemCaseSensitive(object, "params"), params_fields,
-                       ARRAY_SIZE(params_fields), ret, error);
+    return fields_read(cJSON_GetObjectItemCaseSensitive(object, "params"), FIELDS_OF(params_fields), ret,
+                       error);
 }
 
 /* ---- writing ---- */
@@ -173,7 +173,7 @@ static int add_report(cJSON *json, const struct session_report *report)
 {
     cJSON *part = cJSON_AddObjectToObject(json, "report");
 
-    TRY(part ? fields_write(part, report_fields, ARRAY_SIZE(report_fields), report) : -ENOMEM);
+    TRY(part ? fields_write(part, FIELDS_OF(report_fields), report) : -ENOMEM);
     return session_json_add_cause(part, &report->cause);
 }
 
@@ -183,7 +183,7 @@ int session_json_put_hello(struct buf *out, const struct session_hello *hello)
 
     if (!json || !cJSON_AddNumberToObject(json, "hello", SESSION_VERSION))
         return -ENOMEM;
-    TRY(fields_write(json, hello_fields, ARRAY_SIZE(hello_fields), hello));
+    TRY(fields_write(json, FIELDS_OF(hello_fields), hello));
     TRY(session_json_add_params(json, &hello->params));
     TRY(add_report(json, &hello->report));
     return put_json_frame(out, json);
@@ -254,12 +254,12 @@ int session_json_put_view(struct buf *out, const struct session_view *view)
 {
     _cleanup_json_ cJSON *json = cJSON_CreateObject();
 
-    TRY(json ? fields_write(json, view_fields, ARRAY_SIZE(view_fields), view) : -ENOMEM);
+    TRY(json ? fields_write(json, FIELDS_OF(view_fields), view) : -ENOMEM);
     if (view->kind == SESSION_VIEW_START)
-        TRY(add_object(json, "place", place_fields, ARRAY_SIZE(place_fields), &view->place));
+        TRY(add_object(json, "place", FIELDS_OF(place_fields), &view->place));
     TRY(add_missing(json, view));
     if (view->kind == SESSION_VIEW_WAIT)
-        TRY(add_object(json, "waiting", waiting_fields, ARRAY_SIZE(waiting_fields), &view->waiting));
+        TRY(add_object(json, "waiting", FIELDS_OF(waiting_fields), &view->waiting));
     TRY(session_json_add_cause(json, &view->cause));
     return put_json_frame(out, json);
 }
@@ -287,7 +287,7 @@ static bool read_report(const cJSON *json, struct session_report *ret, char erro
 {
     const cJSON *part = cJSON_GetObjectItemCaseSensitive(json, "report");
 
-    if (!fields_read(part, report_fields, ARRAY_SIZE(report_fields), ret, error))
+    if (!fields_read(part, FIELDS_OF(report_fields), ret, error))
         return false;
     text_clean(ret->unfit);
     return session_json_read_cause(part, &ret->cause, error);
@@ -306,7 +306,7 @@ static bool read_hello(const cJSON *json, const cJSON *version, struct session_h
             cJSON_IsNumber(version) ? version->valuedouble : 0.0, SESSION_VERSION);
         return false;
     }
-    return (fields_read(json, hello_fields, ARRAY_SIZE(hello_fields), ret, part) &&
+    return (fields_read(json, FIELDS_OF(hello_fields), ret, part) &&
             session_json_read_params(json, &ret->params, part) && read_report(json, &ret->report, part)) ||
            json_fault("hello", part, error);
 }
@@ -369,7 +369,7 @@ static bool read_waiting(const cJSON *json, struct session_waiting *ret, char er
     const cJSON *part = cJSON_GetObjectItemCaseSensitive(json, "waiting");
 
     *ret = (struct session_waiting){0};
-    if (part && !fields_read(part, waiting_fields, ARRAY_SIZE(waiting_fields), ret, error))
+    if (part && !fields_read(part, FIELDS_OF(waiting_fields), ret, error))
         return false;
     text_clean(ret->present); /* the agent prints the texts */
     text_clean(ret->other_jobs);
@@ -382,13 +382,13 @@ static bool read_assignment(const cJSON *json, struct session_view *ret, char er
     ret->place = (struct rank_assignment){0};
     if (ret->kind != SESSION_VIEW_START)
         return true;
-    return fields_read(cJSON_GetObjectItemCaseSensitive(json, "place"), place_fields,
-                       ARRAY_SIZE(place_fields), &ret->place, error);
+    return fields_read(cJSON_GetObjectItemCaseSensitive(json, "place"), FIELDS_OF(place_fields), &ret->place,
+                       error);
 }
 
 static bool read_view(const cJSON *json, struct session_view *ret, char error[FIELDS_ERROR_SIZE])
 {
-    if (!fields_read(json, view_fields, ARRAY_SIZE(view_fields), ret, error))
+    if (!fields_read(json, FIELDS_OF(view_fields), ret, error))
         return false;
     text_clean(ret->unfit); /* the agent prints the texts */
     text_clean(ret->leader);
