@@ -27,6 +27,13 @@ static inline void close_fd(int *fd)
     *fd = -1;
 }
 
+/* Both ends of a pipe or of a pair of sockets. */
+static inline void cleanup_close_ends(int (*ends)[2])
+{
+    cleanup_close(&(*ends)[0]);
+    cleanup_close(&(*ends)[1]);
+}
+
 static inline int steal_fd(int *fd)
 {
     int taken = *fd;
@@ -44,3 +51,4 @@ static inline int steal_fd(int *fd)
 
 #define _cleanup_free_ _cleanup_(cleanup_free)
 #define _cleanup_close_ _cleanup_(cleanup_close)
+#define _cleanup_close_ends_ _cleanup_(cleanup_close_ends)

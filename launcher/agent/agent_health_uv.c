@@ -341,49 +341,43 @@ static int spawn_check(struct health_check *c, int output)
 
 static int open_check(struct health_check *c, int *ret_output)
 {
-    int fds[2];
+    _cleanup_close_ends_ int fds[2] = {-1, -1};
 
     if (pipe2(fds, O_CLOEXEC | O_NONBLOCK) < 0)
         return -errno;
     (void)fcntl(fds[1], F_SETFL, 0); /* the child's end waits; cannot fail */
     int r = uv_poll_init(c->owner->host->loop, &c->poll, fds[0]);
-    if (r) {
-        (void)close(fds[0]);
-        (void)close(fds[1]);
+    if (r)
         return r;
-    }
     (void)uv_timer_init(c->owner->host->loop, &c->deadline); /* cannot fail */
     c->poll.data = c->deadline.data = c;
     c->n_open = 2;
-    c->pipe = fds[0];
-    *ret_output = fds[1];
+    c->pipe = steal_fd(&fds[0]);
+    *ret_output = steal_fd(&fds[1]);
     return 0;
 }
 
 static int start_check(struct agent_health *h)
 {
-    struct health_check *c = calloc(1, sizeof(*c));
-    int output = -1;
+    _cleanup_free_ struct health_check *c = calloc(1, sizeof(*c));
+    _cleanup_close_ int output = -1;
 
     if (!c)
         return -ENOMEM;
     c->owner = h;
     int r = open_check(c, &output);
-    if (r) {
-        free(c);
+    if (r)
         return r;
-    }
     r = spawn_check(c, output);
-    (void)close(output);
     if (r) {
-        free_check(c);
+        free_check(steal_ptr(c));
         return r;
     }
     (void)uv_poll_start(&c->poll, UV_READABLE | UV_DISCONNECT,
                         on_check_output); /* both fail only on misuse */
     (void)uv_timer_start(&c->deadline, on_check_deadline,
                          (uint64_t)h->host->job->health_check_timeout_s * 1000, 0);
-    h->check = c;
+    h->check = steal_ptr(c);
     return 0;
 }
 

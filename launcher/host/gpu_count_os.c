@@ -102,7 +102,7 @@ static int wait_for_answer(int answer_fd)
  */
 static int ask_in_child(int (*question)(void))
 {
-    int pipe_fds[2];
+    _cleanup_close_ends_ int pipe_fds[2] = {-1, -1};
     pid_t crun = getpid();
 
     if (pipe2(pipe_fds, O_CLOEXEC) < 0)
@@ -111,10 +111,9 @@ static int ask_in_child(int (*question)(void))
     if (pid == 0)
         run_child(question, crun, pipe_fds[1]);
     int r = pid < 0 ? -errno : 0;
-    (void)close(pipe_fds[1]);
+    close_fd(&pipe_fds[1]);
     if (!r)
         r = wait_for_answer(pipe_fds[0]);
-    (void)close(pipe_fds[0]);
     if (pid > 0 && r < 0)
         (void)kill(pid, SIGKILL);
     /* Only to leave no zombie. One that even SIGKILL does not end yet sits in the driver: the agent reaps it later, as it

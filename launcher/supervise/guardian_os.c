@@ -1079,7 +1079,7 @@ int spawn_guardian(size_t n_workers, const struct worker_start *zygote, const st
                          .job = job};
     _cleanup_free_ struct guardian_worker *state = g.state = calloc(n_workers, sizeof(*state));
     _cleanup_free_ struct guardian_report *unsent = g.unsent = calloc(g.n_unsent_max, sizeof(*unsent));
-    int link[2];
+    _cleanup_close_ends_ int link[2] = {-1, -1};
 
     if (!state || !unsent)
         return -ENOMEM;
@@ -1094,15 +1094,9 @@ int spawn_guardian(size_t n_workers, const struct worker_start *zygote, const st
     pid_t pid = fork_plainly();
     if (pid == 0)
         guardian_run(&g);
-    int r = pid < 0 ? -errno : 0;
-    (void)close(link[1]); /* the guardian has its own */
-    if (!r && fcntl(link[0], F_SETFL, O_NONBLOCK) < 0)
-        r = -errno;
-    if (r) {
-        (void)close(link[0]); /* which ends the guardian, if there is one */
-        return r;
-    }
+    if (pid < 0 || fcntl(link[0], F_SETFL, O_NONBLOCK) < 0)
+        return -errno; /* a closed link ends the guardian, if there is one */
     *ret_pid = pid;
-    *ret_link = link[0];
+    *ret_link = steal_fd(&link[0]);
     return 0;
 }

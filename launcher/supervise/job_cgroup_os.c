@@ -171,21 +171,18 @@ static bool is_keeper_busy(struct job_cgroup *c)
 
 static int start_keeper(struct job_cgroup *c)
 {
-    int pipe[2];
+    _cleanup_close_ends_ int pipe[2] = {-1, -1}; /* the keeper has a copy of its end */
 
     if (pipe2(pipe, O_CLOEXEC) < 0)
         return -errno;
     keeper_pipe = pipe[0];
     c->keeper = clone(run_keeper, keeper_stack + STACK_SIZE, CLONE_PARENT_SETTID, c, &c->shared->keeper);
-    int r = c->keeper < 0 ? -errno : 0;
-    (void)close(pipe[0]); /* the keeper has a copy */
-    if (r) {
-        (void)close(pipe[1]);
-        c->keeper = 0;
-        c->shared->keeper = 0;
+    if (c->keeper < 0) {
+        int r = -errno;
+        c->keeper = c->shared->keeper = 0;
         return r;
     }
-    c->pipe = pipe[1];
+    c->pipe = steal_fd(&pipe[1]);
     return 0;
 }
 

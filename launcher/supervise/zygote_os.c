@@ -32,18 +32,15 @@ static_assert(sizeof(struct zygote_report) == 24 + ZYGOTE_TEXT_SIZE, "Zygote.rep
 int zygote_launch(struct zygote *z, const struct worker_start *start, struct job_cgroup *cgroup)
 {
     struct worker_start spawn = *start;
-    int pair[2];
+    _cleanup_close_ends_ int pair[2] = {-1, -1}; /* the zygote copies its end */
 
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         return -errno;
     spawn.fds[SPAWN_NOTICE_FD] = pair[1];
     int r = fcntl(pair[0], F_SETFL, O_NONBLOCK) < 0 ? -errno : spawn_worker(&spawn, cgroup, &z->pid);
-    (void)close(pair[1]); /* the zygote has a copy */
-    if (r) {
-        (void)close(pair[0]); /* as above */
+    if (r)
         return r;
-    }
-    z->link = pair[0];
+    z->link = steal_fd(&pair[0]);
     z->is_loading = true;
     z->is_awaited = !z->is_renewed;
     z->is_renewed = true;
@@ -76,7 +73,8 @@ int zygote_start_worker(struct zygote *z, int worker, const struct ordered_start
 {
     struct zygote_order order = {
         .kind = ZYGOTE_START, .worker = (uint32_t)worker, .guardian = getpid(), .crun = (int32_t)crun};
-    int fds[N_ORDER_FDS], pair[2];
+    _cleanup_close_ends_ int pair[2] = {-1, -1};
+    int fds[N_ORDER_FDS];
 
     if (z->link < 0)
         return -EPIPE;
@@ -88,13 +86,9 @@ int zygote_start_worker(struct zygote *z, int worker, const struct ordered_start
     fds[1] = pair[1];
     int n = 2 + list_worker_fds(&r->start, fds + 2);
     int error = send_descriptors(z->link, &order, sizeof(order), fds, n, MSG_DONTWAIT);
-    (void)close(pair[1]); /* sent, or of no use */
-    if (error) {
-        (void)close(pair[0]); /* as above */
-        return error;
-    }
-    *ret_handshake = pair[0];
-    return 0;
+    if (!error)
+        *ret_handshake = steal_fd(&pair[0]);
+    return error;
 }
 
 bool zygote_receive(struct zygote *z, struct zygote_report *ret)

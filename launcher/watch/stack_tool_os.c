@@ -173,22 +173,18 @@ static uint64_t tool_limit_ns(const struct stack_job *job, uint64_t limit_ns)
 static void start_job(const struct stack_tools *t, struct stack_job *job, uint64_t limit_ns,
                       struct tool_slot *slot)
 {
-    int ends[2];
+    _cleanup_close_ends_ int ends[2] = {-1, -1};
     pid_t pid;
 
     *slot = (struct tool_slot){.fd = -1};
     if (pipe2(ends, O_CLOEXEC) < 0)
         return;
     examined_begin(&slot->examined, job->pid);
-    int r = start_tool(t, job, ends[1], &pid);
-    (void)close(ends[1]); /* the tool has it */
-    if (r) {
-        (void)close(ends[0]); /* unused */
+    if (start_tool(t, job, ends[1], &pid) != 0)
         return;
-    }
     uint64_t now = now_ns();
     slot->job = job;
-    slot->fd = ends[0];
+    slot->fd = steal_fd(&ends[0]);
     slot->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
     slot->deadline_ns = now + tool_limit_ns(job, limit_ns);
     slot->attached_ns = now + ATTACH_MS * 1000000u;
