@@ -21,8 +21,6 @@
 
 #include "proto/wire.h"
 
-struct buf;
-
 /* The first byte is no operation of a TCPStore, so that PyTorch's closes the connection here. The digit is
  * the version of what follows: change it when the frames change, or a body that older ones must not read. */
 #define FRAME_OPENING                                                                                        \

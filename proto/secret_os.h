@@ -5,7 +5,6 @@
  * is given back.
  */
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

@@ -3,7 +3,6 @@
 #include "launcher/agent/agent_hang_uv.h"
 
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

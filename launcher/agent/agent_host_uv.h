@@ -6,7 +6,6 @@
  * steps of the group machine, in the order of enum agent_part (agent_impl_uv.h).
  */
 
-#include <stdbool.h>
 #include <uv.h>
 
 #include "launcher/agent/agent_uv.h"

@@ -1,11 +1,9 @@
 #include "launcher/agent/agent_stall_uv.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/time.h"
 #include "launcher/agent/agent_host_uv.h"

@@ -13,7 +13,6 @@
 #include "launcher/agent/foreign_agent_uv.h"
 
 #include <signal.h>
-#include <stdio.h>
 #include <string.h>
 #include <uv.h>
 

@@ -6,7 +6,6 @@
 
 #include "launcher/report/events.h"
 #include "base/cleanup.h"
-#include "base/err.h"
 #include "base/utf8.h"
 #include "rendezvous/session/fields_json.h"
 

@@ -13,8 +13,6 @@
 #include "launcher/watch/hang_collect.h"
 
 struct agent_host;
-struct hang_collect;
-struct hang_piece;
 struct hang_reports;
 struct hang_notice;
 struct watch_stacks;

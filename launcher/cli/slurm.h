@@ -4,7 +4,6 @@
  * What crun takes from Slurm's environment, when srun started it on each node of a step. Pure.
  */
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "launcher/cli/hostlist.h"

@@ -7,7 +7,6 @@
 
 #include "launcher/crunctl/history.h"
 #include "rendezvous/session/fields_json.h"
-#include "base/err.h"
 
 static const struct field line_fields[] = {
     {"run_id", FIELD_TEXT_AT(struct history_line, job), .required = true},

@@ -6,7 +6,6 @@
 
 #include "base/utf8.h"
 #include "base/cleanup.h"
-#include "base/err.h"
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/node_ranks_json.h"
 #include "rendezvous/session/fields_json.h"

@@ -17,8 +17,6 @@
 #include "launcher/watch/hang_collect.h"
 #include "rendezvous/session/agent_message_json.h"
 
-struct buf;
-
 enum hang_notice_kind {
     HANG_NOTICE_WAITS,   /* to node 0: ranks of the sender wait unusually long, or most of the time */
     HANG_NOTICE_ASK,     /* from node 0: send your ranks */

@@ -2,15 +2,12 @@
 
 #include <cjson/cJSON.h>
 #include <errno.h>
-#include <stdio.h>
 
 #include "base/cleanup.h"
-#include "base/err.h"
 #include "base/minmax.h"
 #include "base/strbuf.h"
 #include "base/utf8.h"
 #include "launcher/ctl/job_status.h"
-#include "launcher/report/events.h"
 #include "launcher/watch/hang_collect.h"
 #include "rendezvous/session/agent_message_json.h"
 #include "rendezvous/session/fields_json.h"

@@ -6,7 +6,6 @@
 
 #include "launcher/host/cgroup_os.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,7 +1,6 @@
 #include "launcher/rdzv/rdzv_static_json.h"
 
 #include <cjson/cJSON.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/strbuf.h"

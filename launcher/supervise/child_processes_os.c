@@ -10,7 +10,6 @@
 #include <fcntl.h>
 
 #include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 

@@ -1,6 +1,5 @@
 #include "rendezvous/agents/rounds_look_uv.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "base/cleanup.h"

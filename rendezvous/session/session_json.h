@@ -13,8 +13,6 @@
 #include "rendezvous/session/agent_message_json.h"
 #include "rendezvous/session/session_message.h"
 
-struct buf;
-
 enum { SESSION_JSON_ERROR_SIZE = 512 };
 
 /* Each appends one whole frame (proto/frame.h); 0 or -ENOMEM, the buf then holds what it held. */
@@ -55,7 +53,6 @@ bool session_json_get_view(const uint8_t *body, size_t n, struct session_view *r
                            char error[SESSION_JSON_ERROR_SIZE]);
 
 /* For rounds_json.c, which writes some of the same. */
-struct cJSON;
 int session_json_add_cause(struct cJSON *object, const struct session_cause *cause);
 int session_json_add_params(struct cJSON *object, const struct session_params *params);
 bool session_json_read_cause(const struct cJSON *object, struct session_cause *ret,

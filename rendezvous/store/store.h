@@ -27,7 +27,6 @@
 #include "rendezvous/store/store_keys.h"
 #include "rendezvous/store/store_table.h"
 
-struct store_entry;
 struct store_client;
 struct store_values;
 struct store_wait;
