@@ -213,7 +213,8 @@ static void on_hang(void *data)
     h->is_hanging = true;
     h->is_reported = false;
     if (h->host->membership)
-        membership_quiet(h->host->membership, true);
+        membership_report(h->host->membership,
+                          (struct session_event){.kind = SESSION_EVENT_QUIET, .is_quiet = true});
     else
         agent_hang_all_quiet(h);
 }
@@ -225,7 +226,8 @@ void agent_hang_forget(struct agent_hang *h)
     h->is_hanging = h->is_reported = false;
     hang_reports_end(h->reports);
     if (h->host->membership)
-        membership_quiet(h->host->membership, false);
+        membership_report(h->host->membership,
+                          (struct session_event){.kind = SESSION_EVENT_QUIET, .is_quiet = false});
 }
 
 static void on_resume(void *data)

@@ -102,7 +102,9 @@ void agent_report_failed(struct agent *a, int worker)
         add_final_reason(&cause, agent_restarts_why(a->restarts));
     if (a->group.is_draining && !cause.text[0])
         text_copy(cause.text, sizeof(cause.text), "it had been asked to stop, as a node has to go away");
-    membership_failed(a->host.membership, &cause, a->group.cause_ns);
+    membership_report(a->host.membership, (struct session_event){.kind = SESSION_EVENT_GROUP_FAILED,
+                                                                 .cause = &cause,
+                                                                 .when_ns = a->group.cause_ns});
 }
 
 /* Before the meeting has begun (a signal at the start, no memory for the meeting) no other node knows of this node. */

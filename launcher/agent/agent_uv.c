@@ -640,7 +640,7 @@ static void perform(struct agent *a, const struct group_action *action)
         agent_report_failed(a, action->value);
         break;
     case GROUP_DO_REPORT_DONE:
-        membership_done(a->host.membership);
+        membership_report(a->host.membership, (struct session_event){.kind = SESSION_EVENT_GROUP_DONE});
         break;
     case GROUP_DO_REPORT_READY:
         if (a->host.job->health_check && a->group.state != GROUP_REPLACING)
@@ -649,7 +649,7 @@ static void perform(struct agent *a, const struct group_action *action)
             agent_start_report_ready(a->start);
         break;
     case GROUP_DO_REQUEST_DRAIN:
-        membership_drain(a->host.membership);
+        membership_report(a->host.membership, (struct session_event){.kind = SESSION_EVENT_DRAIN});
         break;
     case GROUP_DO_LEAVE:
         agent_leave_job(a, action->value);

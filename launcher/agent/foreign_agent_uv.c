@@ -145,7 +145,9 @@ static void report_foreign_failure(struct foreign_agent *a, const struct foreign
     cause.exit_code = 1;
     proc_info_host_name(cause.host, sizeof(cause.host));
     text_copy(cause.text, sizeof(cause.text), command->text);
-    membership_failed(a->membership, &cause, now_ns());
+    membership_report(
+        a->membership,
+        (struct session_event){.kind = SESSION_EVENT_GROUP_FAILED, .cause = &cause, .when_ns = now_ns()});
 }
 
 /* A command of a generation that has ended meanwhile has no effect: the agent's next one is READY. */
@@ -164,7 +166,7 @@ static void obey(struct foreign_agent *a, const struct foreign_command *command)
         break;
     case FOREIGN_DONE:
         if (a->is_running)
-            membership_done(a->membership);
+            membership_report(a->membership, (struct session_event){.kind = SESSION_EVENT_GROUP_DONE});
         break;
     default:
         leave_foreign(a, command->text[0] ? command->text : "its agent goes away");

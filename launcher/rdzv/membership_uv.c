@@ -148,13 +148,18 @@ void membership_hurry(struct membership *n)
     close_rendezvous(n);
 }
 
+void membership_report(struct membership *n, struct session_event event)
+{
+    if (n->session)
+        session_uv_step(n->session, event);
+}
+
 void membership_destroy(struct membership *n)
 {
     if (!n || n->closing)
         return;
     n->closing = true;
-    if (n->session)
-        session_uv_step(n->session, (struct session_event){.kind = SESSION_EVENT_GROUP_GONE});
+    membership_report(n, (struct session_event){.kind = SESSION_EVENT_GROUP_GONE});
     session_uv_destroy(steal_ptr(n->session));
     server_stop(steal_ptr(n->store), NULL, NULL);
     close_fd(&n->store_port_fd);
@@ -615,9 +620,8 @@ void membership_ready(struct membership *n, uint16_t kept_port, bool keeps_keys)
     if (!n->session)
         return; /* reported when there is one */
     if (!needs_store || offer_store(n, &port) == 0)
-        session_uv_step(n->session, (struct session_event){.kind = SESSION_EVENT_GROUP_READY,
-                                                           .port = port,
-                                                           .keeps_keys = keeps_keys});
+        membership_report(n, (struct session_event){
+                                 .kind = SESSION_EVENT_GROUP_READY, .port = port, .keeps_keys = keeps_keys});
     else
         report_end(n, 1, NULL);
 }
@@ -625,32 +629,7 @@ void membership_ready(struct membership *n, uint16_t kept_port, bool keeps_keys)
 void membership_unfit(struct membership *n, const char *why)
 {
     text_copy(n->unfit, sizeof(n->unfit), why);
-    if (n->session)
-        session_uv_step(n->session,
-                        (struct session_event){.kind = SESSION_EVENT_GROUP_UNFIT, .text = n->unfit});
-}
-
-void membership_failed(struct membership *n, const struct session_cause *cause, uint64_t when_ns)
-{
-    session_uv_step(n->session, (struct session_event){
-                                    .kind = SESSION_EVENT_GROUP_FAILED, .cause = cause, .when_ns = when_ns});
-}
-
-void membership_done(struct membership *n)
-{
-    session_uv_step(n->session, (struct session_event){.kind = SESSION_EVENT_GROUP_DONE});
-}
-
-void membership_drain(struct membership *n)
-{
-    session_uv_step(n->session, (struct session_event){.kind = SESSION_EVENT_DRAIN});
-}
-
-void membership_quiet(struct membership *n, bool is_quiet)
-{
-    if (n->session)
-        session_uv_step(n->session,
-                        (struct session_event){.kind = SESSION_EVENT_QUIET, .is_quiet = is_quiet});
+    membership_report(n, (struct session_event){.kind = SESSION_EVENT_GROUP_UNFIT, .text = n->unfit});
 }
 
 const struct death_notice *membership_death_notice(struct membership *n)
@@ -664,10 +643,8 @@ void membership_leave(struct membership *n, const char *why, int stop_signal)
 
     n->leaving = true;
     log_status("");
-    if (n->session)
-        session_uv_step(n->session, (struct session_event){.kind = SESSION_EVENT_LEAVE,
-                                                           .text = why,
-                                                           .number = (uint32_t)stop_signal});
+    membership_report(
+        n, (struct session_event){.kind = SESSION_EVENT_LEAVE, .text = why, .number = (uint32_t)stop_signal});
     if (!n->rendezvous)
         return;
     (void)snprintf(reason, sizeof(reason), "the node that serves the rendezvous goes away: %.300s", why);

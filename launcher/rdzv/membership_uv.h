@@ -36,7 +36,7 @@ struct membership_host {
     void (*on_fenced)(void *data, const struct session_cause *cause);
     /* All nodes are to stop at a common point, for good. */
     void (*on_drain)(void *data);
-    /* No worker of any node makes progress: after membership_quiet() of all. NULL: not of interest. */
+    /* No worker of any node makes progress: after QUIET of all. NULL: not of interest. */
     void (*on_quiet)(void *data);
     /* This node is unfit, and the job needs it: its health check is to be repeated. */
     void (*on_check)(void *data);
@@ -51,23 +51,18 @@ struct membership_host {
 /* 0 or -errno. Callbacks come from the loop. */
 int membership_create(struct membership **ret, const struct membership_host *host);
 
-/* The state of the workers of this node; see session.h. when_ns: monotonic. kept_port: of the store of the present
+/* The state of the workers of this node; see session.h. kept_port: of the store of the present
  * generation, if this node serves it and would for the next one too; 0: a new store is opened. keeps_keys: workers remain
  * that use the keys at the rendezvous on. */
 void membership_ready(struct membership *n, uint16_t kept_port, bool keeps_keys);
 /* No worker is left, and the health check failed. why: a part of a sentence. */
 void membership_unfit(struct membership *n, const char *why);
 
-void membership_failed(struct membership *n, const struct session_cause *cause, uint64_t when_ns);
-void membership_done(struct membership *n);
+/* What else the workers of this node have come to: GROUP_FAILED, GROUP_DONE, DRAIN or QUIET. */
+void membership_report(struct membership *n, struct session_event event);
+
 /* stop_signal: signal that is to stop the whole job; 0: the node leaves alone. */
 void membership_leave(struct membership *n, const char *why, int stop_signal);
-
-/* This node has to go away, and the job cannot go on without it: all nodes should stop at a common point. */
-void membership_drain(struct membership *n);
-
-/* No worker of this node makes progress, or they do again. */
-void membership_quiet(struct membership *n, bool is_quiet);
 
 /* Frames for other agents (agent_message_json.h). False: without a connection they are lost. */
 bool membership_send(struct membership *n, const struct buf *frames);
