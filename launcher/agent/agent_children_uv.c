@@ -319,10 +319,9 @@ static void stop_stuck(void *self)
 struct agent_children *agent_children_create(struct agent_observer *observer, const struct agent_host *host,
                                              struct guardian_job *guardians, struct agent_health *health)
 {
-    struct agent_children *c = calloc(1, sizeof(*c));
+    static struct agent_children children; /* a process has one agent */
+    struct agent_children *c = &children;
 
-    if (!c)
-        return NULL;
     *c = (struct agent_children){.host = host, .health = health, .guardians = guardians};
     (void)uv_timer_init(host->loop, &c->sweep); /* cannot fail */
     (void)uv_timer_init(host->loop, &c->stuck); /* cannot fail */
@@ -339,7 +338,6 @@ struct agent_children *agent_children_create(struct agent_observer *observer, co
                                         .after = after_step,
                                         .describe = describe_containment,
                                         .handle = (uv_handle_t *)&c->sweep,
-                                        .stop = stop_stuck,
-                                        .destroy = free};
+                                        .stop = stop_stuck};
     return c;
 }

@@ -13,7 +13,7 @@ struct agent_host;
 struct agent_observer;
 struct guardian_job;
 
-/* Children of crun at the time of this call are not the job's. guardians: gets the cgroup. health: the check is a child, too. NULL without memory. */
+/* Children of crun at the time of this call are not the job's. guardians: gets the cgroup. health: the check is a child, too. */
 struct agent_children *agent_children_create(struct agent_observer *observer, const struct agent_host *host,
                                              struct guardian_job *guardians, struct agent_health *health);
 

@@ -370,7 +370,7 @@ struct watch *agent_hang_open(struct agent_hang *h)
     if (r)
         log_line("hangs are not watched for: %s", strerror(-r));
     else if (watch_host.timeout_ns)
-        h->stall = agent_stall_create(host); /* without memory no line about a partial stall */
+        h->stall = agent_stall_create(host);
     return watch;
 }
 
@@ -387,21 +387,16 @@ void agent_hang_destroy(struct agent_hang *h)
 {
     watch_destroy(h->host->watch);
     agent_stall_destroy(h->stall);
-    free(h->reports);
-    free(h);
 }
 
 struct agent_hang *agent_hang_create(struct agent_observer *observer, const struct agent_host *host,
                                      struct asked_stacks *stacks)
 {
-    struct agent_hang *h = calloc(1, sizeof(*h));
+    static struct agent_hang hang; /* a process has one agent */
+    struct agent_hang *h = &hang;
 
-    if (!h || !(h->reports = hang_reports_create(host, on_report, h))) {
-        free(h);
-        return NULL;
-    }
-    h->host = host;
-    h->stacks = stacks;
+    *h = (struct agent_hang){
+        .host = host, .stacks = stacks, .reports = hang_reports_create(host, on_report, h)};
     (void)uv_timer_init(host->loop, &h->timer); /* cannot fail */
     h->timer.data = h;
     *observer = (struct agent_observer){.self = h,

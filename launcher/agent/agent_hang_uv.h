@@ -20,7 +20,7 @@ struct asked_stacks;
 struct group_event;
 struct watch;
 
-/* stacks: gets the stacks of this node and of other agents. NULL without memory. */
+/* stacks: gets the stacks of this node and of other agents. */
 struct agent_hang *agent_hang_create(struct agent_observer *observer, const struct agent_host *host,
                                      struct asked_stacks *stacks);
 

@@ -440,17 +440,13 @@ struct agent_health *agent_health_create(struct agent_observer *observer, const 
                                          void (*on_fit)(void *data),
                                          void (*on_unfit)(void *data, const char *why))
 {
-    struct agent_health *h = calloc(1, sizeof(*h));
+    static struct agent_health health; /* a process has one agent */
+    struct agent_health *h = &health;
 
-    if (!h)
-        return NULL;
     *h = (struct agent_health){.host = host, .on_fit = on_fit, .on_unfit = on_unfit, .n_gpus = -1};
     (void)uv_timer_init(host->loop, &h->again); /* cannot fail */
     h->again.data = h;
-    *observer = (struct agent_observer){.self = h,
-                                        .describe = describe_health,
-                                        .handle = (uv_handle_t *)&h->again,
-                                        .stop = stop_health,
-                                        .destroy = free};
+    *observer = (struct agent_observer){
+        .self = h, .describe = describe_health, .handle = (uv_handle_t *)&h->again, .stop = stop_health};
     return h;
 }

@@ -7,7 +7,7 @@ struct agent_health;
 struct agent_host;
 struct agent_observer;
 
-/* on_fit: the check has passed. on_unfit: the check has failed, outside of JOB_ROUNDS. Both get the data of the host. NULL without memory. */
+/* on_fit: the check has passed. on_unfit: the check has failed, outside of JOB_ROUNDS. Both get the data of the host. */
 struct agent_health *agent_health_create(struct agent_observer *observer, const struct agent_host *host,
                                          void (*on_fit)(void *data),
                                          void (*on_unfit)(void *data, const char *why));

@@ -72,5 +72,4 @@ struct agent_observer {
                          size_t n); /* of another agent (agent_message_json.h) */
     uv_handle_t *handle;            /* closed when the job is over; NULL: none */
     void (*stop)(void *self);       /* the job is over: ends the rest */
-    void (*destroy)(void *self);    /* the loop has ended */
 };

@@ -15,7 +15,6 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "launcher/agent/agent_host_uv.h"
@@ -241,28 +240,22 @@ void agent_lines_looked(void *lines)
 
 /* ---- life ---- */
 
-static void destroy_lines(void *self)
+void agent_lines_destroy(struct agent_lines *l)
 {
-    struct agent_lines *l = self;
-
     buf_finish(&l->held);
-    free(l);
 }
 
 struct agent_lines *agent_lines_create(struct agent_observer *observer, const struct agent_host *host,
                                        const struct disk_texts *texts,
                                        void (*take)(void *data, const struct guardian_report *report))
 {
-    struct agent_lines *l = calloc(1, sizeof(*l));
+    static struct agent_lines lines; /* a process has one agent */
+    struct agent_lines *l = &lines;
 
-    if (!l)
-        return NULL;
     *l = (struct agent_lines){.host = host, .texts = texts, .take = take, .worker = -1};
     (void)uv_timer_init(host->loop, &l->held_timer); /* cannot fail */
     l->held_timer.data = l;
-    *observer = (struct agent_observer){.self = l,
-                                        .before = release_reports,
-                                        .handle = (uv_handle_t *)&l->held_timer,
-                                        .destroy = destroy_lines};
+    *observer = (struct agent_observer){
+        .self = l, .before = release_reports, .handle = (uv_handle_t *)&l->held_timer};
     return l;
 }

@@ -8,7 +8,7 @@ struct failures_source;
 struct guardian_report;
 struct line_match;
 
-/* take: gets the reports in order, with the data of the host. NULL without memory. */
+/* take: gets the reports in order, with the data of the host. */
 struct agent_lines *agent_lines_create(struct agent_observer *observer, const struct agent_host *host,
                                        const struct disk_texts *texts,
                                        void (*take)(void *data, const struct guardian_report *report));
@@ -31,3 +31,6 @@ int agent_lines_worker(const struct agent_lines *l, const char **ret_cause);
 
 /* Workers are started anew: agent_lines_worker() is -1. */
 void agent_lines_forget(struct agent_lines *l);
+
+/* When the loop has ended. */
+void agent_lines_destroy(struct agent_lines *l);

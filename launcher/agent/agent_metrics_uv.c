@@ -131,15 +131,16 @@ static void stop_metrics(void *self)
 void agent_metrics_open(struct agent_observer *ret, const struct agent_host *host)
 {
     const char *address = host->job->metrics_addr;
-    struct agent_metrics *m = address ? calloc(1, sizeof(*m)) : NULL;
+    static struct agent_metrics metrics; /* a process has one agent */
+    struct agent_metrics *m = &metrics;
     const struct metrics_host server_host = {.loop = host->loop, .compose = compose_job_metrics, .data = m};
     char why[METRICS_ERROR_SIZE];
     uint16_t port;
 
-    if (!m)
+    if (!address)
         return;
     m->host = host;
-    *ret = (struct agent_observer){.self = m, .after = count_restarts, .stop = stop_metrics, .destroy = free};
+    *ret = (struct agent_observer){.self = m, .after = count_restarts, .stop = stop_metrics};
     worker_store_measure(&m->stats);
     if (metrics_create(&m->server, &server_host, address, &port, why) == 0)
         log_line("metrics on port %u", port);

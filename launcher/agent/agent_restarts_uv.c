@@ -3,7 +3,6 @@
 #include "launcher/agent/agent_restarts_uv.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "launcher/agent/agent_host_uv.h"
 #include "launcher/host/worker_beat_os.h"
@@ -61,12 +60,11 @@ const char *agent_restarts_why(const struct agent_restarts *p)
 
 struct agent_restarts *agent_restarts_create(struct agent_observer *observer, const struct agent_host *host)
 {
-    struct agent_restarts *p = calloc(1, sizeof(*p));
+    static struct agent_restarts restarts; /* a process has one agent */
+    struct agent_restarts *p = &restarts;
 
-    if (!p)
-        return NULL;
     p->host = host;
     p->progress.limit = host->job->max_restarts_without_progress;
-    *observer = (struct agent_observer){.self = p, .before = check_progress, .destroy = free};
+    *observer = (struct agent_observer){.self = p, .before = check_progress};
     return p;
 }

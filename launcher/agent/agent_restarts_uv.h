@@ -4,7 +4,6 @@ struct agent_host;
 struct agent_observer;
 struct agent_restarts;
 
-/* NULL without memory. */
 struct agent_restarts *agent_restarts_create(struct agent_observer *observer, const struct agent_host *host);
 
 /* Why there is no further restart; "": this part does not rule out a restart. */

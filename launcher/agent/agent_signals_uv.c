@@ -2,7 +2,6 @@
 
 #include "launcher/agent/agent_signals_uv.h"
 
-#include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -133,8 +132,9 @@ void agent_signals_close(struct agent_signals *s)
 int agent_signals_create(struct agent_signals **ret, const struct agent_host *host,
                          struct agent_children *children, struct agent_hang *hang)
 {
-    _cleanup_free_ struct agent_signals *s = calloc(1, sizeof(*s));
-    int r = s ? uv_poll_init(host->loop, &s->poll, host->config->signal_fd) : -ENOMEM;
+    static struct agent_signals signals; /* a process has one agent */
+    struct agent_signals *s = &signals;
+    int r = uv_poll_init(host->loop, &s->poll, host->config->signal_fd);
 
     if (r)
         return r;
@@ -142,6 +142,6 @@ int agent_signals_create(struct agent_signals **ret, const struct agent_host *ho
     s->children = children;
     s->hang = hang;
     s->poll.data = s;
-    *ret = steal_ptr(s);
-    return uv_poll_start(&(*ret)->poll, UV_READABLE, on_signals);
+    *ret = s;
+    return uv_poll_start(&s->poll, UV_READABLE, on_signals);
 }

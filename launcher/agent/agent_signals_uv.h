@@ -17,5 +17,5 @@ void agent_signals_read(struct agent_signals *s);
 /* A worker, or a process of its session, has sent a signal to its parent process. */
 void agent_signals_pass(const struct agent_host *host, int signal, pid_t sender);
 
-/* Signals are not read any more. free() when the loop has ended. */
+/* Signals are not read any more. */
 void agent_signals_close(struct agent_signals *s);

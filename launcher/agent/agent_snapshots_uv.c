@@ -1,7 +1,6 @@
 #include "launcher/agent/agent_snapshots_uv.h"
 
 #include <errno.h>
-#include <stdlib.h>
 
 #include "base/buf.h"
 #include "base/cleanup.h"
@@ -65,20 +64,16 @@ static void stop_snapshots(void *self)
 
 int agent_snapshots_create(struct agent_observer *observer, const struct agent_host *host)
 {
-    _cleanup_free_ struct agent_snapshots *a = calloc(1, sizeof(*a));
+    static struct agent_snapshots snapshots; /* a process has one agent */
+    struct agent_snapshots *a = &snapshots;
     const struct snapshots_host snapshots_host = {
         .loop = host->loop, .memory = host->worker_memory, .send = send_message, .data = a};
 
-    if (!a)
-        return -ENOMEM;
     a->host = host;
     int r = snapshots_open(&a->snapshots, &snapshots_host);
     if (r && r != -ENODEV)
         return r;
-    *observer = (struct agent_observer){.self = steal_ptr(a),
-                                        .before = begin_generation,
-                                        .take_message = take_message,
-                                        .stop = stop_snapshots,
-                                        .destroy = free};
+    *observer = (struct agent_observer){
+        .self = a, .before = begin_generation, .take_message = take_message, .stop = stop_snapshots};
     return 0;
 }

@@ -337,12 +337,10 @@ void agent_stall_describe(const struct agent_stall *s, struct node_status *ret)
 
 struct agent_stall *agent_stall_create(const struct agent_host *host)
 {
-    struct agent_stall *s = calloc(1, sizeof(*s));
+    static struct agent_stall stall; /* a process has one agent */
+    struct agent_stall *s = &stall;
 
-    if (!s)
-        return NULL;
-    s->host = host;
-    s->awaited = -1;
+    *s = (struct agent_stall){.host = host, .awaited = -1};
     (void)uv_timer_init(host->loop, &s->timer); /* cannot fail */
     s->timer.data = s;
     return s;
@@ -358,9 +356,8 @@ void agent_stall_stop(struct agent_stall *s)
 
 void agent_stall_destroy(struct agent_stall *s)
 {
-    if (s) {
-        free(s->are_unusual);
-        hang_collect_finish(&s->collect);
-    }
-    free(s);
+    if (!s)
+        return;
+    free(s->are_unusual);
+    hang_collect_finish(&s->collect);
 }

@@ -20,7 +20,6 @@ struct hang_message;
 struct hang_rank;
 struct node_status;
 
-/* NULL without memory. */
 struct agent_stall *agent_stall_create(const struct agent_host *host);
 
 /* The ranks of this node, see watch_host.on_ranks; sorted in place. NULL is fine here and below. */

@@ -15,7 +15,7 @@ struct rank_assignment;
 struct server;
 
 /* The generation in the host and the assignment are set here. on_start: the workers are ordered (0), or -errno; of a replacement, part
- * of the workers may be. on_start gets the data of the host. NULL without memory. */
+ * of the workers may be. on_start gets the data of the host. */
 struct agent_start *agent_start_create(struct agent_host *host, struct rank_assignment *assignment,
                                        struct generation_host *generations, struct logs *logs,
                                        void (*on_start)(void *data, int r, bool is_replacement));

@@ -189,7 +189,8 @@ static void stop_status(void *self)
 struct agent_status *agent_status_open(struct agent_observer *observer, const struct agent_host *host,
                                        struct asked_stacks *stacks)
 {
-    struct agent_status *s = calloc(1, sizeof(*s));
+    static struct agent_status status; /* a process has one agent */
+    struct agent_status *s = &status;
     const struct control_host control_host = {.loop = host->loop,
                                               .environment = host->config->environment,
                                               .job = host->job->run_id_text,
@@ -198,11 +199,9 @@ struct agent_status *agent_status_open(struct agent_observer *observer, const st
                                               .nodes = look_at_nodes,
                                               .data = s};
 
-    if (!s)
-        return NULL;
     *s = (struct agent_status){
         .host = host, .started_s = wall_clock_ns(now_ns()) / 1000000000, .stacks = stacks};
-    *observer = (struct agent_observer){.self = s, .stop = stop_status, .destroy = free};
+    *observer = (struct agent_observer){.self = s, .stop = stop_status};
     int r = control_create(&s->control, &control_host);
     if (r && trace_sink)
         trace_line("control socket: %s", strerror(-r));

@@ -15,7 +15,7 @@ struct buf;
 struct job_status;
 struct named_file;
 
-/* Serves crunctl. The job runs without the socket as well. stacks: of all nodes, where crunctl wants stacks. NULL without memory. */
+/* Serves crunctl. The job runs without the socket as well. stacks: of all nodes, where crunctl wants stacks. */
 struct agent_status *agent_status_open(struct agent_observer *observer, const struct agent_host *host,
                                        struct asked_stacks *stacks);
 

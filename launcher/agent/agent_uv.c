@@ -865,8 +865,7 @@ static int create_parts(struct agent *a)
     a->health = agent_health_create(&a->parts[PART_HEALTH], &a->host, on_fit, on_unfit);
     a->children =
         agent_children_create(&a->parts[PART_CHILDREN], &a->host, &a->generation_host.guardians, a->health);
-    if (!a->failures.texts || !a->start || !a->lines || !a->restarts || !a->stacks || !a->hang ||
-        !a->health || !a->children)
+    if (!a->failures.texts)
         return -ENOMEM;
     int r = agent_snapshots_create(&a->parts[PART_SNAPSHOTS], &a->host);
     if (r)
@@ -1019,10 +1018,7 @@ int agent_run(const struct agent_config *config)
         /* A thread that waits for a disk or for name servers still uses the memory freed below. */
         _exit(a.exit_code);
     }
-    for (size_t i = 0; i < PART_COUNT; i++)
-        if (a.parts[i].destroy)
-            a.parts[i].destroy(a.parts[i].self);
-    free(a.signals);
+    agent_lines_destroy(a.lines);
     disk_texts_destroy(a.failures.texts);
     agent_start_destroy(a.start);
     output_destroy(a.host.output);

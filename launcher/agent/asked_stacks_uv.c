@@ -180,15 +180,13 @@ static void stop_asked_stacks(void *self)
 struct asked_stacks *asked_stacks_create(struct agent_observer *observer, const struct agent_host *host,
                                          void (*send)(void *data, const char *json))
 {
-    struct asked_stacks *a = calloc(1, sizeof(*a));
+    static struct asked_stacks stacks; /* a process has one agent */
+    struct asked_stacks *a = &stacks;
 
-    if (!a)
-        return NULL;
-    a->host = host;
-    a->send = send;
+    *a = (struct asked_stacks){.host = host, .send = send};
     (void)uv_timer_init(host->loop, &a->timer); /* cannot fail */
     a->timer.data = a;
-    *observer = (struct agent_observer){
-        .self = a, .handle = (uv_handle_t *)&a->timer, .stop = stop_asked_stacks, .destroy = free};
+    *observer =
+        (struct agent_observer){.self = a, .handle = (uv_handle_t *)&a->timer, .stop = stop_asked_stacks};
     return a;
 }

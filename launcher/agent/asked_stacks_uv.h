@@ -14,7 +14,7 @@ struct asked_stacks;
 struct hang_piece;
 struct watch_stacks;
 
-/* send: gives JSON (NULL: without memory) to crunctl, with the data of the host. NULL without memory. */
+/* send: gives JSON (NULL: without memory) to crunctl, with the data of the host. */
 struct asked_stacks *asked_stacks_create(struct agent_observer *observer, const struct agent_host *host,
                                          void (*send)(void *data, const char *json));
 

@@ -17,7 +17,7 @@ struct hang_reports;
 struct hang_notice;
 struct watch_stacks;
 
-/* on_report: prints the report. acts: --hang-action has waited for the report, because of `worker`. NULL without memory. */
+/* on_report: prints the report. acts: --hang-action has waited for the report, because of `worker`. */
 struct hang_reports *hang_reports_create(const struct agent_host *host,
                                          void (*on_report)(void *data, const struct event_hang *hang,
                                                            bool acts, int worker),
