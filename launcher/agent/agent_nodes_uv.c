@@ -360,10 +360,10 @@ int agent_meet(struct agent *a)
 
     if (job->meeting == JOB_STATIC)
         return rdzv_static_uv_create(&a->rdzv_static, &static_host);
-    int r = membership_create(&a->host.membership, &membership_host);
-    if (!r && job->health_check)
+    a->host.membership = membership_create(&membership_host);
+    if (job->health_check)
         agent_health_begin(a->health);
-    else if (!r)
+    else
         membership_ready(a->host.membership, 0, false);
-    return r;
+    return 0;
 }

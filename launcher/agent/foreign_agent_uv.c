@@ -240,7 +240,9 @@ static int open_foreign(struct foreign_agent *a, struct job_keys *keys)
     a->pipe.data = a;
     if (!r)
         r = uv_read_start((uv_stream_t *)&a->pipe, give_buffer, on_foreign_bytes);
-    return r ? r : membership_create(&a->membership, &host);
+    if (!r)
+        a->membership = membership_create(&host);
+    return r;
 }
 
 int foreign_agent_run(const struct job *job, struct job_keys *keys)

@@ -53,14 +53,8 @@ struct control {
     struct named_file file;
     struct control_client *clients;
     int n_clients;
-    bool is_closing, is_listener_closed;
+    bool is_closing;
 };
-
-static void free_control_if_closed(struct control *c)
-{
-    if (c->is_listener_closed && c->n_clients == 0)
-        free(c);
-}
 
 /* ---- clients ---- */
 
@@ -79,8 +73,6 @@ static void on_client_handle_closed(uv_handle_t *handle)
     buf_finish(&client->reply);
     free(client);
     c->n_clients--;
-    if (c->is_closing)
-        free_control_if_closed(c);
 }
 
 static void close_client(struct control_client *client)
@@ -212,7 +204,7 @@ static void on_control_connection(uv_stream_t *listener, int status)
  * listener behind it is one that a killed process left, and not one that is about to listen. */
 static int bind_socket(const struct sockaddr_un *address, int *ret)
 {
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    _cleanup_close_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
     if (fd < 0)
         return -errno;
@@ -221,10 +213,8 @@ static int bind_socket(const struct sockaddr_un *address, int *ret)
         r = bind(fd, (const struct sockaddr *)address, sizeof(*address)) < 0 ? -errno : 0;
     if (!r && listen(fd, BACKLOG) < 0)
         r = -errno;
-    if (r)
-        (void)close(fd); /* unused */
-    else
-        *ret = fd;
+    if (!r)
+        *ret = steal_fd(&fd);
     return r;
 }
 
@@ -275,27 +265,16 @@ static int open_control_socket(struct control *c, int *ret_fd)
     return r == -EADDRINUSE ? bind_by_name(c, folder, (int)getpid(), ret_fd) : r;
 }
 
-static void on_listener_closed(uv_handle_t *handle)
-{
-    struct control *c = handle->data;
-
-    c->is_listener_closed = true;
-    free_control_if_closed(c);
-}
-
 int control_create(struct control **ret, const struct control_host *host)
 {
-    struct control *c = calloc(1, sizeof(*c));
+    static struct control control; /* a process has one job */
+    struct control *c = &control;
     int fd = -1;
 
-    if (!c)
-        return -ENOMEM;
     c->host = *host;
     int r = open_control_socket(c, &fd);
-    if (r) {
-        free(c);
+    if (r)
         return r;
-    }
     (void)uv_pipe_init(host->loop, &c->listener, 0); /* cannot fail */
     c->listener.data = c;
     r = uv_pipe_open(&c->listener, fd);
@@ -323,5 +302,5 @@ void control_destroy(struct control *c)
     named_file_remove(&c->file);
     for (struct control_client *client = c->clients; client; client = client->next)
         close_client(client);
-    uv_close((uv_handle_t *)&c->listener, on_listener_closed);
+    uv_close((uv_handle_t *)&c->listener, NULL);
 }

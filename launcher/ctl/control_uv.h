@@ -35,8 +35,8 @@ void control_send_stacks(struct control *c, const char *json);
 /* 0 or -errno; a job runs without the socket as well. Its folder is made for the user alone. */
 int control_create(struct control **ret, const struct control_host *host);
 
-/* The socket, which the guardian removes when crun is killed. It lives as long as c. NULL for NULL. */
+/* The socket, which the guardian removes when crun is killed. NULL for NULL. */
 const struct named_file *control_file(const struct control *c);
 
-/* Removes the socket and closes every connection; frees itself when libuv has closed the handles. NULL is fine. */
+/* Removes the socket and closes every connection. NULL is fine. */
 void control_destroy(struct control *c);

@@ -280,21 +280,11 @@ static void begin_attempt(struct key_agreement *a)
 
 /* ---- life ---- */
 
-static void on_agreement_closed(uv_handle_t *handle)
+struct key_agreement *key_agreement_start(const struct key_agreement_config *config)
 {
-    struct key_agreement *a = handle->data;
+    static struct key_agreement agreement; /* a process has one job */
+    struct key_agreement *a = &agreement;
 
-    buf_finish(&a->request);
-    buf_finish(&a->in);
-    free(a);
-}
-
-int key_agreement_start(struct key_agreement **ret, const struct key_agreement_config *config)
-{
-    struct key_agreement *a = calloc(1, sizeof(*a));
-
-    if (!a)
-        return -ENOMEM;
     a->config = *config;
     a->pause_ms = RETRY_MIN_MS / 2;
     a->began_ms = uv_now(config->loop);
@@ -302,8 +292,7 @@ int key_agreement_start(struct key_agreement **ret, const struct key_agreement_c
     (void)uv_timer_init(config->loop, &a->timer); /* cannot fail */
     a->timer.data = a;
     (void)uv_timer_start(&a->timer, on_next_attempt, 0, 0); /* fails only without a callback */
-    *ret = a;
-    return 0;
+    return a;
 }
 
 void key_agreement_stop(struct key_agreement *a)
@@ -312,5 +301,7 @@ void key_agreement_stop(struct key_agreement *a)
         return;
     tcp_client_close(steal_ptr(a->client));
     munge_call_free(side_thread_cancel(steal_ptr(a->call)));
-    uv_close((uv_handle_t *)&a->timer, on_agreement_closed);
+    uv_close((uv_handle_t *)&a->timer, NULL);
+    buf_finish(&a->request);
+    buf_finish(&a->in);
 }

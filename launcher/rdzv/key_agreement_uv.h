@@ -30,8 +30,8 @@ struct key_agreement_config {
     void *data;
 };
 
-/* 0 or -errno. Callbacks come from the loop; key_agreement_stop() is for them to call. */
-int key_agreement_start(struct key_agreement **ret, const struct key_agreement_config *config);
+/* Callbacks come from the loop; key_agreement_stop() is for them to call. */
+struct key_agreement *key_agreement_start(const struct key_agreement_config *config);
 
-/* No callback comes any more. Frees itself when its handles are closed. NULL is fine. */
+/* No callback comes any more. NULL is fine. */
 void key_agreement_stop(struct key_agreement *a);

@@ -165,18 +165,16 @@ const struct server_exchange *key_service_exchange(const struct key_service *s)
     return &s->exchange;
 }
 
-int key_service_create(struct key_service **ret, uv_loop_t *loop, const struct job_keys *keys)
+struct key_service *key_service_create(uv_loop_t *loop, const struct job_keys *keys)
 {
-    struct key_service *s = calloc(1, sizeof(*s));
+    static struct key_service service; /* a process has one job */
+    struct key_service *s = &service;
 
-    if (!s)
-        return -ENOMEM;
     s->loop = loop;
     s->exchange = (struct server_exchange){.begin = begin_exchange, .cancel = cancel_exchange, .data = s};
     s->keys = keys;
     list_init(&s->asking);
-    *ret = s;
-    return 0;
+    return s;
 }
 
 void key_service_stop(struct key_service *s)
@@ -187,5 +185,4 @@ void key_service_stop(struct key_service *s)
         list_unlink(s->asking.next);
     exchange_call_free(side_thread_cancel(s->call));
     list_for_each_entry_safe(struct exchange_call, x, &s->asking, link) exchange_call_free(x);
-    free(s);
 }

@@ -12,11 +12,11 @@
 struct job_keys;
 struct key_service;
 
-/* For a server with this job's rounds. The keys outlive it. 0 or -errno. */
-int key_service_create(struct key_service **ret, uv_loop_t *loop, const struct job_keys *keys);
+/* For a server with this job's rounds. The keys outlive it. */
+struct key_service *key_service_create(uv_loop_t *loop, const struct job_keys *keys);
 
 /* For server_security.exchange. */
 const struct server_exchange *key_service_exchange(const struct key_service *s);
 
-/* After the server has stopped. Frees itself when its handles are closed. NULL is fine. */
+/* After the server has stopped. NULL is fine. */
 void key_service_stop(struct key_service *s);

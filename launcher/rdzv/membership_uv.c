@@ -84,12 +84,10 @@ static void begin_session(struct membership *n);
 
 /* ---- end ---- */
 
-static void free_membership_if_closed(struct membership *n)
+static void report_if_closed(struct membership *n)
 {
-    if (!n->timer_closed || n->rendezvous)
-        return;
-    n->host.on_closed(n->host.data);
-    free(n);
+    if (n->timer_closed && !n->rendezvous)
+        n->host.on_closed(n->host.data);
 }
 
 static void on_membership_timer_closed(uv_handle_t *handle)
@@ -97,7 +95,7 @@ static void on_membership_timer_closed(uv_handle_t *handle)
     struct membership *n = handle->data;
 
     n->timer_closed = true;
-    free_membership_if_closed(n);
+    report_if_closed(n);
 }
 
 static void on_rendezvous_stopped(void *data)
@@ -106,7 +104,7 @@ static void on_rendezvous_stopped(void *data)
 
     n->rendezvous = NULL;
     key_service_stop(steal_ptr(n->key_service));
-    free_membership_if_closed(n);
+    report_if_closed(n);
 }
 
 /* The last step: ends the wait for other nodes. */
@@ -712,15 +710,13 @@ static int listen_at_endpoint(struct server *server, const struct membership *n,
     return listen_on_loopback(server, job->endpoints[0].port, ret_port);
 }
 
-/* 0 or -errno. */
-static int make_security(struct membership *n, struct server_security *ret)
+static struct server_security make_security(struct membership *n)
 {
     struct job_keys *keys = n->host.keys;
-    int r = keys && keys->by_munge ? key_service_create(&n->key_service, n->host.loop, keys) : 0;
 
-    if (r == 0 && keys)
-        *ret = job_keys_of_rendezvous(keys, n->key_service ? key_service_exchange(n->key_service) : NULL);
-    return r;
+    if (keys->by_munge)
+        n->key_service = key_service_create(n->host.loop, keys);
+    return job_keys_of_rendezvous(keys, n->key_service ? key_service_exchange(n->key_service) : NULL);
 }
 
 /* -EADDRINUSE: another process of the machine may serve already; then the node connects like others. */
@@ -729,17 +725,15 @@ static int host_rendezvous(struct membership *n, const struct endpoint_kind *kin
     static char loopback[] = "127.0.0.1";
     const struct job *job = n->host.job;
     const struct server_rounds rounds = {.empty = on_all_nodes_left, .data = n};
-    struct server_security security = {0};
+    const struct server_security security = n->host.keys ? make_security(n) : (struct server_security){0};
     const struct server_config config = {.rounds = &rounds,
                                          .security = n->host.keys ? &security : NULL,
                                          .log = log_for_rendezvous,
                                          .stats = uses_rendezvous_keys(n) ? worker_store_measured() : NULL};
     uint16_t port = job->endpoints[0].port;
 
-    int r = make_security(n, &security);
     struct server *server = NULL;
-    if (r == 0)
-        r = server_create(&server, n->host.loop, &config);
+    int r = server_create(&server, n->host.loop, &config);
     if (r == 0)
         r = listen_at_endpoint(server, n, kind, &port);
     if (r) {
@@ -776,12 +770,8 @@ static void agree_on_secret(struct membership *n)
                                                 .keys = n->host.keys,
                                                 .on_end = on_agreement,
                                                 .data = n};
-    int r = key_agreement_start(&n->agreement, &config);
 
-    if (r == 0)
-        return;
-    log_line("cannot ask for the secret of this job: %s", strerror(-r));
-    report_end(n, 1, NULL);
+    n->agreement = key_agreement_start(&config);
 }
 
 static bool needs_agreement(const struct membership *n)
@@ -938,25 +928,24 @@ static void begin_session(struct membership *n)
         n->addresses.items[i].v4.sin_port =
             htons(n->endpoints[0].port); /* at the same offset in both structures */
     int r = random_fill(&config.hello.nonce, sizeof(config.hello.nonce));
-    if (!r)
-        r = session_uv_create(&n->session, &host, &config);
     if (r) {
         log_line("cannot begin a session with the rendezvous: %s", strerror(-r));
         report_end(n, 1, NULL);
-    } else if (n->is_ready) {
-        membership_ready(n, 0, false);
-    } else if (n->unfit[0]) {
-        membership_unfit(n, n->unfit);
+        return;
     }
+    session_uv_create(&n->session, &host, &config);
+    if (n->is_ready)
+        membership_ready(n, 0, false);
+    else if (n->unfit[0])
+        membership_unfit(n, n->unfit);
 }
 
-int membership_create(struct membership **ret, const struct membership_host *host)
+struct membership *membership_create(const struct membership_host *host)
 {
-    struct membership *n = calloc(1, sizeof(*n));
+    static struct membership membership; /* a process has one job */
+    struct membership *n = &membership;
     const struct job *job = host->job;
 
-    if (!n)
-        return -ENOMEM;
     n->host = *host;
     n->store_port_fd = -1;
     n->began_ms = uv_now(host->loop);
@@ -965,6 +954,5 @@ int membership_create(struct membership **ret, const struct membership_host *hos
     (void)uv_timer_init(host->loop, &n->timer); /* these two cannot fail */
     n->timer.data = n;
     (void)uv_timer_start(&n->timer, on_membership_begin, 0, 0);
-    *ret = n;
-    return 0;
+    return n;
 }

@@ -42,14 +42,14 @@ struct membership_host {
     void (*on_check)(void *data);
     /* The job has ended; membership_print_end() prints how. cause: NULL if it is not known. */
     void (*on_end)(void *data, int exit_code, const struct session_cause *cause);
-    /* After membership_destroy(): it has freed itself. */
+    /* After membership_destroy(): its handles are closed. */
     void (*on_closed)(void *data);
     void *data;
     struct session_listener listener; /* to the session, with data of its own */
 };
 
-/* 0 or -errno. Callbacks come from the loop. */
-int membership_create(struct membership **ret, const struct membership_host *host);
+/* Callbacks come from the loop. */
+struct membership *membership_create(const struct membership_host *host);
 
 /* The state of the workers of this node; see session.h. kept_port: of the store of the present
  * generation, if this node serves it and would for the next one too; 0: a new store is opened. keeps_keys: workers remain
@@ -89,8 +89,7 @@ const char *membership_end_text(const struct membership *n);
 /* Signal that has stopped the job on request of a node; 0: none. In on_end() only. */
 int membership_stop_signal(const struct membership *n);
 
-/* Ends it. A rendezvous that is hosted here stays until all nodes know how their job ended, for 10 s at most. Frees
- * itself. NULL is fine. */
+/* Ends it. A rendezvous that is hosted here stays until all nodes know how their job ended, for 10 s at most. NULL is fine. */
 void membership_destroy(struct membership *n);
 
 /* After membership_destroy(), before on_closed: end the wait for other nodes. */

@@ -46,7 +46,7 @@ struct rdzv_static_uv {
     const char *dial_host;
     uint16_t dial_port;
     uv_timer_t redial, tick, deadline;
-    unsigned n_dials, n_handles;
+    unsigned n_dials;
     uint64_t dialed_ms, connected_ms, farewell_until_ms;
     struct waiting_line waiting;
     bool is_twin_reported;
@@ -375,29 +375,17 @@ static int open_store(struct rdzv_static_uv *s)
     return r;
 }
 
-static void on_handle_closed(uv_handle_t *handle)
-{
-    struct rdzv_static_uv *s = handle->data;
-
-    if (--s->n_handles > 0)
-        return;
-    rdzv_static_finish(&s->node);
-    free(s);
-}
-
 static void init_timer(struct rdzv_static_uv *s, uv_timer_t *timer)
 {
     (void)uv_timer_init(s->host.loop, timer); /* cannot fail */
     timer->data = s;
-    s->n_handles++;
 }
 
 int rdzv_static_uv_create(struct rdzv_static_uv **ret, const struct rdzv_static_host *host)
 {
-    struct rdzv_static_uv *s = calloc(1, sizeof(*s));
+    static struct rdzv_static_uv rdzv; /* a process has one job */
+    struct rdzv_static_uv *s = &rdzv;
 
-    if (!s)
-        return -ENOMEM;
     s->host = *host;
     s->dial_host = host->job->master_addr;
     s->dial_port = host->job->master_port;
@@ -405,7 +393,6 @@ int rdzv_static_uv_create(struct rdzv_static_uv **ret, const struct rdzv_static_
     int r = host->job->node_rank == 0 ? open_store(s) : 0;
     if (r) {
         rdzv_static_finish(&s->node);
-        free(s);
         return r;
     }
     init_timer(s, &s->redial);
@@ -437,7 +424,8 @@ void rdzv_static_uv_destroy(struct rdzv_static_uv *s)
     tcp_client_close(steal_ptr(s->client));
     if (s->store)
         server_drain(s->store, STORE_DRAIN_MS, NULL, NULL);
-    uv_close((uv_handle_t *)&s->redial, on_handle_closed);
-    uv_close((uv_handle_t *)&s->tick, on_handle_closed);
-    uv_close((uv_handle_t *)&s->deadline, on_handle_closed);
+    uv_close((uv_handle_t *)&s->redial, NULL);
+    uv_close((uv_handle_t *)&s->tick, NULL);
+    uv_close((uv_handle_t *)&s->deadline, NULL);
+    rdzv_static_finish(&s->node);
 }

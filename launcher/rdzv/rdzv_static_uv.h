@@ -27,5 +27,5 @@ int rdzv_static_uv_create(struct rdzv_static_uv **ret, const struct rdzv_static_
 /* The workers of this node are done: waits until those of all nodes are, for 300 s at most, as torchrun does. */
 void rdzv_static_uv_leave(struct rdzv_static_uv *s);
 
-/* Frees itself when its handles are closed. NULL is fine. */
+/* NULL is fine. */
 void rdzv_static_uv_destroy(struct rdzv_static_uv *s);

@@ -1,6 +1,5 @@
 #include "launcher/rdzv/session_uv.h"
 
-#include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,7 +45,6 @@ struct session_uv {
     uv_timer_t look_timer; /* active: the job is looked at */
     uint64_t looked_until_ms;
     uint64_t lease_end_ns; /* as the host knows it */
-    int n_open;            /* handles */
     bool closing;
 };
 
@@ -533,13 +531,12 @@ bool session_uv_death_notice(const struct session_uv *s, struct death_notice *re
 
 /* ---- life ---- */
 
-int session_uv_create(struct session_uv **ret, const struct session_uv_host *host,
-                      const struct session_config *config)
+void session_uv_create(struct session_uv **ret, const struct session_uv_host *host,
+                       const struct session_config *config)
 {
-    struct session_uv *s = calloc(1, sizeof(*s));
+    static struct session_uv session; /* a process has one job */
+    struct session_uv *s = &session;
 
-    if (!s)
-        return -ENOMEM;
     s->host = *host;
     s->host.addresses = NULL;
     s->resolved[0].addresses = *host->addresses;
@@ -548,20 +545,8 @@ int session_uv_create(struct session_uv **ret, const struct session_uv_host *hos
     (void)uv_timer_init(host->loop, &s->timer); /* neither can fail */
     (void)uv_timer_init(host->loop, &s->look_timer);
     s->timer.data = s->look_timer.data = s;
-    s->n_open = 2;
     *ret = s;
     run_session_step(s, (struct session_event){.kind = SESSION_EVENT_START});
-    return 0;
-}
-
-static void on_session_closed(uv_handle_t *handle)
-{
-    struct session_uv *s = handle->data;
-
-    if (--s->n_open > 0)
-        return;
-    buf_finish(&s->in);
-    free(s);
 }
 
 void session_uv_destroy(struct session_uv *s)
@@ -573,6 +558,7 @@ void session_uv_destroy(struct session_uv *s)
     for (size_t i = 0; i < s->host.n_endpoints; i++) {
         resolver_stop(steal_ptr(s->resolved[i].resolver));
     }
-    uv_close((uv_handle_t *)&s->timer, on_session_closed);
-    uv_close((uv_handle_t *)&s->look_timer, on_session_closed);
+    uv_close((uv_handle_t *)&s->timer, NULL);
+    uv_close((uv_handle_t *)&s->look_timer, NULL);
+    buf_finish(&s->in);
 }

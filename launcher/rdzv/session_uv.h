@@ -47,9 +47,9 @@ struct session_uv_host {
     struct session_listener listener;
 };
 
-/* Starts at once. The config's endpoint text must live as long. Returns 0 or -errno. */
-int session_uv_create(struct session_uv **ret, const struct session_uv_host *host,
-                      const struct session_config *config);
+/* Starts at once. The config's endpoint text must live as long. */
+void session_uv_create(struct session_uv **ret, const struct session_uv_host *host,
+                       const struct session_config *config);
 
 /* An event of the worker group; its time is set here, and when_ns is by now_ns(). The machine itself runs by boot_ns(), as a
  * lease goes on while this host is suspended. */
@@ -66,5 +66,5 @@ const struct session *session_uv_machine(const struct session_uv *s);
 /* The notice to send to the rendezvous if this process is killed. False: there is no connection now. */
 bool session_uv_death_notice(const struct session_uv *s, struct death_notice *ret);
 
-/* Queued bytes are still sent. Frees itself when its handles are closed. NULL is fine. */
+/* Queued bytes are still sent. NULL is fine. */
 void session_uv_destroy(struct session_uv *s);
