@@ -21,6 +21,7 @@
 #include "launcher/util/named_file_os.h"
 #include "base/buf.h"
 #include "base/cleanup.h"
+#include "base/list.h"
 #include "base/own_user_os.h"
 #include "base/time.h"
 #include "base/unix_socket_os.h"
@@ -44,14 +45,14 @@ struct control_client {
     struct buf reply;
     bool awaits_stacks;
     int n_handles;
-    struct control_client *next;
+    struct list link;
 };
 
 struct control {
     struct control_host host;
     uv_pipe_t listener;
     struct named_file file;
-    struct control_client *clients;
+    struct list clients;
     int n_clients;
     bool is_closing;
 };
@@ -61,18 +62,13 @@ struct control {
 static void on_client_handle_closed(uv_handle_t *handle)
 {
     struct control_client *client = handle->data;
-    struct control *c = client->control;
 
     if (--client->n_handles > 0)
         return;
-    for (struct control_client **at = &c->clients; *at; at = &(*at)->next)
-        if (*at == client) {
-            *at = client->next;
-            break;
-        }
+    list_unlink(&client->link);
+    client->control->n_clients--;
     buf_finish(&client->reply);
     free(client);
-    c->n_clients--;
 }
 
 static void close_client(struct control_client *client)
@@ -135,12 +131,13 @@ static void reply_to_client(struct control_client *client)
 
 void control_send_stacks(struct control *c, const char *json)
 {
-    for (struct control_client *client = c ? c->clients : NULL; client; client = client->next)
-        if (client->awaits_stacks && !uv_is_closing((uv_handle_t *)&client->pipe)) {
-            client->awaits_stacks = false;
-            (void)buf_append(&client->reply, json, json ? strlen(json) : 0);
-            send_reply(client);
-        }
+    list_for_each_entry(struct control_client, client, &c->clients,
+                        link) if (client->awaits_stacks && !uv_is_closing((uv_handle_t *)&client->pipe))
+    {
+        client->awaits_stacks = false;
+        (void)buf_append(&client->reply, json, json ? strlen(json) : 0);
+        send_reply(client);
+    }
 }
 
 static void on_client_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *ret)
@@ -184,8 +181,7 @@ static void on_control_connection(uv_stream_t *listener, int status)
     if (!client)
         return; /* it is accepted with the next one */
     client->control = c;
-    client->next = c->clients;
-    c->clients = client;
+    list_append(&c->clients, &client->link);
     c->n_clients++;
     client->n_handles = 2;
     (void)uv_pipe_init(c->host.loop, &client->pipe, 0); /* neither can fail */
@@ -272,6 +268,7 @@ int control_create(struct control **ret, const struct control_host *host)
     int fd = -1;
 
     c->host = *host;
+    list_init(&c->clients);
     int r = open_control_socket(c, &fd);
     if (r)
         return r;
@@ -300,7 +297,6 @@ void control_destroy(struct control *c)
         return;
     c->is_closing = true;
     named_file_remove(&c->file);
-    for (struct control_client *client = c->clients; client; client = client->next)
-        close_client(client);
+    list_for_each_entry(struct control_client, client, &c->clients, link) close_client(client);
     uv_close((uv_handle_t *)&c->listener, NULL);
 }

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "launcher/util/digest.h"
 #include "base/err.h"
 #include "base/format.h"
 
@@ -101,15 +102,6 @@ static void hint_of_loopback(const struct waiting_facts *f, char line[WAITING_TE
             f->endpoint);
 }
 
-static uint32_t hash_of_text(const char *text)
-{
-    uint32_t hash = 2166136261u; /* FNV-1a */
-
-    for (; *text; text++)
-        hash = (hash ^ (unsigned char)*text) * 16777619u;
-    return hash;
-}
-
 bool waiting_hint(struct waiting_line *w, const struct waiting_facts *f, char line[WAITING_TEXT_SIZE])
 {
     static void (*const hints[])(const struct waiting_facts *f, char line[WAITING_TEXT_SIZE]) = {
@@ -118,11 +110,10 @@ bool waiting_hint(struct waiting_line *w, const struct waiting_facts *f, char li
     for (size_t i = 0; i < ARRAY_SIZE(hints); i++) {
         line[0] = 0;
         hints[i](f, line);
-        if (!line[0])
+        uint64_t digest = digest_add(DIGEST_EMPTY, line, strlen(line));
+        if (!line[0] || w->hinted[i] == digest)
             continue;
-        if (w->hinted[i] == hash_of_text(line))
-            continue;
-        w->hinted[i] = hash_of_text(line);
+        w->hinted[i] = digest;
         return true;
     }
     return false;

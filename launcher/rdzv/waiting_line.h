@@ -25,7 +25,7 @@ struct waiting_facts {
 /* Zeroed before the first use, and by waiting_begin(). */
 struct waiting_line {
     char shown[WAITING_TEXT_SIZE];  /* the last line without its time */
-    uint32_t hinted[WAITING_HINTS]; /* hashes of the hints that were printed */
+    uint64_t hinted[WAITING_HINTS]; /* digests of the hints that were printed */
     uint64_t due_ms;                /* an unchanged line is printed then */
     uint32_t pause_ms;
 };

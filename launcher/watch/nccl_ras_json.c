@@ -8,7 +8,7 @@
 
 #include "base/buf.h"
 #include "base/cleanup.h"
-#include "launcher/watch/digest.h"
+#include "launcher/util/digest.h"
 #include "launcher/watch/stack_tool_os.h"
 #include "rendezvous/session/fields_json.h"
 

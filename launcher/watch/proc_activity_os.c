@@ -12,7 +12,7 @@
 #include "base/time.h"
 #include "launcher/util/folder_list_os.h"
 #include "launcher/util/proc_stat_os.h"
-#include "launcher/watch/digest.h"
+#include "launcher/util/digest.h"
 #include "launcher/watch/store_sockets_sock.h"
 
 enum {

@@ -16,7 +16,7 @@
 #include "launcher/supervise/child_processes_os.h"
 #include "launcher/util/folder_list_os.h"
 #include "launcher/util/proc_stat_os.h"
-#include "launcher/watch/digest.h"
+#include "launcher/util/digest.h"
 #include "launcher/watch/hang_report.h"
 
 enum { HEAD_SIZE = 64, THREADS_MAX = 512, DEPTH_MAX = 32 };

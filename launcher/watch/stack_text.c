@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "launcher/watch/digest.h"
+#include "launcher/util/digest.h"
 
 enum { LINE_MAX_SIZE = 512, FRAMES_MAX = 64, NAME_SIZE = 72 };
 

@@ -7,7 +7,7 @@
 
 #include "base/time.h"
 #include "launcher/host/worker_beat_os.h"
-#include "launcher/watch/digest.h"
+#include "launcher/util/digest.h"
 #include "launcher/watch/hang_report.h"
 #include "launcher/watch/proc_activity_os.h"
 #include "launcher/watch/stall.h"

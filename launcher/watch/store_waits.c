@@ -7,7 +7,7 @@
 
 #include "base/cleanup.h"
 #include "base/utf8.h"
-#include "launcher/watch/digest.h"
+#include "launcher/util/digest.h"
 #include "launcher/watch/hang_report.h"
 
 enum { NUMBER_MAX = 100000000, OF_A_GROUP = 3, KEY_MAX = 63 /* of text */ };

@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * A digest (FNV-1a, 64 bits) of what one look has seen, to be compared with that of the next one. It is not made for bytes
+ * A digest (FNV-1a, 64 bits) of what was seen or printed, to be compared with that of the next time. It is not made for bytes
  * that an attacker chooses.
  */
 
