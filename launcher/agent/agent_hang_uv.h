@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * Hangs of this node's workers, and the agent's part in a hang of all nodes. An agent reports that its node is quiet, and takes that
+ * Hangs of this node's workers, and the agent's part in a hang of all nodes. An agent reports that the own node is quiet, and takes that
  * back on a strong sign; the rendezvous answers when all nodes are quiet. So agents send nothing while a job works, and a node with ranks
  * that wait for another node causes no false alarm.
  *
@@ -27,7 +27,7 @@ struct agent_hang *agent_hang_create(struct agent_observer *observer, const stru
 /* Watches for hangs. Returns agent_host.watch: the job runs without a watch (NULL) as well. */
 struct watch *agent_hang_open(struct agent_hang *h);
 
-/* The stacks come first, then this event of a SIGQUIT. False: stacks cannot be taken. */
+/* The stacks come first, then the event of a SIGQUIT. False: stacks cannot be taken. */
 bool agent_hang_put_off_quit(struct agent_hang *h, const struct group_event *quit);
 
 /* No node makes progress. The report on several nodes is put together on node 0. */

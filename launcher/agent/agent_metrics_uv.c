@@ -30,7 +30,7 @@ static void count_restarts(void *self, const struct agent_step *step)
     struct agent_metrics *m = self;
     int n = m->host->group->restarts - step->restarts;
 
-    if (n > 0) /* a failure and its replacement in one step: the cause is not kept */
+    if (n > 0) /* a failure and the replacement in one step: the cause is not kept */
         m->n_restarts[step->cause == GROUP_CAUSE_NONE ? GROUP_CAUSE_WORKER : step->cause] += (uint64_t)n;
 }
 

@@ -10,7 +10,7 @@
 #include "launcher/crunctl/status_text.h"
 #include "launcher/crunctl/text_page.h"
 
-/* The run that a line belongs to: the last one of that job, host and identity that has not ended. */
+/* The run of a line: the last run of the same job, host and identity without an end. */
 static struct history_run *open_run(struct history *h, const struct history_line *line)
 {
     for (size_t i = h->n_runs; i > 0; i--) {
@@ -93,7 +93,7 @@ static void end_run(struct history_run *run, const struct history_line *line)
                    line->result[0] ? line->result : "ended"); /* fits */
 }
 
-/* The nodes did not come, or the lines of its generations are no longer there. The identity has the time of its start and the
+/* The nodes did not come, or the lines of the generations are no longer there. The identity has the time of the start and the
  * process number. */
 static int take_end_alone(struct history *h, const struct history_line *line)
 {

@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * Lines for a terminal or a pipe. Texts of other origin (the network, files) are made printable line by line, so that none of them
+ * Lines for a terminal or a pipe. Texts of other origin (the network, files) are made printable line by line, so none of the texts
  * begins a line or moves a cursor. Pure.
  */
 
@@ -11,7 +11,7 @@
 #include "base/strbuf.h"
 
 struct text_page {
-    int width; /* columns; lines are cut to it. 0: not cut */
+    int width; /* columns of a line; a longer line is cut. 0: not cut */
     bool
         is_live; /* a terminal redraws the page: each line has a style and erases the rest of the former line */
     size_t n_left; /* lines; SIZE_MAX: no limit */
@@ -30,5 +30,5 @@ struct text_page {
 __attribute__((format(printf, 3, 4))) void text_page_add(struct text_page *p, const char *style,
                                                          const char *format, ...);
 
-/* The bytes of the part of a line that fits; each character counts as one column. */
+/* The bytes of a line up to the width; each character counts as one column. */
 size_t text_page_bytes(const struct text_page *p, const char *line);

@@ -1,6 +1,6 @@
 /*
- * Composed once from top to bottom with a count of the lines that are left, so that a thousand ranks cost as much as those
- * that are seen.
+ * Composed once from top to bottom with a count of the lines left, so a thousand ranks cost as much as the ranks
+ * shown.
  */
 
 #include "launcher/crunctl/top_text.h"
@@ -26,12 +26,12 @@ struct top_page {
     struct text_page text;
 };
 
-/* What the workers of a node, or of a job, add up to. */
+/* Sums over the workers of a node, or of a job. */
 struct worker_sums {
     size_t n_workers, n_running, n_failed, n_hang, n_straggler;
     int64_t rss_kib, cpu_percent, gpu_percent, gpu_used_mib, gpu_total_mib;
     size_t n_gpus;
-    double slowest, fastest; /* steps per second; -1: none is known */
+    double slowest, fastest; /* steps per second; -1: not known */
     int32_t slowest_rank;
     bool has_cpu;
 };
@@ -169,7 +169,7 @@ static void add_node(struct top_page *p, const struct node_status *n)
                   slow, cpu, memory, gpus);
 }
 
-/* A third of the picture at most: the ranks are what it is for. */
+/* A third of the picture at most: the picture is for the ranks. */
 static void add_nodes(struct top_page *p, const struct job_status *j)
 {
     size_t n_max = p->text.n_left == SIZE_MAX ? SIZE_MAX : p->text.n_left / 3;
@@ -249,7 +249,7 @@ static struct rank_row *rows_of_job(const struct job_status *j, bool marks_first
     return rows;
 }
 
-/* The last line reports what is not seen. */
+/* The last line counts the ranks not shown. */
 static void add_ranks(struct top_page *p, const struct job_status *j, size_t *first)
 {
     size_t n, skipped, n_shown;
@@ -322,7 +322,7 @@ int top_next_key(const char *bytes, size_t n, size_t *ret_n)
             return sequences[i].key;
         }
     }
-    return '\033'; /* of a key that means nothing here; its other bytes follow */
+    return '\033'; /* of a key without a meaning here; the other bytes follow */
 }
 
 static size_t scrolled(size_t first, long by, size_t n_ranks)

@@ -1,6 +1,6 @@
 /*
- * Ways it goes wrong: another crun has the name of the job (the process number is added), a crun that was killed has left
- * its socket (removed: nothing accepts there), the folder cannot be made (-errno), a client that sends nothing or reads
+ * Ways to fail: another crun has the name of the job (the process number is added), a killed crun has left the
+ * socket (removed: nothing accepts there), the folder cannot be made (-errno), a client sends nothing or reads
  * nothing (at most CLIENTS_MAX are kept, further ones are closed at once; REQUEST_MS limits each).
  */
 
@@ -86,7 +86,7 @@ static void on_client_deadline(uv_timer_t *timer)
 
 static void on_replied(uv_write_t *write, int status)
 {
-    (void)status; /* a client that does not read its reply is closed as well */
+    (void)status; /* a client without a reader is closed as well */
     close_client(write->data);
 }
 
@@ -152,7 +152,7 @@ static void on_client_bytes(uv_stream_t *stream, ssize_t n, const uv_buf_t *byte
 {
     struct control_client *client = stream->data;
 
-    (void)bytes; /* they are in client->request */
+    (void)bytes; /* the bytes are in client->request */
     if (n == 0)
         return;
     if (n > 0)
@@ -179,7 +179,7 @@ static void on_control_connection(uv_stream_t *listener, int status)
     struct control_client *client = status == 0 ? calloc(1, sizeof(*client)) : NULL;
 
     if (!client)
-        return; /* it is accepted with the next one */
+        return; /* accepted with the next client */
     client->control = c;
     list_append(&c->clients, &client->link);
     c->n_clients++;
@@ -197,7 +197,7 @@ static void on_control_connection(uv_stream_t *listener, int status)
 /* ---- the socket ---- */
 
 /* 0 with a descriptor that listens; -EADDRINUSE: another process has the name. With the folder locked: a name without a
- * listener behind it is one that a killed process left, and not one that is about to listen. */
+ * listener is left by a killed process, and no process is about to listen there. */
 static int bind_socket(const struct sockaddr_un *address, int *ret)
 {
     _cleanup_close_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -214,7 +214,7 @@ static int bind_socket(const struct sockaddr_un *address, int *ret)
     return r;
 }
 
-/* A descriptor whose closing unlocks the folder; -errno if another crun holds the lock for too long, as a stopped one would. */
+/* A descriptor whose closing unlocks the folder; -errno if another crun holds the lock for too long, as a stopped crun would. */
 static int lock_folder(const char *folder)
 {
     _cleanup_close_ int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
@@ -240,7 +240,7 @@ static int bind_by_name(struct control *c, const char *folder, int pid, int *ret
         return -ENAMETOOLONG;
     int r = bind_socket(&address, ret_fd);
     if (!r)
-        (void)named_file_note(&c->file, address.sun_path); /* else it is left behind */
+        (void)named_file_note(&c->file, address.sun_path); /* else the socket is left behind */
     return r;
 }
 
