@@ -19,7 +19,7 @@ static bool is_plain_text(const char *text)
 static const char installed[] =
     "f() { echo " BOOTSTRAP_FAILED
     "$*; exit 1; }; "
-    "i() { [ \"$($1 --version 2>/dev/null </dev/null)\" = \"$v\" ] && exec $1 " BOOTSTRAP_MARK
+    "i() { command -v $1 >/dev/null && [ \"$($1 --version 2>/dev/null </dev/null)\" = \"$v\" ] && exec $1 " BOOTSTRAP_MARK
     "; }; "
     "i crun; i crun-launch; ";
 

@@ -14,7 +14,6 @@ struct front_stdin {
     uv_poll_t poll;
     uv_fs_t file_read; /* of a regular file, which cannot be polled */
     bool is_file, is_reading, is_over, is_closing;
-    bool is_put_off; /* crun was in the background of its terminal */
     struct host_channel *channel;
     struct channel_stream *stream; /* NULL: no host wants the bytes */
     char bytes[CHANNEL_PAYLOAD_MAX];
@@ -50,8 +49,6 @@ static bool is_background(void)
     return foreground >= 0 && foreground != getpgrp();
 }
 
-static void read_more(struct front_stdin *s);
-
 static void on_stdin_read(uv_fs_t *request)
 {
     struct front_stdin *s = request->data;
@@ -64,7 +61,7 @@ static void on_stdin_read(uv_fs_t *request)
         return;
     }
     pass_stdin(s, n);
-    read_more(s);
+    front_stdin_go_on(s);
 }
 
 static void on_stdin_ready(uv_poll_t *poll, int status, int events)
@@ -73,17 +70,16 @@ static void on_stdin_ready(uv_poll_t *poll, int status, int events)
 
     (void)uv_poll_stop(poll); /* this and other calls for the handle cannot fail */
     s->is_reading = false;
-    s->is_put_off = is_background();
-    if (s->is_put_off)
-        return; /* a read would stop crun */
+    if (is_background())
+        return; /* a read would stop crun; front_stdin_go_on() tries again */
     ssize_t n = read(STDIN_FILENO, s->bytes, s->stream ? min_size(s->stream->may_send, sizeof(s->bytes)) : 0);
     bool is_early = n < 0 && (errno == EAGAIN || errno == EINTR);
     if (!is_early && s->stream)
         pass_stdin(s, n);
-    read_more(s);
+    front_stdin_go_on(s);
 }
 
-static void read_more(struct front_stdin *s)
+void front_stdin_go_on(struct front_stdin *s)
 {
     bool has_room = s->stream && s->stream->may_send > 0;
 
@@ -101,28 +97,14 @@ void front_stdin_attach(struct front_stdin *s, struct host_channel *channel, str
 {
     s->channel = channel;
     s->stream = stream;
-    if (stream && s->is_over)
+    if (s->is_over)
         end_stdin(s);
-}
-
-void front_stdin_window(struct front_stdin *s, const struct host_channel *channel)
-{
-    if (s->channel == channel)
-        read_more(s);
 }
 
 void front_stdin_detach(struct front_stdin *s, const struct host_channel *channel)
 {
     if (s->channel == channel)
         s->stream = NULL;
-}
-
-void front_stdin_tick(struct front_stdin *s)
-{
-    if (!s->is_put_off || is_background())
-        return;
-    s->is_put_off = false;
-    read_more(s);
 }
 
 static void on_stdin_closed(uv_handle_t *handle)

@@ -13,17 +13,14 @@ struct host_channel;
 
 int front_stdin_create(struct front_stdin **ret, uv_loop_t *loop);
 
-/* Further bytes go to the stream. NULL: to none. */
+/* Further bytes go to the stream; front_stdin_go_on() follows. */
 void front_stdin_attach(struct front_stdin *s, struct host_channel *channel, struct channel_stream *stream);
 
-/* The stream of the channel has a window; nothing happens for another channel. */
-void front_stdin_window(struct front_stdin *s, const struct host_channel *channel);
+/* The stream may have a window, or crun may be in the foreground again: to be called every few seconds. */
+void front_stdin_go_on(struct front_stdin *s);
 
 /* The channel is gone. */
 void front_stdin_detach(struct front_stdin *s, const struct host_channel *channel);
-
-/* Every few seconds: crun may be in the foreground again. */
-void front_stdin_tick(struct front_stdin *s);
 
 /* Frees s later, on the loop. NULL is fine. */
 void front_stdin_close(struct front_stdin *s);

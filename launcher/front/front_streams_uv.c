@@ -164,7 +164,7 @@ static int serve_input(struct stream_place *p, const struct channel_frame *frame
 {
     if (frame->kind == CHANNEL_OPEN)
         front_stdin_attach(p->all->input, p->channel, p->stream);
-    front_stdin_window(p->all->input, p->channel);
+    front_stdin_go_on(p->all->input);
     return 0;
 }
 

@@ -330,7 +330,7 @@ static void on_front_tick(uv_timer_t *timer)
     for (unsigned i = 0; i < f->core.config.n_hosts; i++)
         tick_host(f, i);
     if (f->streams.input)
-        front_stdin_tick(f->streams.input);
+        front_stdin_go_on(f->streams.input);
     front_dispatch(f, (struct front_event){.kind = FRONT_EVENT_TICK});
 }
 
