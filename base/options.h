@@ -28,6 +28,14 @@ enum option_kind {
     OPTION_KIND_COUNT
 };
 
+/* Of crun alone: where an option has its effect in a job of --hosts. */
+enum option_side {
+    OPTION_SIDE_AGENTS,
+    OPTION_SIDE_FRONT,
+    OPTION_SIDE_BOTH,
+    OPTION_SIDE_NEITHER, /* the front decides by the option what agents get */
+};
+
 struct option_spec {
     const char *name; /* long spelling with dashes; underscores are accepted as well */
     enum option_kind kind;
@@ -48,11 +56,10 @@ struct option_spec {
     bool
         ours; /* not torchrun's: must be spelled out, so that no torchrun prefix becomes ambiguous; no default from PET_<NAME> */
     bool pet; /* of ours: takes that default all the same */
-    bool no_pet;        /* of torchrun's: takes none */
-    bool repeats;       /* OPTION_TEXT: may be given several times; see options.repeated */
-    bool has_no_effect; /* parsed for compatibility alone; --help lists it last */
-    bool
-        of_front; /* with --hosts: agents do not get the option as given, since the front has the effect or writes the option anew */
+    bool no_pet;                /* of torchrun's: takes none */
+    bool repeats;               /* OPTION_TEXT: may be given several times; see options.repeated */
+    bool has_no_effect;         /* parsed for compatibility alone; --help lists it last */
+    enum option_side side;      /* with --hosts */
     const char *not_with_hosts; /* reason of the refusal beside --hosts; NULL: allowed */
 };
 

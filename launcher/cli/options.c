@@ -526,9 +526,14 @@ static void render_option(const struct options *options, enum option_id id, stru
         strlist_add(out, "--%s", name);
 }
 
+bool option_has_side(enum option_id id, enum option_side side)
+{
+    return options_table[id].side == side || options_table[id].side == OPTION_SIDE_BOTH;
+}
+
 void options_render(const struct options *options, struct strlist *out)
 {
     for (enum option_id id = 0; id < OPTION_COUNT; id++)
-        if (options->value[id].set && !options_table[id].of_front)
+        if (options->value[id].set && option_has_side(id, OPTION_SIDE_AGENTS))
             render_option(options, id, out);
 }

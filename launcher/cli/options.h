@@ -119,7 +119,10 @@ struct options {
 int options_parse(char *const *words, char *const *environment, struct options *ret_options,
                   char error[OPTIONS_ERROR_SIZE]);
 
-/* Adds the options for agents (all but those of the front) that are set, also by PET_<NAME>, as words that options_parse() reads
+/* Whether an option has its effect at agents, or at the front, of a job of --hosts. */
+bool option_has_side(enum option_id id, enum option_side side);
+
+/* Adds the options for agents that are set, also by PET_<NAME>, as words that options_parse() reads
  * alike. */
 void options_render(const struct options *options, struct strlist *out);
 

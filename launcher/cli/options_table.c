@@ -2,7 +2,7 @@
  * The table of all options. Order here is the order of --help, whose headings are in options_help.c.
  *
  * To add an option: a row here, a member in enum option_id, a member of struct job (job.h) with the check of the value in
- * job.c, and a line in man/crun.1. Help and completions come from the row. base/options.h explains `ours`, `pet` and `no_pet`, for an
+ * job.c, and a line in man/crun.1. Help and completions come from the row. base/options.h explains `ours`, `pet`, `no_pet` and `side`, for an
  * option that torchrun lacks.
  */
 
@@ -12,43 +12,44 @@
 
 const struct option_spec options_table[OPTION_COUNT] = {
     /* Size of the job. */
-    [OPTION_NNODES] = {"nnodes", .of_front = true, .fallback = "1:1", .placeholder = "N|MIN:MAX",
+    [OPTION_NNODES] = {"nnodes", .side = OPTION_SIDE_NEITHER, .fallback = "1:1", .placeholder = "N|MIN:MAX",
                        .help = "number of nodes"},
     [OPTION_NPROC_PER_NODE] =
-        {"nproc-per-node", .of_front = true, .fallback = "1", .placeholder = "N|cpu|gpu|xpu|auto",
+        {"nproc-per-node", .side = OPTION_SIDE_NEITHER, .fallback = "1", .placeholder = "N|cpu|gpu|xpu|auto",
          .help = "workers on this node: a number, one per usable CPU, one per GPU of NVIDIA "
                  "or AMD, one per GPU of Intel (xpu), or per GPU where there are any and "
                  "else per CPU"},
 
     /* The front, which starts an agent on each host. */
-    [OPTION_HOSTS] = {"hosts", .of_front = true, .ours = true, .placeholder = "LIST|auto",
+    [OPTION_HOSTS] = {"hosts", .side = OPTION_SIDE_NEITHER, .ours = true, .placeholder = "LIST|auto",
                       .help =
                           "start crun on these hosts: a,n[01-16]:8,user@c, with the workers of a host behind "
                           "a colon; auto: the list of PBS, LSF, SGE or Slurm"},
-    [OPTION_HOSTFILE] = {"hostfile", .of_front = true, .ours = true, .placeholder = "FILE",
+    [OPTION_HOSTFILE] = {"hostfile", .side = OPTION_SIDE_NEITHER, .ours = true, .placeholder = "FILE",
                          .help = "the same from a file of Open MPI, MPICH, DeepSpeed or PBS"},
-    [OPTION_LAUNCH] = {"launch", .of_front = true, .ours = true, .fallback = "ssh",
+    [OPTION_LAUNCH] = {"launch", .side = OPTION_SIDE_NEITHER, .ours = true, .fallback = "ssh",
                        .placeholder = "ssh|srun|COMMAND",
                        .help =
                            "the command that starts crun on a host; in COMMAND {host} stands for the host"},
-    [OPTION_EXPORT] = {"export", .of_front = true, .ours = true, .placeholder = "NAME[=VALUE],...",
+    [OPTION_EXPORT] = {"export", .side = OPTION_SIDE_NEITHER, .ours = true, .placeholder = "NAME[=VALUE],...",
                        .help = "further variables of the environment for the hosts"},
-    [OPTION_CHDIR] = {"chdir", .of_front = true, .ours = true, .placeholder = "DIR",
+    [OPTION_CHDIR] = {"chdir", .side = OPTION_SIDE_NEITHER, .ours = true, .placeholder = "DIR",
                       .help = "working directory on the hosts, if not the one of this node"},
-    [OPTION_NO_COPY] = {"no-copy", OPTION_FLAG, .of_front = true, .ours = true,
+    [OPTION_NO_COPY] = {"no-copy", OPTION_FLAG, .side = OPTION_SIDE_NEITHER, .ours = true,
                         .help = "copy no crun to hosts that have none of this version on PATH"},
 
     /* How the nodes of a job find each other. */
-    [OPTION_RDZV_BACKEND] = {"rdzv-backend", .of_front = true, .fallback = "static",
+    [OPTION_RDZV_BACKEND] = {"rdzv-backend", .side = OPTION_SIDE_NEITHER, .fallback = "static",
                              .placeholder = "c10d|static", .help = "rendezvous backend: c10d or static"},
-    [OPTION_RDZV_ENDPOINT] = {"rdzv-endpoint", .of_front = true, .fallback = "", .placeholder = "HOST[:PORT]",
-                              .help = "where the nodes meet"},
-    [OPTION_RDZV_ID] = {"rdzv-id", .of_front = true, .fallback = "none", .placeholder = "ID",
+    [OPTION_RDZV_ENDPOINT] = {"rdzv-endpoint", .side = OPTION_SIDE_NEITHER, .fallback = "",
+                              .placeholder = "HOST[:PORT]", .help = "where the nodes meet"},
+    [OPTION_RDZV_ID] = {"rdzv-id", .side = OPTION_SIDE_FRONT, .fallback = "none", .placeholder = "ID",
                         .help = "name of the job, the same on all its nodes"},
-    [OPTION_RDZV_CONF] = {"rdzv-conf", .of_front = true, .fallback = "", .placeholder = "KEY=VALUE,...",
-                          .help = "further settings of the rendezvous"},
+    [OPTION_RDZV_CONF] = {"rdzv-conf", .side = OPTION_SIDE_NEITHER, .fallback = "",
+                          .placeholder = "KEY=VALUE,...", .help = "further settings of the rendezvous"},
     [OPTION_STANDALONE] = {"standalone", OPTION_FLAG,
-                           .not_with_hosts = "a standalone job has one node, this one", .of_front = true,
+                           .not_with_hosts = "a standalone job has one node, this one",
+                           .side = OPTION_SIDE_NEITHER,
                            .help = "one node, a rendezvous of its own on a free loopback port; the rdzv "
                                    "options are ignored"},
     [OPTION_NODE_RANK] = {"node-rank", OPTION_INT,
@@ -66,7 +67,7 @@ const struct option_spec options_table[OPTION_COUNT] = {
          .help =
              "address at which other nodes reach this one, or the network of that address, as 10.1.0.0/16"},
 
-    [OPTION_SECRET_FILE] = {"secret-file", .of_front = true, .ours = true, .placeholder = "FILE",
+    [OPTION_SECRET_FILE] = {"secret-file", .side = OPTION_SIDE_NEITHER, .ours = true, .placeholder = "FILE",
                             .help =
                                 "the secret of the job, the same on all its nodes: only nodes that have it "
                                 "can join, and their sessions are encrypted"},
@@ -108,10 +109,11 @@ const struct option_spec options_table[OPTION_COUNT] = {
                                  .placeholder = "SECONDS",
                                  .help =
                                      "accepted for compatibility; the kernel reports the end of a worker"},
-    [OPTION_SIGNALS_TO_HANDLE] = {"signals-to-handle", .fallback = "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
-                                  .placeholder = "SIGNAL,...",
+    [OPTION_SIGNALS_TO_HANDLE] = {"signals-to-handle", .side = OPTION_SIDE_BOTH,
+                                  .fallback = "SIGTERM,SIGINT,SIGHUP,SIGQUIT", .placeholder = "SIGNAL,...",
                                   .help = "signals that are passed to the workers and end the job"},
-    [OPTION_SHUTDOWN_TIMEOUT] = {"shutdown-timeout", OPTION_INT, .placeholder = "SECONDS",
+    [OPTION_SHUTDOWN_TIMEOUT] = {"shutdown-timeout", OPTION_INT, .side = OPTION_SIDE_BOTH,
+                                 .placeholder = "SECONDS",
                                  .help = "time between asking workers to stop and killing them "
                                          "($TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30)"},
     [OPTION_SIGNAL_ORDER] = {"signal-order", .ours = true, .fallback = "group",
@@ -143,8 +145,8 @@ const struct option_spec options_table[OPTION_COUNT] = {
     [OPTION_HANG_ACTION] = {"hang-action", .ours = true, .fallback = "report",
                             .placeholder = "report|restart|stop", .choices = "report restart stop",
                             .help = "what follows the report: nothing, a restart, or the end of the job"},
-    [OPTION_EXIT_CODE] = {"exit-code", .ours = true, .fallback = "torchrun", .placeholder = "torchrun|worker",
-                          .choices = "torchrun worker",
+    [OPTION_EXIT_CODE] = {"exit-code", .side = OPTION_SIDE_BOTH, .ours = true, .fallback = "torchrun",
+                          .placeholder = "torchrun|worker", .choices = "torchrun worker",
                           .help = "after a failure exit with 1, or with the code of the worker that failed "
                                   "first (128 + signal)"},
     [OPTION_NO_REQUEUE_CODE] = {"no-requeue-code", OPTION_INT, .ours = true, .pet = true, .placeholder = "N",
@@ -160,11 +162,13 @@ const struct option_spec options_table[OPTION_COUNT] = {
                                      .help = "the check has failed when it takes longer"},
 
     /* What runs. */
-    [OPTION_ROLE] = {"role", .fallback = "default", .placeholder = "NAME", .help = "role of the workers"},
-    [OPTION_MODULE] = {"module", OPTION_FLAG, .letter = 'm',
+    [OPTION_ROLE] = {"role", .side = OPTION_SIDE_BOTH, .fallback = "default", .placeholder = "NAME",
+                     .help = "role of the workers"},
+    [OPTION_MODULE] = {"module", OPTION_FLAG, .side = OPTION_SIDE_BOTH, .letter = 'm',
                        .help = "the program is a Python module: python -m"},
-    [OPTION_NO_PYTHON] = {"no-python", OPTION_FLAG, .help = "run the program as it is, found on PATH"},
-    [OPTION_RUN_PATH] = {"run-path", OPTION_FLAG,
+    [OPTION_NO_PYTHON] = {"no-python", OPTION_FLAG, .side = OPTION_SIDE_BOTH,
+                          .help = "run the program as it is, found on PATH"},
+    [OPTION_RUN_PATH] = {"run-path", OPTION_FLAG, .side = OPTION_SIDE_BOTH,
                          .help = "run the Python script through runpy.run_path, with @record around it"},
     [OPTION_START_METHOD] = {"start-method", .has_no_effect = true, .fallback = "spawn",
                              .placeholder = "spawn|fork|forkserver", .choices = "spawn fork forkserver",
@@ -180,37 +184,38 @@ const struct option_spec options_table[OPTION_COUNT] = {
                                      "core-complex"},
 
     /* Output. */
-    [OPTION_LOG_DIR] = {"log-dir", .of_front = true, .placeholder = "DIR",
+    [OPTION_LOG_DIR] = {"log-dir", .side = OPTION_SIDE_FRONT, .placeholder = "DIR",
                         .help = "where the folders with the workers' output and error files go"},
-    [OPTION_REDIRECTS] = {"redirects", .of_front = true, .letter = 'r', .fallback = "0",
+    [OPTION_REDIRECTS] = {"redirects", .side = OPTION_SIDE_FRONT, .letter = 'r', .fallback = "0",
                           .placeholder = "N|RANK:N,...",
                           .help =
                               "write workers' output to files instead: 0 none, 1 stdout, 2 stderr, 3 both"},
-    [OPTION_TEE] = {"tee", .of_front = true, .letter = 't', .fallback = "0", .placeholder = "N|RANK:N,...",
+    [OPTION_TEE] = {"tee", .side = OPTION_SIDE_FRONT, .letter = 't', .fallback = "0",
+                    .placeholder = "N|RANK:N,...",
                     .help = "write workers' output to files as well; same numbers"},
-    [OPTION_LOG_LINE_PREFIX_TEMPLATE] = {"log-line-prefix-template", .of_front = true, .fallback = "",
-                                         .placeholder = "TEXT",
+    [OPTION_LOG_LINE_PREFIX_TEMPLATE] = {"log-line-prefix-template", .side = OPTION_SIDE_FRONT,
+                                         .fallback = "", .placeholder = "TEXT",
                                          .help =
                                              "what stands before each line that -t shows, with ${role_name}, "
                                              "${local_rank}, ${rank} and ${hostname} replaced; empty: "
                                              "[${role_name}${local_rank}]:"},
     [OPTION_LINE_PREFIX] =
-        {"line-prefix", .of_front = true, .ours = true, .placeholder = "torchrun|host|TEXT",
+        {"line-prefix", .side = OPTION_SIDE_FRONT, .ours = true, .placeholder = "torchrun|host|TEXT",
          .help = "the same; torchrun stands for the text of torchrun, host for [role 0@host]: with "
                  "the rank in the whole job"},
     [OPTION_FOLD_OUTPUT] =
-        {"fold-output", OPTION_FLAG, .of_front = true, .ours = true,
+        {"fold-output", OPTION_FLAG, .side = OPTION_SIDE_FRONT, .ours = true,
          .help = "with -t: show lines that several workers of this node print alike within 0.2 s as one, "
                  "[ranks 0-7] TEXT"},
-    [OPTION_LOCAL_RANKS_FILTER] = {"local-ranks-filter", .of_front = true, .fallback = "",
+    [OPTION_LOCAL_RANKS_FILTER] = {"local-ranks-filter", .side = OPTION_SIDE_FRONT, .fallback = "",
                                    .placeholder = "RANK,...",
                                    .help = "show output of these local ranks only; files are unaffected"},
-    [OPTION_DUPLICATE_STDOUT_FILTERS] = {"duplicate-stdout-filters", .of_front = true, .fallback = "",
-                                         .placeholder = "TEXT,...",
+    [OPTION_DUPLICATE_STDOUT_FILTERS] = {"duplicate-stdout-filters", .side = OPTION_SIDE_FRONT,
+                                         .fallback = "", .placeholder = "TEXT,...",
                                          .help = "copy tee'd stdout lines with one of these texts to "
                                                  "filtered_stdout.log"},
-    [OPTION_DUPLICATE_STDERR_FILTERS] = {"duplicate-stderr-filters", .of_front = true, .fallback = "",
-                                         .placeholder = "TEXT,...",
+    [OPTION_DUPLICATE_STDERR_FILTERS] = {"duplicate-stderr-filters", .side = OPTION_SIDE_FRONT,
+                                         .fallback = "", .placeholder = "TEXT,...",
                                          .help = "the same for stderr and filtered_stderr.log"},
     [OPTION_LOGS_SPECS] = {"logs-specs", .has_no_effect = true, .no_pet = true, .placeholder = "NAME",
                            .help = "a Python plug-in of torchrun: refused, but for default"},
@@ -230,10 +235,11 @@ const struct option_spec options_table[OPTION_COUNT] = {
         {"event-log-handler", .fallback = "null", .placeholder = "null|console",
          .help = "console prints torchrun's event records to stderr, one JSON object in a "
                  "line"},
-    [OPTION_TIMESTAMPS] = {"timestamps", .ours = true, .pet = true, .fallback = "yes",
-                           .placeholder = "yes|no", .choices = "yes no",
+    [OPTION_TIMESTAMPS] = {"timestamps", .side = OPTION_SIDE_BOTH, .ours = true, .pet = true,
+                           .fallback = "yes", .placeholder = "yes|no", .choices = "yes no",
                            .help = "whether crun's own lines have the time, from the start of the job on"},
-    [OPTION_DEBUG] = {"debug", OPTION_FLAG, .optional_value = true, .ours = true, .placeholder = "FILE",
+    [OPTION_DEBUG] = {"debug", OPTION_FLAG, .side = OPTION_SIDE_BOTH, .optional_value = true, .ours = true,
+                      .placeholder = "FILE",
                       .help =
                           "write every event and action of the supervision to stderr or to the end of FILE"},
 

@@ -24,29 +24,6 @@ enum { END_MARGIN_MS = 10 * 1000 };
 
 /* ---- settings ---- */
 
-/* Options of the front itself; the others are for the agents. */
-static const enum option_id own_options[] = {
-    OPTION_RDZV_ID,
-    OPTION_ROLE,
-    OPTION_MODULE,
-    OPTION_NO_PYTHON,
-    OPTION_RUN_PATH,
-    OPTION_LOG_DIR,
-    OPTION_REDIRECTS,
-    OPTION_TEE,
-    OPTION_LOG_LINE_PREFIX_TEMPLATE,
-    OPTION_TIMESTAMPS,
-    OPTION_LINE_PREFIX,
-    OPTION_FOLD_OUTPUT,
-    OPTION_DEBUG,
-    OPTION_LOCAL_RANKS_FILTER,
-    OPTION_DUPLICATE_STDOUT_FILTERS,
-    OPTION_SIGNALS_TO_HANDLE,
-    OPTION_DUPLICATE_STDERR_FILTERS,
-    OPTION_SHUTDOWN_TIMEOUT,
-    OPTION_EXIT_CODE,
-};
-
 static int count_nothing(void *data)
 {
     return 0;
@@ -76,8 +53,9 @@ static int init_settings(struct front_start *s)
     struct options own;
 
     int r = options_parse(words, no_variables, &own, error);
-    for (size_t i = 0; i < ARRAY_SIZE(own_options); i++)
-        own.value[own_options[i]] = s->options->value[own_options[i]];
+    for (enum option_id id = 0; id < OPTION_COUNT; id++)
+        if (option_has_side(id, OPTION_SIDE_FRONT))
+            own.value[id] = s->options->value[id];
     own.program = s->options->program;
     own.program_args = s->options->program_args;
     choose_prefix(&own, s->environment);

@@ -223,7 +223,7 @@ static void test_rendered_options(void **state)
     if (options_parse(words.items, &nothing, &again, error) != 0)
         fail_msg("%s", error);
     for (enum option_id id = 0; id < OPTION_PRINT_COMPLETION; id++) {
-        bool is_rendered = !options_table[id].of_front;
+        bool is_rendered = option_has_side(id, OPTION_SIDE_AGENTS);
         assert_true(again.value[id].set == is_rendered &&
                     (again.value[id].flag == options.value[id].flag || !is_rendered));
         if (options.value[id].text && !options_table[id].repeats && is_rendered)
