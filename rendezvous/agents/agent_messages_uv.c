@@ -10,11 +10,6 @@ static void forward_message(struct agent_conn *to, const struct buf *frame)
         agent_conn_send(to, frame, 0);
 }
 
-static bool may_get(const struct rounds_node *to)
-{
-    return to->member && to->session;
-}
-
 void agent_messages_forward(struct agent_conn *a, const struct agent_message *head, const uint8_t *body,
                             size_t n)
 {
@@ -26,7 +21,8 @@ void agent_messages_forward(struct agent_conn *a, const struct agent_message *he
         return;
     job_each_node(to, from->job)
     {
-        if (to != from && may_get(to) && (head->to == AGENT_MESSAGE_TO_ALL || head->to == to->group_rank))
+        if (to != from && to->member && to->session &&
+            (head->to == AGENT_MESSAGE_TO_ALL || head->to == to->group_rank))
             forward_message(list_entry(to->session, struct agent_conn, session), &frame);
     }
     rounds_shell_flush(a->shell);

@@ -147,11 +147,6 @@ const char *etcd_leader_address(const struct etcd_leader *l)
     return l->has_seen && l->seen_revision > 0 && l->seen_id != l->config.id ? l->seen_address : "";
 }
 
-static void note_outcome(struct etcd_leader *l, const struct etcd_reply *reply)
-{
-    (void)snprintf(l->trouble, sizeof(l->trouble), "%s", reply->outcome == ETCD_OK ? "" : reply->error);
-}
-
 /* ---- the lease ---- */
 
 static bool has_lease(const struct etcd_leader *l, uint64_t now_ns)
@@ -745,7 +740,7 @@ void etcd_leader_take_work(struct etcd_leader *l, struct etcd_reply *reply, uint
     enum etcd_work work = l->work;
 
     l->work = ETCD_WORK_NONE;
-    note_outcome(l, reply);
+    (void)snprintf(l->trouble, sizeof(l->trouble), "%s", reply->outcome == ETCD_OK ? "" : reply->error);
     if (work == ETCD_WORK_LOOK)
         take_look(l, reply, now_ns);
     else if (work == ETCD_WORK_CAMPAIGN)

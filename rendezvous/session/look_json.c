@@ -12,11 +12,8 @@
 #include "proto/frame.h"
 #include "rendezvous/session/fields_json.h"
 
-#define TEXT_AT(structure, member)                                                                           \
-    .type = FIELD_TEXT, .offset = offsetof(structure, member), .size = sizeof(((structure *)NULL)->member)
-
 static const struct field request_fields[] = {
-    {"job", TEXT_AT(struct look_request, job)},
+    {"job", FIELD_TEXT_AT(struct look_request, job)},
     {"from", FIELD_U32_AT(struct look_request, from, 0, INT32_MAX)},
     {"stacks", FIELD_BOOL, offsetof(struct look_request, stacks)},
 };
@@ -27,8 +24,8 @@ static const struct field piece_fields[] = {
 };
 
 static const struct field job_fields[] = {
-    {"job", TEXT_AT(struct look_job, job), .required = true},
-    {"state", TEXT_AT(struct look_job, state), .required = true},
+    {"job", FIELD_TEXT_AT(struct look_job, job), .required = true},
+    {"state", FIELD_TEXT_AT(struct look_job, state), .required = true},
     {"generation", FIELD_I64, offsetof(struct look_job, generation), -1, INT32_MAX, .required = true},
     {"restarts", FIELD_U32_AT(struct look_job, restarts, 0, INT32_MAX), .required = true},
     {"max_restarts", FIELD_U32_AT(struct look_job, max_restarts, 0, INT32_MAX), .required = true},
@@ -36,8 +33,8 @@ static const struct field job_fields[] = {
 };
 
 static const struct field node_fields[] = {
-    {"host", TEXT_AT(struct look_node, host), .required = true},
-    {"state", TEXT_AT(struct look_node, state), .required = true},
+    {"host", FIELD_TEXT_AT(struct look_node, host), .required = true},
+    {"state", FIELD_TEXT_AT(struct look_node, state), .required = true},
     {"group_rank", FIELD_I32, offsetof(struct look_node, group_rank), -1, INT32_MAX, .missing = -1},
     {"workers", FIELD_U32_AT(struct look_node, n_workers, 0, SESSION_WORKERS_MAX)},
     {"silent_ms", FIELD_U32_AT(struct look_node, silent_ms, 0, INT32_MAX)},
@@ -61,14 +58,6 @@ static int put_part(struct buf *out, const char *name, const struct field *field
 
     TRY(part ? fields_write(part, fields, n_fields, from) : -ENOMEM);
     return put_object(out, json);
-}
-
-static int put_number(struct buf *out, const char *name, uint32_t value)
-{
-    char text[64];
-    int n = snprintf(text, sizeof(text), "{\"%s\":%u}", name, (unsigned)value); /* fits */
-
-    return frame_put_body(out, text, (size_t)n);
 }
 
 int look_put_request(struct buf *out, const struct look_request *request)
@@ -97,7 +86,10 @@ int look_put_node(struct buf *out, const struct look_node *node)
 
 int look_put_end(struct buf *out, uint32_t next)
 {
-    return put_number(out, "looked", next);
+    char text[64];
+    int n = snprintf(text, sizeof(text), "{\"looked\":%u}", (unsigned)next);
+
+    return frame_put_body(out, text, (size_t)n);
 }
 
 int look_put_status(struct buf *out, const struct look_piece *piece, const char *node_json)

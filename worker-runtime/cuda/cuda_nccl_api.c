@@ -53,13 +53,6 @@ static bool find_needed(struct nccl_api *api)
     return library_find(api->library, calls, ARRAY_SIZE(calls));
 }
 
-/* What a version introduced is used from that version on, even if an earlier one has the symbol. */
-static void find_tiers(struct nccl_api *api)
-{
-    if (api->version >= NCCL_VERSION_REVOKE)
-        (void)library_find(api->library, &(struct library_function){"ncclCommRevoke", &api->comm_revoke}, 1);
-}
-
 static const struct library_place nccl_place = {
     .names = {NCCL_FILE},
     .wheels = {"nvidia/nccl/lib/" NCCL_FILE},
@@ -80,7 +73,9 @@ int nccl_api_open(const char *path, struct nccl_api *ret)
     if (api.version < NCCL_VERSION_MIN)
         return crw_fail(CRW_E_MISMATCH, "NCCL %d.%d.%d in %s is too old; 2.18.1 or later is needed",
                         api.version / 10000, api.version / 100 % 100, api.version % 100, name);
-    find_tiers(&api);
+    /* A function is used from the version on that introduced it, even if an earlier one has the symbol. */
+    if (api.version >= NCCL_VERSION_REVOKE)
+        (void)library_find(api.library, &(struct library_function){"ncclCommRevoke", &api.comm_revoke}, 1);
     *ret = api;
     return 0;
 }

@@ -44,11 +44,6 @@ struct fork_launch {
 
 /* ---- a worker ---- */
 
-static int exit_code(int result)
-{
-    return result >= 0 && result <= 255 ? result : 1;
-}
-
 /* stdio was flushed before the fork; exit() would run what the parent registered for itself. */
 __attribute__((noreturn)) static void leave_worker(int code)
 {
@@ -75,7 +70,7 @@ __attribute__((noreturn)) static void worker_main(const struct fork_launch *l, i
     r = group_create_on(&env, fd, &group);
     if (r == 0) {
         r = function(group, data);
-        code = exit_code(r);
+        code = r >= 0 && r <= 255 ? r : 1;
     }
     if (r == 0)
         crw_group_destroy(group);

@@ -214,11 +214,6 @@ bool crw_stop_requested(const struct crw_group *group)
 
 enum { KEY_SIZE = 64, STALE_PAUSE_MS = 10 };
 
-static void group_key(const struct crw_group *group, int number, char key[KEY_SIZE])
-{
-    (void)snprintf(key, KEY_SIZE, "crw/group/%d/%d", group->env.generation, number);
-}
-
 static int publish_memory(struct crw_group *group, const char *key, int fd)
 {
     char place[GROUP_PLACE_SIZE];
@@ -295,7 +290,7 @@ static int group_join(struct crw_group *group)
         collective_record_init(&group->record, collective_record_world(number), group->env.world_size, true);
     if (group->env.local_world_size != group->env.world_size)
         return group_join_hosts(group, number);
-    group_key(group, number, key);
+    (void)snprintf(key, sizeof(key), "crw/group/%d/%d", group->env.generation, number);
     TRY(group_get_memory(group, key, group->env.rank == 0, group->env.world_size, &fd));
     TRY(group_join_on(group, fd));
     if (!group->env.launched && group->env.rank == 0 && group->env.world_size > 1)
