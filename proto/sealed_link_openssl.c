@@ -95,8 +95,7 @@ int sealed_link_receive(struct sealed_link *l, const void *bytes, size_t n, stru
         TRY(open_records(l, bytes, n, plain, &used, &is_other));
         return buf_append(is_other ? rest : &l->part, (const uint8_t *)bytes + used, n - used);
     }
-    if (buf_append(&l->part, bytes, n) < 0)
-        return -ENOMEM;
+    TRY(buf_append(&l->part, bytes, n));
     TRY(open_records(l, buf_bytes(&l->part), buf_size(&l->part), plain, &used, &is_other));
     buf_consume(&l->part, used);
     int r = is_other ? buf_append(rest, buf_bytes(&l->part), buf_size(&l->part)) : 0;

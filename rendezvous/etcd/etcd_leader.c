@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/siphash.h"
 
 #define MS UINT64_C(1000000)
@@ -366,8 +367,7 @@ static int gather_nodes(const struct etcd_leader *l, size_t at, const struct etc
         nodes_key(l, job->instance, job->version, rest, key);
         if (strcmp(l->pairs[i].key, key) != 0)
             continue;
-        if (buf_append(text, buf_bytes(value), buf_size(value)) < 0)
-            return -ENOMEM;
+        TRY(buf_append(text, buf_bytes(value), buf_size(value)));
         done++;
     }
     return done == n_chunks;
@@ -388,8 +388,7 @@ static int assemble_job(const struct etcd_leader *l, size_t at, struct etcd_job 
     if (sscanf(line, "crun-job 1 %16" SCNx64 " %5zu %16" SCNx64, &job->version, &n_chunks, &sum) != 3)
         return 0;
     n_head = buf_size(value) - n_line - 1;
-    if (buf_append(text, end + 1, n_head) < 0)
-        return -ENOMEM;
+    TRY(buf_append(text, end + 1, n_head));
     int r = gather_nodes(l, at, job, n_chunks, text);
     if (r <= 0)
         return r;

@@ -168,8 +168,7 @@ static int receive_frame(struct relay_link *l, const uint8_t *data, size_t size)
         return size == ACK_SIZE ? drop_frames(l, wire_load_u64(data + HEADER_SIZE)) : -EPROTO;
     if (buf_size(&l->queue) > RELAY_WINDOW + RELAY_BODY_MAX)
         return -EPROTO; /* the peer sends more than was acknowledged */
-    if (buf_append(&l->queue, data, size) < 0)
-        return -ENOMEM;
+    TRY(buf_append(&l->queue, data, size));
     l->arrived++;
     return 0;
 }
@@ -202,8 +201,7 @@ int relay_link_receive(struct relay_link *l, const uint8_t *data, size_t n)
         TRY(receive_frames(l, data, n, &used));
         return used < n ? buf_append(&l->in, data + used, n - used) : 0;
     }
-    if (buf_append(&l->in, data, n) < 0)
-        return -ENOMEM;
+    TRY(buf_append(&l->in, data, n));
     int r = receive_frames(l, buf_bytes(&l->in), buf_size(&l->in), &used);
     buf_consume(&l->in, used);
     if (buf_size(&l->in) == 0)
@@ -230,8 +228,7 @@ bool relay_link_take(struct relay_link *l, struct relay_frame *ret)
 
 static int put_ack(struct relay_link *l, struct buf *out)
 {
-    if (put_frame(out, RELAY_ACK, &l->taken, 1, wire_span(NULL, 0)) < 0)
-        return -ENOMEM;
+    TRY(put_frame(out, RELAY_ACK, &l->taken, 1, wire_span(NULL, 0)));
     l->acked = l->taken;
     l->taken_bytes = 0;
     return 0;
@@ -259,8 +256,7 @@ int relay_link_output(struct relay_link *l, struct buf *out)
         return -ENOMEM;
     if (end <= l->sent)
         return 0;
-    if (buf_append(out, buf_bytes(&l->unacked) + l->sent, end - l->sent) < 0)
-        return -ENOMEM;
+    TRY(buf_append(out, buf_bytes(&l->unacked) + l->sent, end - l->sent));
     l->sent = end;
     return 0;
 }

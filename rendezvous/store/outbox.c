@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/array.h"
+#include "base/err.h"
 #include "rendezvous/store/blob.h"
 
 void outbox_finish(struct outbox *o)
@@ -51,8 +52,7 @@ int outbox_put_value(struct outbox *o, struct blob *b, size_t size)
     bool copy = size <= OUTBOX_COPY_MAX;
 
     assert(size <= b->total);
-    if (outbox_reserve(o, 0, size) < 0)
-        return -ENOMEM;
+    TRY(outbox_reserve(o, 0, size));
     /* These cannot fail: the room is reserved. */
     (void)buf_append_u64(&o->bytes, size);
     if (copy) {

@@ -142,8 +142,7 @@ static int echo_expected(struct call *call)
             n = OUTBOX_COPY_MAX;
         if (outbox_size(call->out) >= call->budget->output_max || !call_spend(call, n / STORE_UNIT_BYTES))
             return STORE_MORE;
-        if (buf_append(&call->out->bytes, expected.data + t->n_done, n) < 0)
-            return -ENOMEM;
+        TRY(buf_append(&call->out->bytes, expected.data + t->n_done, n));
         t->n_done += n;
     }
     return 0;

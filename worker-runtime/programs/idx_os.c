@@ -262,8 +262,7 @@ int idx_open(const char *path, int n_dims, struct idx *ret, char *error, size_t 
     if (strlen(path) + sizeof(".gz") > sizeof(other))
         return idx_fail(&f, "cannot open %s: %s", path, strerror(ENAMETOOLONG));
     spell_otherwise(path, other, sizeof(other));
-    if (open_either(&f, other) < 0)
-        return -1;
+    TRY(open_either(&f, other));
     int r = open_content(&f, &idx);
     (void)close(f.fd); /* open for reading only: nothing to lose */
     if (r == 0)

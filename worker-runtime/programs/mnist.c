@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/err.h"
 #include "base/format.h"
 #include "worker-runtime/programs/idx_os.h"
 #include "worker-runtime/programs/programs.h"
@@ -78,8 +79,7 @@ static int read_part(const char *folder, struct labelled *part, const char *what
 {
     const struct idx *labels = &part->labels;
 
-    if (mnist_check(folder, part, what, error, n) < 0)
-        return -1;
+    TRY(mnist_check(folder, part, what, error, n));
     part->classes = calloc(labels->n_items, sizeof(*part->classes));
     if (!part->classes)
         return mnist_fail(error, n, "out of memory for the classes of the %s images", what);

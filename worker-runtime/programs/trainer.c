@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdio.h>
 
+#include "base/err.h"
 #include "base/time.h"
 
 enum { FOLLOW_MS = 2000, FOLLOW_PAUSE_MS = 1 };
@@ -96,8 +97,7 @@ static int end_epoch(struct trainer *t, const struct epoch *running)
     struct train_position *p = &t->state.position;
     double seconds = report_now() - running->started;
 
-    if (trainer_fetch(t) < 0)
-        return -1;
+    TRY(trainer_fetch(t));
 
     struct epoch_report e = {
         .epoch = p->epoch + 1,
@@ -140,8 +140,7 @@ static int save_in_epoch(struct trainer *t)
     uint64_t every = t->options->snapshot_every;
     bool is_due = every > 0 && t->state.position.step % every == 0;
 
-    if (trainer_check_saves(t) < 0)
-        return -1;
+    TRY(trainer_check_saves(t));
     if (is_due && trainer_share(t) != 0) {
         t->follows = true;
         return trainer_fail(t, "%s", crw_error_message());

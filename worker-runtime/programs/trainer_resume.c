@@ -6,6 +6,7 @@
  * unless the state in memory is newer.
  */
 
+#include "base/err.h"
 #include "worker-runtime/programs/trainer.h"
 
 #include <stdio.h>
@@ -128,8 +129,7 @@ int trainer_resume(struct trainer *t)
     bool damaged = false;
     int holder;
 
-    if (choose(t, &mine, &choice) < 0)
-        return -1;
+    TRY(choose(t, &mine, &choice));
     if (choice.kind == RECOVERY_ALIVE)
         return restore(t, &choice, &mine);
     t->alive = false;

@@ -50,8 +50,7 @@ static int check_train_options(struct trainer *t)
 {
     const struct train_options *o = t->options;
 
-    if (device_wanted(t, &t->on_device) < 0)
-        return -1;
+    TRY(device_wanted(t, &t->on_device));
     if (!t->on_device && o->precision == TRAIN_TF32)
         return trainer_fail(t, "--precision tf32 is for GPUs, and the CPU trains; use fp32 or bf16");
     if (!t->on_device && o->reduce == TRAIN_REDUCE_NCCL)
@@ -68,8 +67,7 @@ static int open_samples(struct trainer *t)
 {
     const struct program *p = t->program;
 
-    if (p->open(p->data, &t->n_training, &t->n_test, t->error, sizeof(t->error)) < 0)
-        return -1;
+    TRY(p->open(p->data, &t->n_training, &t->n_test, t->error, sizeof(t->error)));
     if (t->options->limit > 0 && t->options->limit < t->n_training)
         t->n_training = (uint32_t)t->options->limit;
     return 0;
@@ -191,8 +189,7 @@ static int open_outputs(struct trainer *t)
 
     if (r < 0)
         return trainer_fail(t, "--metrics %s: cannot append to it: %s", o->metrics, strerror(-r));
-    if (check_output(t, "--save-model", o->save_model) < 0)
-        return -1;
+    TRY(check_output(t, "--save-model", o->save_model));
     if ((t->primary || (o->save_on_every_host && trainer_is_first_of_host(t))) && o->snapshot_dir &&
         crw_snapshots_create(o->snapshot_dir, (int)o->keep, &t->snapshots) != 0)
         return trainer_fail(t, "%s", crw_error_message());
@@ -306,8 +303,7 @@ static int leave_device(struct trainer *t)
 {
     if (!t->device)
         return 0;
-    if (trainer_fetch(t) < 0)
-        return -1;
+    TRY(trainer_fetch(t));
     destroy_device(t);
     return 0;
 }
