@@ -58,11 +58,10 @@ static int use_chain(struct installing *i, struct openssl_bio *pem, const char *
 {
     const struct openssl *o = i->o;
     struct openssl_x509 *x = o->PEM_read_bio_X509(pem, NULL, NULL, NULL);
-    int r = 0;
 
     if (!x)
         return fail_install(i, "there is no certificate in %.300s: it has to be in PEM format", path);
-    r = check_validity(i, x, path);
+    int r = check_validity(i, x, path);
     if (r == 0 && !o->SSL_CTX_use_certificate(i->ctx, x))
         r = fail_install(i, "OpenSSL refuses the certificate in %.300s: %s", path, openssl_reason(i->o));
     o->X509_free(x);

@@ -79,10 +79,9 @@ static int write_state_bytes(int fd, const uint8_t *data, size_t n)
 static int write_state_file(int dir, const char *name, const struct buf *text)
 {
     char beside[ROUNDS_FILE_NAME_SIZE + 4];
-    _cleanup_close_ int fd = -1;
 
     (void)snprintf(beside, sizeof(beside), "%s.new", name);
-    fd = openat(dir, beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    _cleanup_close_ int fd = openat(dir, beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (fd < 0)
         return -errno;
     int r = write_state_bytes(fd, buf_bytes(text), buf_size(text));
@@ -434,11 +433,9 @@ static int log_dir_error(struct rounds_shell *shell, const char *dir, const char
 
 static int open_dir(struct rounds_shell *shell, const char *dir)
 {
-    _cleanup_close_ int fd = -1;
-
     if (mkdir(dir, 0700) < 0 && errno != EEXIST)
         return log_dir_error(shell, dir, "cannot be created", -errno);
-    fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    _cleanup_close_ int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return log_dir_error(shell, dir, "cannot be opened", -errno);
     int r = sync_parent(fd);

@@ -15,7 +15,6 @@ int sd_notify_open(void)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     const char *path = getenv("NOTIFY_SOCKET");
-    _cleanup_close_ int fd = -1;
 
     if (!path || path[0] == '\0')
         return 0;
@@ -25,7 +24,7 @@ int sd_notify_open(void)
     memcpy(address.sun_path, path, n);
     if (path[0] == '@')
         address.sun_path[0] = '\0'; /* the abstract name space */
-    fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    _cleanup_close_ int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return -errno;
     if (connect(fd, (struct sockaddr *)&address, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n)) < 0)

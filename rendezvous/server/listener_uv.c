@@ -428,8 +428,6 @@ static int remove_stale(const struct sockaddr_un *address)
 
 int server_listen_unix(struct server *s, const char *path)
 {
-    _cleanup_close_ int fd = -1;
-    _cleanup_free_ char *copy = NULL;
     struct sockaddr_un address = {.sun_family = AF_UNIX};
 
     if (path[0] == '\0')
@@ -437,11 +435,11 @@ int server_listen_unix(struct server *s, const char *path)
     if (strlen(path) >= sizeof(address.sun_path))
         return -ENAMETOOLONG;
     memcpy(address.sun_path, path, strlen(path));
-    copy = strdup(path);
+    _cleanup_free_ char *copy = strdup(path);
     if (!copy)
         return -ENOMEM;
     TRY(remove_stale(&address));
-    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    _cleanup_close_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return -errno;
     TRY(bind_and_listen(fd, (struct sockaddr *)&address, sizeof(address)));

@@ -325,13 +325,12 @@ static bool read_look(const cJSON *json, struct session_json_message *ret)
 bool session_json_get_message(const uint8_t *body, size_t n, struct session_json_message *ret,
                               char error[SESSION_JSON_ERROR_SIZE])
 {
-    _cleanup_json_ cJSON *json = NULL;
     char part[FIELDS_ERROR_SIZE];
 
     ret->kind = SESSION_JSON_RENEW;
     if (get_renewal(body, n, renew_head, &ret->renewal))
         return true;
-    json = parse_object(body, n, error);
+    _cleanup_json_ cJSON *json = parse_object(body, n, error);
     if (!json)
         return false;
     const cJSON *version = cJSON_GetObjectItemCaseSensitive(json, "hello");

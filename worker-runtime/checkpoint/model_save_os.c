@@ -62,14 +62,13 @@ static int split_path(const char *path, char folder[PATH_MAX], const char **ret_
  * would leave a file in the way of its successor, and two hosts may save to one network folder. */
 static int write_durably(const char *path, const struct buf *bytes)
 {
-    _cleanup_close_ int folder_fd = -1;
     char folder[PATH_MAX], temporary[NAME_MAX + 1], what[PATH_MAX + 8];
     struct stat st;
     uint64_t number;
     const char *name;
 
     TRY(split_path(path, folder, &name));
-    folder_fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    _cleanup_close_ int folder_fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder_fd < 0)
         return crw_fail_errno(-errno, "cannot save the model to %s", path);
     if (fstatat(folder_fd, name, &st, 0) == 0 && !S_ISREG(st.st_mode)) /* /dev/null would end as a file */

@@ -210,12 +210,11 @@ int crw_snapshot_open_newest(const char *folder, const char *meta_key, const cha
                              struct crw_snapshot **ret)
 {
     _cleanup_free_ struct snapshot_entry *entries = NULL;
-    _cleanup_close_ int folder_fd = -1;
     _cleanup_(close_snapshot) struct crw_snapshot *s = NULL;
     size_t n;
 
     NEED(folder && ret, CRW_E_ARGUMENT);
-    folder_fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    _cleanup_close_ int folder_fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder_fd < 0 && errno == ENOENT)
         return crw_fail(CRW_E_NOT_FOUND, "there is no snapshot folder %s", folder);
     if (folder_fd < 0)

@@ -55,14 +55,13 @@ static int listen_here(const struct crw_group *group, struct net **ret_net)
 /* The leader publishes the host's part of the table. */
 static int publish_peer_table(struct crw_group *group, int number, const struct peer_table_entry *entries)
 {
-    _cleanup_free_ uint8_t *data = NULL;
     uint8_t token[NET_TOKEN] = {0};
     char key[HOST_KEY_SIZE];
     size_t size;
 
     if (group->env.group_rank == 0 && getrandom(token, sizeof(token), 0) != (ssize_t)sizeof(token))
         return crw_fail_errno(-errno, "cannot get random bytes for the job's token");
-    data = peer_table_encode(entries, group->env.local_world_size, token, &size);
+    _cleanup_free_ uint8_t *data = peer_table_encode(entries, group->env.local_world_size, token, &size);
     if (!data)
         return crw_fail_errno(-ENOMEM, "cannot publish the addresses of this host's ranks");
     host_key(group, number, group->env.group_rank, "host", key);

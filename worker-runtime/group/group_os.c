@@ -93,7 +93,6 @@ static int check_memory_owner(int fd, const struct stat *st, const char *path)
 
 int group_open_memory(const char *place, int *ret_fd)
 {
-    _cleanup_close_ int fd = -1;
     char path[64], host[HOST_NAME_SIZE], own_host[HOST_NAME_SIZE];
     uintmax_t device, inode;
     int pid, number;
@@ -109,7 +108,8 @@ int group_open_memory(const char *place, int *ret_fd)
                         "LOCAL_WORLD_SIZE is WORLD_SIZE, must be on one",
                         host, own_host);
     (void)snprintf(path, sizeof(path), "/proc/%d/fd/%d", pid, number);
-    fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* it may be a pipe or a device */
+    _cleanup_close_ int fd =
+        open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* it may be a pipe or a device */
     if (fd < 0 && errno == ENOENT)
         return crw_fail(CRW_E_PEER, "the rank that made the group's shared memory has ended: there is no %s",
                         path);

@@ -86,12 +86,11 @@ int net_listen(const char *address, int *ret_fd, uint16_t *ret_port)
                                    .ai_socktype = SOCK_STREAM};
     union address_endpoint bound;
     socklen_t size = sizeof(bound);
-    _cleanup_close_ int fd = -1;
     _cleanup_(cleanup_addrinfo) struct addrinfo *list = NULL;
 
     if (getaddrinfo(address, "0", &hints, &list) != 0)
         return -EINVAL;
-    fd = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    _cleanup_close_ int fd = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0 || bind(fd, list->ai_addr, list->ai_addrlen) < 0 || listen(fd, BACKLOG) < 0 ||
         getsockname(fd, &bound.any, &size) < 0)
         return -errno;

@@ -164,7 +164,6 @@ static int read_gz(const struct idx_file *f, gzFile gz, uint8_t *to, size_t n, s
 
 static int inflate_all(const struct idx_file *f, gzFile gz, struct idx *idx)
 {
-    _cleanup_free_ uint8_t *memory = NULL;
     uint8_t header[HEADER_MAX] = {0}, beyond;
     uint64_t n_bytes = 0;
     size_t n = 0;
@@ -179,7 +178,7 @@ static int inflate_all(const struct idx_file *f, gzFile gz, struct idx *idx)
                         " bytes, which cannot come "
                         "out of %" PRIu64,
                         f->path, n_bytes, f->size);
-    memory = malloc(n_bytes + 1);
+    _cleanup_free_ uint8_t *memory = malloc(n_bytes + 1);
     if (!memory)
         return idx_fail(f, "cannot hold the %" PRIu64 " bytes of %s: %s", n_bytes, f->path, strerror(ENOMEM));
     TRY(read_gz(f, gz, memory, n_bytes, &n));
