@@ -1,7 +1,5 @@
 #include "launcher/front/channel_frame.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/buf.h"
@@ -116,66 +114,11 @@ int channel_frame_take(const uint8_t *bytes, size_t n, bool from_far, struct cha
     return !has_nul && is_payload_good(ret) ? 1 : -EBADMSG;
 }
 
-/* ---- the greeting ---- */
-
-static const char greeting_mark[] = "\nCRUN-CHANNEL ";
-enum { MARK_SIZE = sizeof(greeting_mark) - 1 };
-
-static int print_greeting(char line[GREETING_MAX], const struct channel_greeting *g)
+int channel_greeting_check(const char *line)
 {
-    return snprintf(line, GREETING_MAX, "%s%d %s %s %s\n", greeting_mark, GREETING_PROTOCOL, g->version,
-                    g->machine, g->nonce);
-}
+    const size_t n_number = strlen("1 ");
 
-int channel_greeting_append(struct buf *out, const struct channel_greeting *g)
-{
-    char line[GREETING_MAX];
-    int n = print_greeting(line, g);
-
-    return n < 0 || n >= GREETING_MAX ? -EINVAL : buf_append(out, line, (size_t)n);
-}
-
-/* line: from the mark to the newline. sscanf() is not strict about blanks, so the greeting is printed again and compared. */
-static int parse_greeting(const char *line, struct channel_greeting *ret)
-{
-    char again[GREETING_MAX], digits[3];
-
-    if (sscanf(line + MARK_SIZE, "%2[0-9] ", digits) == 1 && atoi(digits) != GREETING_PROTOCOL)
-        return -EPROTO;
-    int n =
-        sscanf(line + MARK_SIZE, "%*u %64[!-~] %64[!-~] %16[0-9a-f]", ret->version, ret->machine, ret->nonce);
-    if (n != 3 || strlen(ret->nonce) != GREETING_NONCE_SIZE - 1)
-        return -EBADMSG;
-    (void)print_greeting(again, ret); /* fits, as the words are bounded */
-    return strcmp(again, line) == 0 ? 0 : -EBADMSG;
-}
-
-/* Bytes in front of the mark, or of the part of a mark with which the bytes end. */
-static size_t find_mark(const uint8_t *bytes, size_t n)
-{
-    size_t i = 0;
-
-    while (i < n && memcmp(bytes + i, greeting_mark, n - i < MARK_SIZE ? n - i : MARK_SIZE) != 0)
-        i++;
-    return i;
-}
-
-int channel_greeting_take(const uint8_t *bytes, size_t n, struct channel_greeting *ret, size_t *ret_size)
-{
-    const size_t at = find_mark(bytes, n);
-    char line[GREETING_MAX] = "";
-
-    *ret_size = at;
-    if (n - at < MARK_SIZE)
-        return 0;
-    const uint8_t *mark = bytes + at, *end = memchr(mark + 1, '\n', n - at - 1);
-    const size_t n_line = end ? (size_t)(end - mark) + 1 : n - at;
-    if (n_line >= sizeof(line))
-        return -EBADMSG;
-    if (!end)
-        return 0;
-    memcpy(line, mark, n_line);
-    *ret_size = at + n_line;
-    int r = parse_greeting(line, ret);
-    return r < 0 ? r : 1;
+    if (strncmp(line, CHANNEL_GREETING, strlen(CHANNEL_GREETING)) == 0)
+        return 1;
+    return strncmp(line, CHANNEL_GREETING, strlen(CHANNEL_GREETING) - n_number) == 0 ? -EPROTO : 0;
 }

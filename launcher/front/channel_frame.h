@@ -5,7 +5,7 @@
  * output of the far end. See PROTOCOL.md, "Channel of a host".
  *
  *   far end                                                  front
- *   "\nCRUN-CHANNEL 1 VERSION MACHINE NONCE\n"          ->
+ *   "\nCRUN-CHANNEL 1 VERSION\n"                        ->
  *                                                       <-   SECRET, DIRECTORY, VARIABLE..., ARGUMENT..., START
  *   OPEN, DATA, END_OF_STREAM, PONG, NOTE, ...          ->
  *                                                       <-   DATA, WINDOW, PING, SIGNAL, ...
@@ -15,7 +15,7 @@
  * payload: bytes, or up to CHANNEL_NUMBERS_MAX u32. A frame that its sender may not send, of a wrong size, with a NUL byte in a text, or with a number that the kind does
  * not have ends the channel. The decoder finds all of these, so that no consumer checks a payload again.
  *
- * Decoders take all bytes that have arrived, and need at most one frame (or one greeting) at a time. No allocation but in
+ * Decoders take all bytes that have arrived, and need at most one frame at a time. No allocation but in
  * the encoders.
  */
 
@@ -66,8 +66,8 @@ enum channel_stream_kind {
 };
 
 struct channel_start {
-    uint32_t shutdown_ms; /* time of the agent for its workers, after SIGTERM */
-    uint32_t n_workers;   /* workers that the host can have; the bound of its streams comes from these */
+    uint32_t shutdown_s; /* time of the agent for its workers, after SIGTERM */
+    uint32_t n_workers;  /* workers that the host can have; the bound of its streams comes from these */
 };
 
 struct channel_open {
@@ -108,18 +108,8 @@ int channel_numbers_append(struct buf *out, enum channel_kind kind, uint32_t str
 int channel_frame_take(const uint8_t *bytes, size_t n, bool from_far, struct channel_frame *ret,
                        size_t *ret_size);
 
-enum { GREETING_WORD_SIZE = 65, GREETING_NONCE_SIZE = 17, GREETING_MAX = 192, GREETING_PROTOCOL = 1 };
+/* The line in front of the frames of a far end, without a newline: VERSION of crun follows. */
+#define CHANNEL_GREETING "CRUN-CHANNEL 1 "
 
-struct channel_greeting {
-    char version[GREETING_WORD_SIZE]; /* of crun */
-    char machine[GREETING_WORD_SIZE]; /* as uname -m prints it */
-    char nonce[GREETING_NONCE_SIZE];  /* 16 hexadecimal digits: two greetings on one channel differ */
-};
-
-int channel_greeting_append(struct buf *out, const struct channel_greeting *greeting);
-
-/*
- * Looks for a greeting behind other output. 1: *ret_size bytes end with the greeting. 0: none so far; the first *ret_size bytes
- * can be dropped, they belong to no greeting. -EPROTO: a greeting of another protocol. -EBADMSG: a broken one.
- */
-int channel_greeting_take(const uint8_t *bytes, size_t n, struct channel_greeting *ret, size_t *ret_size);
+/* 1: the line is a greeting. 0: none. -EPROTO: a greeting of another protocol. */
+int channel_greeting_check(const char *line);

@@ -246,6 +246,23 @@ void channel_link_init(struct channel_link *l, bool is_far, uv_stream_t *to)
     list_init(&l->ports);
 }
 
+int channel_link_take(struct channel_link *l, channel_frame_fn *on_frame, void *data)
+{
+    struct channel_frame frame;
+    size_t size;
+    int r = 1;
+
+    while (r == 1 && !l->out.is_broken) {
+        r = channel_frame_take(buf_bytes(&l->in), buf_size(&l->in), !l->streams.is_far, &frame, &size);
+        if (r != 1)
+            break;
+        r = on_frame(data, &frame);
+        buf_consume(&l->in, size);
+        r = r < 0 ? r : 1;
+    }
+    return r < 0 ? r : 0;
+}
+
 void channel_link_close(struct channel_link *l, enum channel_stream_kind kind)
 {
     list_for_each_entry_safe(struct channel_port, p, &l->ports, entry)
@@ -265,6 +282,7 @@ void channel_link_go_deaf(struct channel_link *l)
 void channel_link_finish(struct channel_link *l)
 {
     channel_streams_finish(&l->streams);
+    buf_finish(&l->in);
     buf_finish(&l->out.queued);
     buf_finish(&l->out.sending);
 }

@@ -1,21 +1,12 @@
 #include "launcher/front/far_header.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 static int take_text(struct strlist *list, const struct channel_frame *frame)
 {
     strlist_add_owned(list, strndup((const char *)frame->bytes, frame->n));
     return list->failed ? -ENOMEM : 0;
-}
-
-static int take_directory(struct far_header *h, const struct channel_frame *frame)
-{
-    if (h->directory)
-        return -EBADMSG;
-    h->directory = strndup((const char *)frame->bytes, frame->n);
-    return h->directory ? 0 : -ENOMEM;
 }
 
 int far_header_take(struct far_header *h, const struct channel_frame *frame)
@@ -32,7 +23,7 @@ int far_header_take(struct far_header *h, const struct channel_frame *frame)
         h->has_secret = true;
         return 0;
     case CHANNEL_DIRECTORY:
-        return take_directory(h, frame);
+        return h->directory.n_items ? -EBADMSG : take_text(&h->directory, frame);
     case CHANNEL_VARIABLE:
         return take_text(&h->variables, frame);
     case CHANNEL_ARGUMENT:
@@ -48,7 +39,7 @@ int far_header_take(struct far_header *h, const struct channel_frame *frame)
 void far_header_finish(struct far_header *h)
 {
     explicit_bzero(h->secret, sizeof(h->secret));
-    free(h->directory);
+    strlist_finish(&h->directory);
     strlist_finish(&h->variables);
     strlist_finish(&h->arguments);
     *h = (struct far_header){.start = h->start};

@@ -13,8 +13,8 @@ struct far_header {
     bool has_secret;
     char secret[CHANNEL_SECRET_MAX];
     size_t n_secret;
-    char *directory; /* NULL: the one in which the far end was started */
-    struct strlist variables, arguments;
+    struct strlist directory, variables,
+        arguments; /* directory: at most one; none: where the far end was started */
     struct channel_start start;
 };
 

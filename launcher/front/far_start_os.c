@@ -28,6 +28,11 @@ extern char **environ;
 
 enum { ADDRESS_SIZE = 64 };
 
+#define NO_LINKS                                                                                             \
+    {                                                                                                        \
+        -1, -1, -1, -1, -1, -1                                                                               \
+    }
+
 /* Where workers of other hosts reach this host: as ssh reached it, else by the default route, else at any address. An option
  * --local-addr of the user comes later, and wins. */
 static void find_local_address(char ret[ADDRESS_SIZE])
@@ -49,7 +54,7 @@ static void find_local_address(char ret[ADDRESS_SIZE])
 
 struct child_start {
     const struct far_header *header;
-    char *const *argv;
+    struct strlist arguments;
     const sigset_t *mask;
     pid_t parent;
     int links[FAR_LINK_COUNT]; /* the child's ends */
@@ -81,14 +86,13 @@ static int set_environment(const struct far_header *h, const char *directory)
 }
 
 /* The bootstrap may have left the home directory, where a relative directory begins. */
-static int change_directory(const char *directory, char path[PATH_MAX])
+static int change_directory(const struct far_header *h, char path[PATH_MAX])
 {
-    const char *home = getenv("HOME");
+    const char *home = getenv("HOME"), *directory = h->directory.n_items ? h->directory.items[0] : "";
+    const bool is_absolute = *directory == '/';
 
-    if (directory && *directory == '/')
-        (void)snprintf(path, PATH_MAX, "%s", directory); /* cut, and not found, if too long for the kernel */
-    else
-        (void)snprintf(path, PATH_MAX, "%s/%s", home ? home : "", directory ? directory : "");
+    (void)snprintf(path, PATH_MAX, "%s%s%s", is_absolute || !home ? "" : home, is_absolute ? "" : "/",
+                   directory); /* cut, and not found, if too long for the kernel */
     return chdir(path) < 0 ? -errno : 0;
 }
 
@@ -98,7 +102,7 @@ static const char *become_agent(const struct child_start *s)
     char path[PATH_MAX];
     static char sentence[CHANNEL_TEXT_MAX];
 
-    int r = change_directory(s->header->directory, path);
+    int r = change_directory(s->header, path);
     if (r) {
         (void)snprintf(sentence, sizeof(sentence),
                        "the working directory %.3800s: %s; create it, or choose another one with --chdir",
@@ -115,8 +119,8 @@ static const char *become_agent(const struct child_start *s)
     ssize_t n = r ? 0 : readlink("/proc/self/exe", path, sizeof(path) - 1);
     path[n > 0 ? n : 0] = '\0';
     if (!r) {
-        (void)execv(path, s->argv);             /* its name is in process lists */
-        (void)execv("/proc/self/exe", s->argv); /* the file was replaced or deleted */
+        (void)execv(path, s->arguments.items);             /* its name is in process lists */
+        (void)execv("/proc/self/exe", s->arguments.items); /* the file was replaced or deleted */
         r = -errno;
     }
     (void)snprintf(sentence, sizeof(sentence), "cannot start crun: %s", strerror(-r));
@@ -158,42 +162,30 @@ static int write_secret(int *fd, const struct far_header *h)
     return r;
 }
 
-static int fork_agent(const struct child_start *start, pid_t *ret)
-{
-    size_t limit;
-
-    *ret = fork();
-    if (*ret < 0)
-        return -errno;
-    if (*ret == 0) {
-        const char *sentence = become_agent(start);
-        _exit(write(start->links[FAR_LINK_FAILURE], sentence, strlen(sentence)) < 0 ? 126 : 127);
-    }
-    /* Two descriptors for each worker are to come. The agent was started with the limit as it was. */
-    (void)spawn_raise_open_files(&limit); /* a lower limit is enough for few workers */
-    return 0;
-}
-
 int far_agent_start(struct far_agent *ret, const struct far_header *header, const char *endpoint,
                     const sigset_t *mask)
 {
-    struct child_start start = {
-        .header = header, .mask = mask, .parent = getpid(), .links = {-1, -1, -1, -1, -1, -1}};
-    struct strlist arguments = {0};
+    struct child_start start = {.header = header, .mask = mask, .parent = getpid(), .links = NO_LINKS};
     char local_addr[ADDRESS_SIZE];
+    size_t limit;
 
-    *ret = (struct far_agent){.links = {-1, -1, -1, -1, -1, -1}};
+    *ret = (struct far_agent){.links = NO_LINKS};
     find_local_address(local_addr);
-    far_header_arguments(header, local_addr, endpoint, &arguments);
-    start.argv = arguments.items;
-    int r = arguments.failed ? -ENOMEM : open_links(ret->links, start.links, header->n_secret > 0);
+    far_header_arguments(header, local_addr, endpoint, &start.arguments);
+    int r = start.arguments.failed ? -ENOMEM : open_links(ret->links, start.links, header->n_secret > 0);
     if (!r)
         r = write_secret(&ret->links[FAR_LINK_SECRET], header);
     if (!r)
-        r = fork_agent(&start, &ret->pid);
+        r = (ret->pid = fork()) < 0 ? -errno : 0;
+    if (!r && ret->pid == 0) {
+        const char *sentence = become_agent(&start);
+        _exit(write(start.links[FAR_LINK_FAILURE], sentence, strlen(sentence)) < 0 ? 126 : 127);
+    }
     close_links(start.links);
+    strlist_finish(&start.arguments);
     if (r)
         close_links(ret->links);
-    strlist_finish(&arguments);
+    else /* two descriptors for each worker are to come; the agent was started with the limit as it was */
+        (void)spawn_raise_open_files(&limit); /* a lower limit is enough for few workers */
     return r;
 }

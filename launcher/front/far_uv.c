@@ -8,14 +8,12 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <unistd.h>
 #include <uv.h>
 
 #include "base/err.h"
-#include "base/random_os.h"
 #include "launcher/cli/job.h"
 #include "launcher/front/channel_port_uv.h"
 #include "launcher/front/far_header.h"
@@ -47,7 +45,6 @@ struct far {
     uv_timer_t tick;
     uv_prepare_t turn;
     const sigset_t *mask;
-    struct buf in;
     struct far_header header;
     struct channel_link link;
     struct far_agent agent;
@@ -96,12 +93,12 @@ static void pass_signal(const struct far *f, int signal)
 /* Ends the agent, once. */
 static void end_agent(struct far *f)
 {
-    const bool is_running = f->state == FAR_RUNNING;
+    const uint64_t agent_ms = f->header.start.shutdown_s * UINT64_C(1000) + KILL_AFTER_MS;
 
     if (f->deadline_ms)
         return;
     signal_agent(f, SIGTERM);
-    f->deadline_ms = uv_now(&f->loop) + (is_running ? f->header.start.shutdown_ms + KILL_AFTER_MS : FLUSH_MS);
+    f->deadline_ms = uv_now(&f->loop) + (f->state == FAR_RUNNING ? agent_ms : FLUSH_MS);
     if (f->state == FAR_HEADER)
         f->state = FAR_DONE;
 }
@@ -342,15 +339,16 @@ static int take_header(struct far *f, const struct channel_frame *frame)
     if (frame->kind == CHANNEL_SECRET) {
         f->is_closed = frame->n > 0;
         secret_hide_process();
-        explicit_bzero(buf_bytes(&f->in), CHANNEL_HEAD + frame->n);
+        explicit_bzero(buf_bytes(&f->link.in), CHANNEL_HEAD + frame->n);
     }
     if (r == 1)
         start_agent(f);
     return r < 0 ? r : 0;
 }
 
-static int take_frame(struct far *f, const struct channel_frame *frame)
+static int take_front_frame(void *data, const struct channel_frame *frame)
 {
+    struct far *f = data;
     struct channel_writer *out = &f->link.out;
     struct channel_stream *stream;
 
@@ -375,29 +373,10 @@ static const char *why_refused(int r)
                            : strerror(-r);
 }
 
-static void take_frames(struct far *f)
-{
-    struct channel_frame frame;
-    size_t size;
-    int r;
-
-    do {
-        r = channel_frame_take(buf_bytes(&f->in), buf_size(&f->in), false, &frame, &size);
-        if (r != 1)
-            break;
-        r = take_frame(f, &frame);
-        buf_consume(&f->in, size);
-    } while (r == 0);
-    if (r < 0) {
-        send_note(f, why_refused(r));
-        leave_front(f);
-    }
-}
-
 static void on_input_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *ret)
 {
     struct far *f = handle->data;
-    uint8_t *to = buf_reserve(&f->in, CHANNEL_HEAD + CHANNEL_PAYLOAD_MAX);
+    uint8_t *to = buf_reserve(&f->link.in, CHANNEL_HEAD + CHANNEL_PAYLOAD_MAX);
 
     *ret = uv_buf_init((char *)to, to ? CHANNEL_HEAD + CHANNEL_PAYLOAD_MAX : 0);
 }
@@ -408,8 +387,12 @@ static void on_input(uv_stream_t *input, ssize_t n, const uv_buf_t *bytes)
 
     if (n > 0) {
         f->heard_ms = uv_now(&f->loop);
-        buf_commit(&f->in, (size_t)n);
-        take_frames(f);
+        buf_commit(&f->link.in, (size_t)n);
+        int r = channel_link_take(&f->link, take_front_frame, f);
+        if (r < 0) {
+            send_note(f, why_refused(r));
+            leave_front(f);
+        }
     } else if (n < 0) {
         if (f->state == FAR_HEADER && !f->header.has_secret)
             send_note(
@@ -420,20 +403,6 @@ static void on_input(uv_stream_t *input, ssize_t n, const uv_buf_t *bytes)
 }
 
 /* ---- start and end ---- */
-
-static int send_greeting(struct far *f)
-{
-    struct channel_greeting greeting = {.version = CRUN_VERSION};
-    struct utsname name;
-    uint64_t nonce;
-
-    int r = random_fill(&nonce, sizeof(nonce));
-    if (r || uname(&name) < 0)
-        return r ? r : -errno;
-    (void)snprintf(greeting.machine, sizeof(greeting.machine), "%s", name.machine); /* __NEW_UTS_LEN is 64 */
-    (void)snprintf(greeting.nonce, sizeof(greeting.nonce), "%016llx", (unsigned long long)nonce); /* fits */
-    return channel_greeting_append(&f->link.out.queued, &greeting);
-}
 
 /* Where the agent connects instead of to the rendezvous. Returns a descriptor or -errno. */
 static int listen_for_agent(char endpoint[32])
@@ -461,6 +430,7 @@ static int open_signal_fd(void)
 
 static int open_far(struct far *f)
 {
+    static const char greeting[] = "\n" CHANNEL_GREETING CRUN_VERSION "\n";
     int r = uv_loop_init(&f->loop);
 
     if (r)
@@ -481,7 +451,7 @@ static int open_far(struct far *f)
         r = watch(f, &f->listener, listen_for_agent(f->endpoint), on_listener);
     if (!r)
         r = uv_read_start((uv_stream_t *)&f->input, on_input_alloc, on_input);
-    return r ? r : send_greeting(f);
+    return r ? r : buf_append(&f->link.out.queued, greeting, strlen(greeting));
 }
 
 static bool is_pipe_or_socket(int fd)

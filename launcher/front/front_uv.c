@@ -184,7 +184,7 @@ static int append_header(const struct front_loop *f, unsigned host, struct buf *
 {
     const struct front_plan *plan = f->setup->plan;
     const struct secret *secret = f->setup->secret;
-    const uint32_t start[] = {(uint32_t)f->setup->job->shutdown_timeout_s * 1000,
+    const uint32_t start[] = {(uint32_t)f->setup->job->shutdown_timeout_s,
                               (uint32_t)plan->hosts[host].n_workers};
 
     TRY(channel_frame_append(out, CHANNEL_SECRET, 0, secret->bytes, secret->bytes ? secret->size : 0));

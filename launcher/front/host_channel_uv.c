@@ -39,7 +39,6 @@ struct host_channel {
     bool is_over[3];   /* the pipe has ended */
     bool is_greeted, is_closed, has_reported, has_remedy, has_note;
     unsigned n_silent, n_farewell; /* ticks */
-    struct buf in;
     struct channel_link link;
     uv_write_t copy; /* of the portable build, from memory that all channels share */
     char size[32];   /* of the copy, as a line */
@@ -137,11 +136,19 @@ static void on_noise_line(void *data, const char *line)
 {
     struct host_channel *c = data;
     char machine[65], hash[65];
+    int r = channel_greeting_check(line);
 
-    if (sscanf(line, BOOTSTRAP_NEEDS "%64s %64s", machine, hash) == 2)
+    if (r < 0) {
+        break_channel(c, "its crun has another protocol");
+    } else if (r > 0) {
+        c->is_greeted = true;
+        c->why[0] = 0;
+        c->handler->on_greeted(c->handler->data, c->host);
+    } else if (sscanf(line, BOOTSTRAP_NEEDS "%64s %64s", machine, hash) == 2) {
         c->handler->on_needs(c->handler->data, c->host, hash);
-    else if (strncmp(line, BOOTSTRAP_FAILED, strlen(BOOTSTRAP_FAILED)) == 0)
+    } else if (strncmp(line, BOOTSTRAP_FAILED, strlen(BOOTSTRAP_FAILED)) == 0) {
         note_why(c, line + strlen(BOOTSTRAP_FAILED));
+    }
 }
 
 /* Before the greeting: the reason of a failure; later a line of the far end. */
@@ -162,35 +169,28 @@ static void on_error_line(void *data, const char *line)
     c->has_remedy = c->has_remedy || remedy;
 }
 
-/* -errno; c->is_greeted tells more. */
-static int look_for_greeting(struct host_channel *c)
+/* Lines are looked at until one is the greeting: what follows is frames. A line may close the channel. */
+static void look_for_greeting(struct host_channel *c)
 {
-    struct channel_greeting greeting;
-    size_t n;
-    int r = channel_greeting_take(buf_bytes(&c->in), buf_size(&c->in), &greeting, &n);
+    struct buf *in = &c->link.in;
 
-    if (r < 0)
-        return r;
-    c->is_greeted = r > 0;
-    if (!c->is_greeted)
-        line_cutter_feed(&c->noise, (const char *)buf_bytes(&c->in), n, on_noise_line, c);
-    buf_consume(&c->in, n);
-    if (c->is_greeted) {
-        c->why[0] = 0;
-        c->handler->on_greeted(c->handler->data, c->host);
-    } else if (buf_size(&c->in) > 0 && buf_bytes(&c->in)[0] == '\n') { /* of a line, or of a greeting */
-        line_cutter_end(&c->noise, on_noise_line, c);
+    while (!c->is_greeted && !c->is_closed && buf_size(in) > 0) {
+        const uint8_t *end = memchr(buf_bytes(in), '\n', buf_size(in));
+        const size_t n = end ? (size_t)(end - buf_bytes(in)) + 1 : buf_size(in);
+
+        line_cutter_feed(&c->noise, (const char *)buf_bytes(in), n, on_noise_line, c);
+        buf_consume(in, n);
     }
-    return 0;
 }
 
 /* ---- reading: frames ---- */
 
 static const char *why_broken(const struct host_channel *c)
 {
-    static const char head[] = "\nCRUN-CHANNEL ";
+    static const char head[] = "\n" CHANNEL_GREETING;
 
-    if (buf_size(&c->in) >= sizeof(head) - 1 && memcmp(buf_bytes(&c->in), head, sizeof(head) - 1) == 0)
+    if (buf_size(&c->link.in) >= sizeof(head) - 1 &&
+        memcmp(buf_bytes(&c->link.in), head, sizeof(head) - 1) == 0)
         return "the launch command has started two processes for one host, or copies its input";
     return "the other end broke the protocol of the channel";
 }
@@ -203,41 +203,34 @@ static void take_note(struct host_channel *c, const struct channel_frame *frame)
     c->has_note = true;
 }
 
-/* A frame that is being handled may close the channel. */
-static int take_frames(struct host_channel *c)
+/* The handler may close the channel. */
+static int take_frame(void *data, const struct channel_frame *frame)
 {
-    struct channel_frame frame;
-    size_t size;
-    int r = 0;
+    struct host_channel *c = data;
 
-    while (!c->is_closed &&
-           (r = channel_frame_take(buf_bytes(&c->in), buf_size(&c->in), true, &frame, &size)) > 0) {
-        if (frame.kind == CHANNEL_NOTE)
-            take_note(c, &frame);
-        else if (frame.kind != CHANNEL_PONG)
-            r = c->handler->on_frame(c->handler->data, c->host, &frame);
-        if (r < 0)
-            break;
-        buf_consume(&c->in, size);
-    }
-    return r < 0 ? r : 0;
+    if (frame->kind == CHANNEL_NOTE)
+        take_note(c, frame);
+    else if (frame->kind != CHANNEL_PONG)
+        return c->handler->on_frame(c->handler->data, c->host, frame);
+    return 0;
 }
 
 static void on_output(struct host_channel *c)
 {
-    int r = c->is_greeted ? 0 : look_for_greeting(c);
+    int r = 0;
 
     c->n_silent = 0;
-    if (r == 0 && c->is_greeted)
-        r = take_frames(c);
+    look_for_greeting(c);
+    if (c->is_greeted)
+        r = channel_link_take(&c->link, take_frame, c);
     if (r == -ENOMEM)
         break_channel(c, "no memory is left for its output");
     else if (r == -EMFILE)
         break_channel(c, "it opened more connections or streams than its workers can have");
     else if (r < 0)
-        break_channel(c, r == -EPROTO ? "its crun has another protocol" : why_broken(c));
-    if (buf_size(&c->in) == 0)
-        buf_clear(&c->in, CHANNEL_PAYLOAD_MAX);
+        break_channel(c, why_broken(c));
+    if (buf_size(&c->link.in) == 0)
+        buf_clear(&c->link.in, CHANNEL_PAYLOAD_MAX);
     host_channel_flush(c);
 }
 
@@ -261,7 +254,7 @@ static void on_channel_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *byte
         report_when_over(c);
     } else if (end == CHANNEL_ERR) {
         line_cutter_feed(&c->errors, bytes->base, (size_t)n, on_error_line, c);
-    } else if (n > 0 && buf_append(&c->in, bytes->base, (size_t)n) < 0) {
+    } else if (n > 0 && buf_append(&c->link.in, bytes->base, (size_t)n) < 0) {
         break_channel(c, "no memory is left for its output");
     } else if (n > 0) {
         on_output(c);
@@ -399,7 +392,6 @@ void host_channel_destroy(struct host_channel *c)
 {
     if (!c)
         return;
-    buf_finish(&c->in);
     channel_link_finish(&c->link);
     free(c);
 }

@@ -3,7 +3,7 @@
  * reads a front) and what this end does meanwhile; the rest is what the other end sends.
  *
  * A frame that is taken makes the same bytes again, streams keep to their windows, and what this end sends is taken by a second
- * table of streams as the other end has it. The front looks for the greeting first, in whole and in slices alike.
+ * table of streams as the other end has it.
  */
 
 #include <errno.h>
@@ -109,19 +109,6 @@ static bool take_frame(struct end *e, const struct channel_frame *frame)
     return r == 0;
 }
 
-static size_t skip_greeting(const uint8_t *data, size_t n)
-{
-    struct channel_greeting whole = {0}, sliced = {0};
-    size_t size, dropped = 0, used = 0;
-    int r = channel_greeting_take(data, n, &whole, &size), s = 0;
-
-    for (size_t end = 0; end <= n && s == 0; end++, dropped += used)
-        s = channel_greeting_take(data + dropped, end - dropped, &sliced, &used);
-    require(r == s && size <= n && (r < 0 || dropped == size));
-    require(r != 1 || (strcmp(whole.version, sliced.version) == 0 && strlen(whole.nonce) == 16));
-    return r == 1 ? size : n;
-}
-
 static void read_all(struct end *e, const uint8_t *data, size_t n)
 {
     struct channel_frame frame;
@@ -153,11 +140,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size < 1)
         return 0;
     static struct end e;
-    const size_t skipped = data[0] & 1 || size > 2000 ? 1 : 1 + skip_greeting(data + 1, size - 1);
     e = (struct end){.is_far = data[0] & 1, .random = data[0]};
     channel_streams_init(&e.streams, e.is_far);
     channel_streams_limit(&e.streams, 2); /* of a front; the far end takes the header's */
-    read_all(&e, data + skipped, size - skipped);
+    read_all(&e, data + 1, size - 1);
     require_good_output(&e);
     channel_streams_finish(&e.streams);
     far_header_finish(&e.header);

@@ -383,7 +383,7 @@ def test_agents_of_a_front_that_is_gone_leave_at_once(tmp_path):
 def test_workers_may_print_while_they_end_without_a_front(tmp_path):
     with Channel() as c:
         c.start(alone("--shutdown-timeout=20", "--no-python", "sh", "-c", "trap 'for i in 1 2 3; do echo $i || exit; sleep 0.1; done; touch saved; exit' TERM;"
-                      "echo ready; while :; do sleep 0.1; done", workers=1), directory=tmp_path, shutdown_ms=20000)
+                      "echo ready; while :; do sleep 0.1; done", workers=1), directory=tmp_path, shutdown_s=20)
         assert c.wait(lambda c: c.output())
         c.end_input()
         c.process.stdout.close()

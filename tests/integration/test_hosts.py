@@ -22,7 +22,7 @@ for word; do case $word in
     bad*) echo "ssh: connect to host $word port 22: Connection refused" >&2; exit 255;;
     *denied*) echo "$word: Permission denied (publickey)." >&2; exit 255;;
     mute*) exec sleep 600;;
-    noisy*) echo "Welcome to this host!"; echo "CRUN- is not a greeting"; break;;
+    noisy*) echo "Welcome to this host!"; echo "CRUN- is not a greeting"; printf "no newline"; break;;
 esac; done
 exec {fake} "$@"
 """
@@ -300,6 +300,7 @@ def test_a_relative_directory_begins_at_home(start, tmp_path):
     ("echo '@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @' >&2; echo 'Host key verification failed.' >&2; exit 255",
      "its host key has changed"),
     ("echo no shell here", "no shell here"),
+    ("printf '\\nCRUN-CHANNEL 2 9.0\\n'; exec sleep 600", "its crun has another protocol"),
     ('echo "$@"', "launch`, the launch command, has printed its last words, which it has to run on the host: /bin/sh -c SCRIPT"),
     ("printf '\\nCRUN-CHANNEL 1 0.1.0 x86_64 0123456789abcdef\\nno frame here'; exec sleep 600", "broke the protocol")])
 def test_a_launch_command_that_cannot_work(start, tmp_path, command, words):

@@ -16,14 +16,14 @@ import launches
 SECRET, DIRECTORY, VARIABLE, ARGUMENT, START, OPEN, DATA, END, WINDOW, PING, PONG, SIGNAL, NOTE, RESULT = range(1, 15)
 STDIN, STDOUT, STDERR, AGENT_OUT, AGENT_ERR, CONNECTION, ERROR_FILE, STACKS = range(8)
 OUTPUT_WINDOW, CONNECTION_WINDOW, STDIN_WINDOW, PAYLOAD_MAX = 256 << 10, 64 << 10, 64 << 10, 64 << 10
-GREETING = re.compile(rb"\nCRUN-CHANNEL 1 (\S+) (\S+) ([0-9a-f]{16})\n")
+GREETING = re.compile(rb"\nCRUN-CHANNEL 1 (\S+)\n")
 
 
 def frame(kind, payload=b"", stream=0):
     return struct.pack("<BBHII", kind, 0, 0, stream, len(payload)) + payload
 
 
-def header(arguments, secret=b"", directory=None, variables=(), shutdown_ms=1000, n_workers=4):
+def header(arguments, secret=b"", directory=None, variables=(), shutdown_s=1, n_workers=4):
     """The frames of a whole header."""
     out = frame(SECRET, secret)
     if directory is not None:
@@ -32,7 +32,7 @@ def header(arguments, secret=b"", directory=None, variables=(), shutdown_ms=1000
         out += frame(VARIABLE, text.encode())
     for text in arguments:
         out += frame(ARGUMENT, str(text).encode())
-    return out + frame(START, struct.pack("<II", shutdown_ms, n_workers))
+    return out + frame(START, struct.pack("<II", shutdown_s, n_workers))
 
 
 class Stream:

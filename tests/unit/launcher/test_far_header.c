@@ -29,9 +29,9 @@ static void the_agent_gets_what_the_header_has(void **state)
     assert_int_equal(take(&h, CHANNEL_ARGUMENT, ""), 0);
     assert_int_equal(take(&h, CHANNEL_START, ""), 1);
     assert_memory_equal(h.secret, "secret", h.n_secret);
-    assert_string_equal(h.directory, "/work");
+    assert_string_equal(h.directory.items[0], "/work");
     assert_string_equal(h.variables.items[0], "CHANGED=a=b");
-    assert_int_equal(h.start.shutdown_ms, 30000);
+    assert_int_equal(h.start.shutdown_s, 30000);
     assert_int_equal(h.start.n_workers, 8);
 
     far_header_arguments(&h, "10.0.0.1", "127.0.0.1:5", &arguments);
@@ -42,7 +42,7 @@ static void the_agent_gets_what_the_header_has(void **state)
         assert_string_equal(arguments.items[i], expected[i]);
     strlist_finish(&arguments);
     far_header_finish(&h);
-    assert_int_equal(h.start.shutdown_ms, 30000);
+    assert_int_equal(h.start.shutdown_s, 30000);
 }
 
 static const struct refused {
