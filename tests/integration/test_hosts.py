@@ -604,10 +604,10 @@ else:
 
 SAVE = STORE.partition("value =")[0] + """
 import signal, time
-for number in signal.SIGINT, signal.SIGTERM:
-    signal.signal(number, lambda *_: None)
+ends = {signal.SIGINT, signal.SIGTERM}
+signal.pthread_sigmask(signal.SIG_BLOCK, ends)
 print("up", os.environ["RANK"], flush=True)
-signal.pause()
+signal.sigwait(ends)
 time.sleep(1)
 s.sendall(b"\\1" + text(b"saved" + os.environ["RANK"].encode()) + text(b""))
 wait(b"saved0")
