@@ -36,7 +36,7 @@ def describe():
         "command": command,
         "folder": os.getcwd(),
         "own session": os.getsid(0) == os.getpgid(0) == os.getpid(),
-        "descriptors": sorted(map(int, os.listdir("/proc/self/fd")))[:-1],
+        "descriptors": sorted(int(n) for n in os.listdir("/proc/self/fd") if os.path.lexists("/proc/self/fd/" + n)),
         "signals ignored": status_mask("SigIgn:"),
         "signals blocked": status_mask("SigBlk:"),
         "open files limit": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
