@@ -16,11 +16,11 @@ JOB = ROOT / "tests/workers/memory_job.py"
 
 
 class Ranks:
-    """fake: a FakeCrun, or None. Keeps an interpreter until the end of the `with` block."""
+    """Keeps an interpreter until the end of the `with` block. job: a file with a function main(), which a rank calls."""
 
-    def __init__(self, python=sys.executable):
+    def __init__(self, python=sys.executable, job=JOB):
         self.folder = tempfile.TemporaryDirectory(prefix="forked-ranks-")
-        self.python, self.program, self.n_runs = python, None, 0
+        self.python, self.job, self.program, self.n_runs = python, str(job), None, 0
 
     def __enter__(self):
         return self
@@ -36,11 +36,11 @@ class Ranks:
         self.program = None
 
     def start(self, fds):
-        self.program = subprocess.Popen([self.python, __file__, str(JOB)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                        pass_fds=fds, env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "python")})
+        self.program = subprocess.Popen([self.python, __file__, self.job], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                        pass_fds=fds, env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}/python:{ROOT}/tests/support/py"})
 
     def generation(self, fake, n, args, generation=0):
-        """Exit codes of the n ranks. When one fails, the others are killed."""
+        """Exit codes of the n ranks, with the memory of a FakeCrun or none. When one rank fails, the others are killed."""
         self.n_runs += 1
         each = [{"RANK": str(r), "LOCAL_RANK": str(r), "WORLD_SIZE": str(n), "CRUN_GENERATION": str(generation),
                  "JOB_STORE": f"{self.folder.name}/store-{self.n_runs}", **(fake.environment(r) if fake else {})} for r in range(n)]
@@ -85,6 +85,7 @@ def _wait_for_all(pids, seconds):
 
 def _serve(path):
     job = runpy.run_path(path, run_name="job")
+    importlib.import_module("torch.distributed.fsdp")
     importlib.import_module("torch._dynamo")     # each rank would import that at its first collective
     for line in sys.stdin:
         each, args, seconds = json.loads(line)
