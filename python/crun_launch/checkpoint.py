@@ -957,7 +957,7 @@ class Memory:
                 self._copy(step, sources, *numbers.tolist())
             except Exception as error:
                 if have_met:                  # the training goes on
-                    _note(f"step {step} is not kept: {error}")
+                    _note(f"the state is not kept: {error}")
             self.n_left_out += self.blocks.whole != step + 1
             self.copied.set()
             self.done.set()

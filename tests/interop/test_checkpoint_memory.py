@@ -1,11 +1,14 @@
 """crun_launch.checkpoint: state in crun's memory for jobs of any parallelism, beside DCP itself. crun's side is a fake (fake_blocks)."""
 
 import contextlib
+import difflib
 import io
 import os
 import pathlib
 import pickle
 import random
+import signal
+import subprocess
 import sys
 import time
 import zlib
@@ -16,8 +19,9 @@ import torch.distributed.checkpoint as dcp
 
 import fake_blocks
 import forked_ranks
+import jobs
 
-sys.path.insert(0, str(forked_ranks.ROOT / "python"))
+sys.path.insert(0, str(jobs.ROOT / "python"))
 from crun_launch import checkpoint
 
 N = 4
@@ -459,3 +463,64 @@ def test_another_world_size(ranks, tmp_path):
 def folder_of(fake, folder, step):
     """The model of a step as plain DCP reads the files of crun's folder."""
     return dcp.state_dict_loader._load_state_dict_from_keys(keys={"model"}, checkpoint_id=fake.write_folder(folder, step))["model"]
+
+
+# ---- crun itself instead of the fake
+
+def under_crun(*args, on_line=lambda pid, line: None):
+    """The lines of two workers that may be restarted."""
+    command = [jobs.crun(), "--standalone", "--nproc-per-node=2", "--max-restarts=1", "--no-python", sys.executable, *args]
+    with subprocess.Popen(list(map(str, command)), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
+                          env={**os.environ, "PYTHONPATH": str(jobs.ROOT / "python")}) as p:
+        lines = []
+        for line in p.stdout:
+            on_line(p.pid, line)
+            lines.append(line)
+    assert p.returncode == 0
+    return lines
+
+
+def kill_worker(crun, rank):
+    for path in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            variables = (path / "environ").read_bytes().split(b"\0")
+            if f"RANK={rank}".encode() in variables and crun in ancestors(int(path.name)):
+                os.kill(int(path.name), signal.SIGKILL)
+
+
+def ancestors(pid):
+    while pid > 1:
+        pid = int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        yield pid
+
+
+def test_crun_keeps_the_state_and_writes_the_folder(tmp_path):
+    """A job with a killed rank ends as the undisturbed run does, and leaves its last step to plain dcp.load."""
+    out, folder = tmp_path / "out", tmp_path / "folder"
+    out.mkdir()
+    under_crun(forked_ranks.JOB, "fsdp", 6, out, f"kill=1:{KILL_STEP}", "reference=1", f"folder={folder}")
+    steps, reference, ends = results(out)
+    assert ends[True] == ends[False] and len(ends[True]) == 2
+    assert all(loss == reference[key][0][1] for key, runs in steps.items() for _, loss in runs)
+    assert min(step for (_, step), runs in steps.items() if any(g == "1" for g, _ in runs)) >= KILL_STEP - 1
+    model = dcp.state_dict_loader._load_state_dict_from_keys(keys={"model"}, checkpoint_id=folder / "step-6")["model"]
+    assert model["0.up.weight"].shape == (64, 16) and model["0.n_calls"] == 6
+
+
+def test_the_example_is_its_plain_twin_in_three_lines():
+    plain, memory = (jobs.ROOT / "python/examples" / f"fsdp_{name}.py" for name in ("plain", "memory"))
+    plain, memory = (path.read_text().split('"""', 2)[2].splitlines() for path in (plain, memory))
+    changed = [line for line in difflib.ndiff(plain, memory) if line[0] in "+-" and line[1:].strip()]
+    assert [line[0] for line in changed] == list("++-+")      # an import, a line more, a line changed
+
+
+def test_the_example_goes_on_behind_a_kill():
+    kills = []
+
+    def kill(crun, line):
+        if line.startswith("step 100/") and not kills:
+            kills.append(kill_worker(crun, 1))
+
+    lines = under_crun(jobs.ROOT / "python/examples/fsdp_memory.py", 150, on_line=kill)
+    steps = [line for line in lines if line.startswith("step ")]
+    assert kills and len(set(steps)) == 3 and steps[0] not in steps[1:]     # step 100 may be done again, with the same loss
