@@ -1,28 +1,22 @@
 #include "launcher/front/common_lines.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/strbuf.h"
 
-/* Whether the text has the form; a digit in the form stands for any. */
-static bool has_form(const char *text, const char *form)
-{
-    for (; *form; form++, text++)
-        if (*form == '0' ? *text < '0' || *text > '9' : *text != *form)
-            return false;
-    return true;
-}
-
 static const char *skip_head(const char *line, bool *ret_is_crun)
 {
-    static const char head[] = "crun: ", time[] = "0000-00-00 00:00:00 ";
+    static const char head[] = "crun: ";
+    int n_time = 0;
 
     *ret_is_crun = strncmp(line, head, sizeof(head) - 1) == 0;
     if (!*ret_is_crun)
         return line;
     line += sizeof(head) - 1;
-    return has_form(line, time) ? line + sizeof(time) - 1 : line;
+    (void)sscanf(line, "%*4u-%*2u-%*2u %*2u:%*2u:%*2u%n", &n_time); /* without time n_time stays 0 */
+    return line[n_time] == ' ' ? line + n_time + 1 : line;
 }
 
 /* age 1: the last line; 0: the oldest of all, whose place is the next line's. Modulo COMMON_LINES_MAX. */

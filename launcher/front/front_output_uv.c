@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +30,11 @@ struct front_output {
     pthread_mutex_t lock;           /* of all logs, between the threads of both outputs */
     struct logs logs;               /* LOG_DIR */
     struct output_host *hosts;
-    bool has_logs, is_ending, is_abandoned, is_files_over, is_console_over;
+    const char *_Atomic log_dir; /* a copy of logs.base: a thread may hold the lock while a disk hangs */
+    bool has_made_logs;          /* under the lock */
+    bool has_files;              /* other than logs */
+    bool has_logs, is_ending, is_abandoned;
+    int n_over; /* outputs that have ended */
     int exit_code;
 };
 
@@ -72,6 +77,8 @@ static int open_front_log(struct output_stream *s)
     int r = logs->base ? 0 : logs_begin_host(logs, &o->logs, origin->host_name);
     if (!r)
         r = logs_begin_folder(logs, o->config.job->worker_run_id, (int)origin->attempt, folder, &dir);
+    o->has_made_logs = o->has_made_logs || r == 0;
+    atomic_store(&o->log_dir, o->logs.base);
     if (r || origin->file)
         return r ? r : open_front_file(s, dir, folder);
     const struct output_place place = {
@@ -91,8 +98,8 @@ static bool has_front_log(const struct front_output *o, const struct channel_ope
 {
     const struct job *job = o->config.job;
 
-    if (is_file(open) || !o->has_logs)
-        return o->has_logs;
+    if (!o->has_logs || !is_stream_bounded(o, open) || is_file(open))
+        return o->has_logs && is_file(open);
     int kept = job->redirects[open->local_rank] | job->tees[open->local_rank];
 
     return kept >> (open->kind == CHANNEL_STDERR) & 1;
@@ -123,41 +130,38 @@ static int begin_front_stream(struct front_output *o, unsigned host, struct chan
                                          .host_name = o->config.hosts[host],
                                          .open_log = has_front_log(o, open) ? open_front_log : NULL,
                                          .owner = o};
-    struct output_stream *s = NULL, *added;
+    struct output_stream *s = NULL;
 
-    if (is_file(open) && o->hosts[host].n_files++ >= FRONT_FILES_MAX)
+    if (o->is_ending || !is_stream_bounded(o, open) ||
+        (is_file(open) && o->hosts[host].n_files++ >= FRONT_FILES_MAX))
         return -EPIPE;
+    o->has_files = o->has_files || is_file(open);
     int r = output_stream_of_host(&s, &place, &origin, open->kind == CHANNEL_STDERR,
                                   o->config.n_ranks > 0 ? o->config.n_ranks : INT_MAX);
-
-    added = s;
+    stream->data = s;
     if (!r)
-        r = output_add(s->feed->is_shown ? o->console : o->files, &added);
+        r = output_add(s->feed->is_shown ? o->console : o->files, &s);
     if (r)
-        output_stream_free(added);
-    else
-        stream->data = s;
+        stream->data = NULL;
+    output_stream_free(s); /* NULL: added */
     return r;
 }
 
 void front_output_open(struct front_output *o, unsigned host, struct channel_stream *stream)
 {
-    if (!o->is_ending && is_stream_bounded(o, &stream->open) && has_front_log(o, &stream->open))
+    if (has_front_log(o, &stream->open))
         (void)begin_front_stream(o, host, stream); /* tried again with the first bytes */
 }
 
 void front_output_data(struct front_output *o, unsigned host, struct channel_stream *stream,
                        const uint8_t *bytes, size_t n)
 {
-    size_t *files_size = &o->hosts[host].files_size;
-    int r = o->is_ending || !is_stream_bounded(o, &stream->open) ? -EPIPE : 0;
+    int r = stream->data ? 0 : begin_front_stream(o, host, stream);
 
-    if (!r && is_file(&stream->open) && (*files_size += n) > FRONT_FILES_SIZE)
+    if (is_file(&stream->open) && (o->hosts[host].files_size += n) > FRONT_FILES_SIZE)
         r = -EPIPE;
-    if (!r && !stream->data)
-        r = begin_front_stream(o, host, stream);
     if (!r)
-        r = output_feed(stream->data, bytes, n);
+        r = o->is_ending ? -EPIPE : output_feed(stream->data, bytes, n);
     if (r && r != -EPIPE)
         report_lost_output(o, host, "keep the output of a worker", r, "a part is dropped");
     if (r)
@@ -196,55 +200,26 @@ bool front_output_say(struct front_output *o, const char *sentence)
     return output_say(o->console, sentence) || output_is_abandoned(o->console);
 }
 
-const char *front_output_logs(struct front_output *o)
+const char *front_output_logs(const struct front_output *o)
 {
-    hold_lock(&o->lock);
-    return o->logs.base;
+    return atomic_load(&o->log_dir);
 }
 
-/* The threads have ended. */
-static void name_logs(const struct front_output *o)
-{
-    bool has_log = false, has_file = false;
-
-    for (unsigned i = 0; i < o->config.n_hosts; i++) {
-        has_log = has_log || o->hosts[i].logs.run;
-        has_file = has_file || o->hosts[i].n_files > 0;
-    }
-    if (!has_log || front_output_is_left(o))
-        return;
-    if (o->exit_code != 0)
-        log_line("logs are kept in %s", o->logs.base);
-    else if (o->logs.is_temporary && (has_file || job_hides_output(o->config.job)))
-        log_line("the workers' output is in %s", o->logs.base);
-}
-
-static void finish_output(struct front_output *o)
-{
-    if (!o->is_abandoned)
-        name_logs(o);
-    o->config.on_end(o->config.data);
-}
-
-static void on_console_end(void *data)
+/* Behind the files the console ends: streams that have lost their log files have gone there. Then both threads have ended. */
+static void on_one_output_end(void *data)
 {
     struct front_output *o = data;
 
-    o->is_console_over = true;
-    if (o->is_files_over)
-        finish_output(o);
-}
-
-/* Streams that have lost their log files have gone to the console. */
-static void on_files_end(void *data)
-{
-    struct front_output *o = data;
-
-    o->is_files_over = true;
-    if (o->is_console_over)
-        finish_output(o);
-    else
+    if (++o->n_over == 1) {
         output_end(o->console);
+        return;
+    }
+    const char *base = o->has_made_logs && !o->is_abandoned ? o->logs.base : NULL;
+    if (base && o->exit_code != 0)
+        log_line("logs are kept in %s", base);
+    else if (base && o->logs.is_temporary && (o->has_files || job_hides_output(o->config.job)))
+        log_line("the workers' output is in %s", base);
+    o->config.on_end(o->config.data);
 }
 
 void front_output_end(struct front_output *o, int exit_code)
@@ -279,10 +254,11 @@ int front_output_create(struct front_output **ret, uv_loop_t *loop, const struct
     o->hosts = calloc(config->n_hosts, sizeof(*o->hosts));
     int r = o->hosts ? logs_init(&o->logs, config->job->log_dir, true, config->environment, 0) : -ENOMEM;
     o->has_logs = o->logs.base || o->logs.is_temporary;
-    struct output_callbacks callbacks = {.on_report = on_output_report, .on_end = on_console_end, .data = o};
+    atomic_init(&o->log_dir, o->logs.base);
+    const struct output_callbacks callbacks = {
+        .on_report = on_output_report, .on_end = on_one_output_end, .data = o};
     if (!r)
         r = output_create(&o->console, loop, true, &callbacks);
-    callbacks.on_end = on_files_end;
     return r ? r : output_create(&o->files, loop, false, &callbacks);
 }
 

@@ -57,7 +57,7 @@ void front_output_data(struct front_output *o, unsigned host, struct channel_str
 void front_output_close(struct front_output *o, struct channel_stream *stream);
 
 /* The log folder, where known; NULL: a temporary folder, not made yet. Valid as long as the output. */
-const char *front_output_logs(struct front_output *o);
+const char *front_output_logs(const struct front_output *o);
 
 /* Whole lines, on stderr, behind the bytes of all streams that were closed before. False: the output has ended,
  * and the caller may write to stderr. */

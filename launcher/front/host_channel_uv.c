@@ -70,7 +70,7 @@ static void break_channel(struct host_channel *c, const char *why)
 /* For an end without a reason on standard error. */
 static void describe_end(const struct host_channel *c, char text[WHY_SIZE])
 {
-    const char *noise = c->is_greeted ? "" : line_cutter_last(&c->noise);
+    const char *noise = c->is_greeted ? "" : c->noise.line;
     char code[32] = "";
 
     if (!c->pid && WIFEXITED(c->status) && WEXITSTATUS(c->status) != 0)

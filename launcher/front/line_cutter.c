@@ -36,8 +36,3 @@ void line_cutter_end(struct line_cutter *l, line_cutter_fn *on_line, void *data)
     if (l->n > 0 && !l->is_kept)
         finish_line(l, on_line, data);
 }
-
-const char *line_cutter_last(const struct line_cutter *l)
-{
-    return l->line;
-}

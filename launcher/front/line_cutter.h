@@ -22,6 +22,3 @@ void line_cutter_feed(struct line_cutter *l, const char *bytes, size_t n, line_c
 
 /* The stream, or its present line, has ended. */
 void line_cutter_end(struct line_cutter *l, line_cutter_fn *on_line, void *data);
-
-/* The last line with any text, whole or not; "". */
-const char *line_cutter_last(const struct line_cutter *l);
