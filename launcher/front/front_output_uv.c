@@ -105,6 +105,16 @@ static bool has_front_log(const struct front_output *o, const struct channel_ope
     return kept >> (open->kind == CHANNEL_STDERR) & 1;
 }
 
+bool front_output_hides(const struct front_output *o, const struct channel_open *open)
+{
+    const struct job *job = o->config.job;
+    const uint32_t i = open->local_rank;
+
+    if (is_file(open) || !has_front_log(o, open))
+        return false;
+    return !(job->tees[i] >> (open->kind == CHANNEL_STDERR) & 1) || (job->listed && !job->listed[i]);
+}
+
 static void report_lost_output(struct front_output *o, unsigned host, const char *what, int r,
                                const char *result)
 {

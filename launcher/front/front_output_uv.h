@@ -22,6 +22,7 @@
 #include <stdint.h>
 #include <uv.h>
 
+struct channel_open;
 struct channel_stream;
 struct front_output;
 struct job;
@@ -55,6 +56,9 @@ void front_output_open(struct front_output *o, unsigned host, struct channel_str
 void front_output_data(struct front_output *o, unsigned host, struct channel_stream *stream,
                        const uint8_t *bytes, size_t n);
 void front_output_close(struct front_output *o, struct channel_stream *stream);
+
+/* Whether a log file alone gets the stream. */
+bool front_output_hides(const struct front_output *o, const struct channel_open *open);
 
 /* The log folder, where known; NULL: a temporary folder, not made yet. Valid as long as the output. */
 const char *front_output_logs(const struct front_output *o);

@@ -42,14 +42,32 @@ static char *name_place(struct front_streams *s, const char *text)
     return NULL;
 }
 
+/* Below the line about the first failure. */
+static void show_last_lines(const struct front_streams *s, const char *line)
+{
+    const char *at = strstr(line, "rank ");
+    unsigned rank;
+    int n = 0;
+
+    if (!at || sscanf(at, "rank %u (local rank %*u, pid %*u) failed first%n", &rank, &n) != 1 || n == 0)
+        return;
+    _cleanup_free_ char *lines = last_lines_get(&s->stderr_lines, rank);
+    for (const char *text = lines; text && *text; text += strspn(text, "\n")) {
+        n = (int)strcspn(text, "\n");
+        log_line("  | %.*s", n, text);
+        text += n;
+    }
+}
+
 static void show_line(struct front_streams *s, const char *line, bool is_crun)
 {
     _cleanup_free_ char *named = name_place(s, line);
     _cleanup_free_ char *whole = strbuf_format("%s\n", named ? named : line);
 
-    if (is_crun)
+    if (is_crun) {
         log_line("%s", named ? named : line);
-    else if (whole)
+        show_last_lines(s, line);
+    } else if (whole)
         log_lines(whole);
 }
 
@@ -114,10 +132,24 @@ static void begin_attempt(struct front_streams *s, uint32_t attempt)
     s->attempt = attempt > s->attempt ? attempt : s->attempt;
 }
 
+static void keep_last_lines(struct stream_place *p, const struct channel_frame *frame)
+{
+    struct last_lines *l = &p->all->stderr_lines;
+    const uint32_t rank = p->stream->open.rank;
+
+    if (p->stream->open.kind != CHANNEL_STDERR || !front_output_hides(p->all->output, &p->stream->open))
+        return;
+    if (frame->kind == CHANNEL_OPEN)
+        last_lines_forget(l, rank);
+    else if (frame->kind == CHANNEL_DATA)
+        last_lines_add(l, rank, frame->bytes, frame->n);
+}
+
 static int serve_output(struct stream_place *p, const struct channel_frame *frame)
 {
     struct front_output *o = p->all->output;
 
+    keep_last_lines(p, frame);
     if (frame->kind == CHANNEL_OPEN) {
         begin_attempt(p->all, p->stream->open.attempt);
         front_output_open(o, p->host, p->stream);
@@ -217,6 +249,7 @@ void front_streams_init(struct front_streams *s)
 {
     (void)uv_timer_init(s->loop, &s->timer); /* cannot fail */
     s->timer.data = s;
+    last_lines_init(&s->stderr_lines);
 }
 
 bool front_streams_say(struct front_streams *s, const char *lines)
@@ -230,5 +263,6 @@ void front_streams_finish(struct front_streams *s)
 {
     show_due(s, UINT64_MAX);
     common_lines_finish(&s->lines);
+    last_lines_finish(&s->stderr_lines);
     uv_close((uv_handle_t *)&s->timer, NULL);
 }

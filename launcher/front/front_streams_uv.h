@@ -8,6 +8,7 @@
 #include <uv.h>
 
 #include "launcher/front/common_lines.h"
+#include "launcher/front/last_lines.h"
 
 struct channel_frame;
 struct front_output;
@@ -21,10 +22,11 @@ struct front_streams {
     struct front_server *server; /* NULL: agents dial a crund themselves */
     struct front_output *output;
     struct front_stdin *input;
-    struct common_lines lines; /* names and n_hosts are the caller's */
-    uv_timer_t timer;          /* runs while lines are held */
-    uint32_t attempt;          /* highest so far */
-    bool is_showing;           /* held lines */
+    struct common_lines lines;      /* names and n_hosts are the caller's */
+    uv_timer_t timer;               /* runs while lines are held */
+    uint32_t attempt;               /* highest so far */
+    struct last_lines stderr_lines; /* of streams that the console does not show */
+    bool is_showing;                /* held lines */
 };
 
 /* Without memory for the lines' timer nothing fails. The members above `timer` are the caller's. */

@@ -191,6 +191,17 @@ def test_a_job_goes_on_without_a_failed_host(start, tmp_path):
     assert code == 0, err
 
 
+@pytest.mark.parametrize("options, expected", [(["-r", "3"], True), (["-r", "1"], False), (["-t", "3"], False),
+                                               (["-t", "2", "--local-ranks-filter=1"], True)])
+def test_the_report_has_the_last_lines_of_a_hidden_stderr(start, tmp_path, options, expected):
+    script = '[ $RANK = 1 ] || exec sleep 60; for i in 1 2 3 4 5; do echo "line $i" >&2; done; exit 3'
+    code, out, err = start("--hosts=a,b", *options, f"--log-dir={tmp_path}/logs", *shell(script)).wait()
+    lines = err.splitlines()
+    [first] = [i for i, line in enumerate(lines) if "failed first" in line]
+    assert code == 1 and (lines[first + 1:first + 5] == [f"crun:   | line {i}" for i in range(2, 6)]) == expected, err
+    assert ("  | " in err) == expected, err
+
+
 def test_the_cause_of_a_restart_stands_above_the_restart(start):
     script = '[ $TORCHELASTIC_RESTART_COUNT = 1 ] && { echo "second $RANK" >&2; exit; }; [ $RANK = 2 ] && exit 3; exec sleep 60'
     code, out, err = start("--hosts=a,b,c", "--max-restarts=1", *shell(script)).wait()
