@@ -17,7 +17,7 @@ import jobs
 import test_crun_output
 
 OPEN, DATA, END, NOTE, RESULT = 6, 7, 8, 13, 14
-STDOUT, STDERR = 1, 2
+STDOUT, STDERR, ERROR_FILE, STACKS, NCCL_TEXT, NCCL_JSON = 1, 2, 6, 7, 8, 9
 WINDOW = 256 << 10
 SEED = random.SystemRandom().randrange(1 << 32)
 
@@ -200,6 +200,29 @@ def test_the_folder_of_logs_is_named_as_on_one_node(tmp_path, options, code, wor
     err = front.end()[1]
     [folder] = [path for path in tmp_path.iterdir() if path.is_dir()] if options else [None]
     assert err == (f"crun: {words} {folder}\n" if words else "")
+
+
+def test_files_of_hosts_have_names_by_numbers(tmp_path):
+    """Nothing of them is shown. Numbers that cannot be make no file, and neither do more files than a host may have."""
+    front = Front("-t3", f"--log-dir={tmp_path}", "--nproc-per-node=2")
+    expected = {}
+    for kind, local_rank, name in ((ERROR_FILE, 1, "1/error.json"), (STACKS, 2, "stacks_2/rank_3.txt"), (STACKS, 4095, "stacks_4095/rank_3.txt"),
+                                   (NCCL_TEXT, 2, "stacks_2/nccl_ras.txt"), (NCCL_JSON, 2, "stacks_2/nccl_ras.json")):
+        expected[f"b:attempt_5/{name}"] = b"%d\n" % kind * 50000
+        stream = front.open(1, 3, local_rank, kind, attempt=5)
+        front.write(stream, expected[f"b:attempt_5/{name}"])
+        front.close(stream)
+    for kind, rank, local_rank, attempt in ((ERROR_FILE, 3, 2, 0), (STACKS, 3, 4096, 0), (NCCL_JSON, 1 << 20, 1, 0), (STACKS, 3, 1, 1 << 31)):
+        stream = front.open(1, rank, local_rank, kind, attempt)
+        front.write(stream, b"bad")
+        front.close(stream)
+    for _ in range(4100):
+        front.close(front.open(0, 0, 0, ERROR_FILE, attempt=7))
+    stream = front.open(0, 0, 0, ERROR_FILE, attempt=8)
+    front.write(stream, b"too late")
+    assert front.end() == ("", "")
+    found = {re.sub("/[^/]*/", ":", str(path.relative_to(tmp_path)), count=1): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert found == {**expected, "a:attempt_7/0/error.json": b""}
 
 
 def test_filtered_ranks_without_files_are_dropped():
