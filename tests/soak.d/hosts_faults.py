@@ -9,7 +9,8 @@ spare or a number of nodes that may shrink. It does one of:
   disk, key, directory, version  from the start on, one host has a full disk and no crun, another host key, no working
                                  directory, or a crun of another version (passed over for a copy)
 
-The moment of a kill is drawn from the time of an undisturbed job, a quarter of the moments from the first 300 ms. Afterwards
+The moment of a kill is drawn from the time of an undisturbed job, a quarter of the moments from the first 300 ms; half of the
+kills wait for their process. Afterwards
 
   - the exit code is right: 0 if the job had ended or can lose the host, 1 if not, the signal of a killed front,
   - 0 comes with the output of all ranks, and no host but the lost one is named as lost,
@@ -57,6 +58,7 @@ class Try:
         self.out = hosts.folder / "out"
         self.did = ""  # command line of the killed process
         self.pause = draw.uniform(0, 0.3)
+        self.waits = draw.random() < 0.5  # for the process to be killed
 
     def text(self):
         return self.out.read_text(errors="replace")
@@ -69,7 +71,9 @@ class Try:
 
     def kill(self, number, host, is_meant):
         """The first such process of a host."""
-        found = [pid for pid, line in sorted(self.hosts.processes(host).items()) if is_meant(line)]
+        def find():
+            return [pid for pid, line in sorted(self.hosts.processes(host).items()) if is_meant(line)]
+        found = jobs.wait_until(find, 2 if self.waits else 0, 0.01) or []
         if found:
             self.did = ssh_hosts.command_line(found[0])[:60] or "gone"
             jobs.kill(found[0], number)
