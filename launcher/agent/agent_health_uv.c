@@ -24,6 +24,7 @@
 
 #include "base/buf.h"
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/utf8.h"
 #include "launcher/agent/agent_host_uv.h"
 #include "launcher/ctl/job_status.h"
@@ -346,9 +347,7 @@ static int open_check(struct health_check *c, int *ret_output)
     if (pipe2(fds, O_CLOEXEC | O_NONBLOCK) < 0)
         return -errno;
     (void)fcntl(fds[1], F_SETFL, 0); /* the child's end waits; cannot fail */
-    int r = uv_poll_init(c->owner->host->loop, &c->poll, fds[0]);
-    if (r)
-        return r;
+    TRY(uv_poll_init(c->owner->host->loop, &c->poll, fds[0]));
     (void)uv_timer_init(c->owner->host->loop, &c->deadline); /* cannot fail */
     c->poll.data = c->deadline.data = c;
     c->n_open = 2;
@@ -365,10 +364,8 @@ static int start_check(struct agent_health *h)
     if (!c)
         return -ENOMEM;
     c->owner = h;
-    int r = open_check(c, &output);
-    if (r)
-        return r;
-    r = spawn_check(c, output);
+    TRY(open_check(c, &output));
+    int r = spawn_check(c, output);
     if (r) {
         free_check(steal_ptr(c));
         return r;

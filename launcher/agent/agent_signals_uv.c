@@ -14,6 +14,7 @@
 #include "launcher/host/proc_info_os.h"
 #include "launcher/supervise/suspend.h"
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/time.h"
 
 struct agent_signals {
@@ -134,10 +135,8 @@ int agent_signals_create(struct agent_signals **ret, const struct agent_host *ho
 {
     static struct agent_signals signals; /* a process has one agent */
     struct agent_signals *s = &signals;
-    int r = uv_poll_init(host->loop, &s->poll, host->config->signal_fd);
 
-    if (r)
-        return r;
+    TRY(uv_poll_init(host->loop, &s->poll, host->config->signal_fd));
     s->host = host;
     s->children = children;
     s->hang = hang;

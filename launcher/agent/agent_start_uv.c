@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/err.h"
 #include "base/utf8.h"
 #include "launcher/agent/agent_host_uv.h"
 #include "launcher/agent/generation_uv.h"
@@ -201,8 +202,8 @@ int agent_start_replace(struct agent_start *s, int cause_rank)
         return -ENOMEM;
     for (size_t i = 0; i < n; i++)
         s->failed[i] = g->workers[i].state == GROUP_WORKER_NONE;
-    int r = assign_replacement(s);
-    return r ? r : make_files(s, s->failed);
+    TRY(assign_replacement(s));
+    return make_files(s, s->failed);
 }
 
 bool agent_start_is_pending(const struct agent_start *s)

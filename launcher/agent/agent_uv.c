@@ -194,10 +194,7 @@ static void open_views(struct agent *a)
 /* Makes the files of the attempt. Returns 0, or -errno with a line logged. */
 static int start_workers(struct agent *a)
 {
-    int r = agent_start_begin(a->start);
-
-    if (r)
-        return r;
+    TRY(agent_start_begin(a->start));
     open_views(a); /* while a thread makes the files */
     agent_children_seek_cgroup(a->children);
     return 0;
@@ -744,12 +741,8 @@ static int try_descriptors(void)
 
 static int open_loop(struct agent *a)
 {
-    int r = try_descriptors();
-
-    if (!r)
-        r = uv_loop_init(&a->loop);
-    if (r)
-        return r;
+    TRY(try_descriptors());
+    TRY(uv_loop_init(&a->loop));
     (void)uv_timer_init(&a->loop, &a->deadline); /* cannot fail, as below */
     (void)uv_timer_init(&a->loop, &a->history_timer);
     a->deadline.data = a->history_timer.data = a;
@@ -867,9 +860,7 @@ static int create_parts(struct agent *a)
         agent_children_create(&a->parts[PART_CHILDREN], &a->host, &a->generation_host.guardians, a->health);
     if (!a->failures.texts)
         return -ENOMEM;
-    int r = agent_snapshots_create(&a->parts[PART_SNAPSHOTS], &a->host);
-    if (r)
-        return r;
+    TRY(agent_snapshots_create(&a->parts[PART_SNAPSHOTS], &a->host));
     return agent_signals_create(&a->signals, &a->host, a->children, a->hang);
 }
 
@@ -926,28 +917,21 @@ static int agent_init(struct agent *a, const struct agent_config *config)
     *a = (struct agent){.oom_kills_before = -1, .deferred.kind = GROUP_EVENT_COUNT};
     init_host(a, config);
     init_generation_host(a);
-    int r = init_group(a);
-    if (!r)
-        r = logs_init(&a->logs, job->log_dir, job_has_logs(job), config->environment, job->n_workers);
-    if (!r)
-        r = worker_memory_init(&a->worker_memory, job->n_workers);
-    if (!r && config->keys && config->keys->has_secret && config->keys->is_settled)
-        r = worker_memory_add_key(&a->worker_memory, config->keys->kept->of[KEY_WORKER].bytes, KEY_SIZE);
-    if (!r)
-        r = open_loop(a);
-    if (!r)
-        r = create_parts(a);
-    if (!r)
-        r = output_create(&a->host.output, &a->loop, true,
-                          &(struct output_callbacks){.on_match = agent_lines_match,
-                                                     .on_looked = agent_lines_looked,
-                                                     .lines = a->lines,
-                                                     .on_end = on_output_end,
-                                                     .data = a});
+    TRY(init_group(a));
+    TRY(logs_init(&a->logs, job->log_dir, job_has_logs(job), config->environment, job->n_workers));
+    TRY(worker_memory_init(&a->worker_memory, job->n_workers));
+    if (config->keys && config->keys->has_secret && config->keys->is_settled)
+        TRY(worker_memory_add_key(&a->worker_memory, config->keys->kept->of[KEY_WORKER].bytes, KEY_SIZE));
+    TRY(open_loop(a));
+    TRY(create_parts(a));
+    TRY(output_create(&a->host.output, &a->loop, true,
+                      &(struct output_callbacks){.on_match = agent_lines_match,
+                                                 .on_looked = agent_lines_looked,
+                                                 .lines = a->lines,
+                                                 .on_end = on_output_end,
+                                                 .data = a}));
     a->generation_host.output = a->host.output;
-    if (!r && prctl(PR_SET_CHILD_SUBREAPER, 1) < 0)
-        r = -errno;
-    return r;
+    return prctl(PR_SET_CHILD_SUBREAPER, 1) < 0 ? -errno : 0;
 }
 
 static void on_history_delay(uv_timer_t *timer)

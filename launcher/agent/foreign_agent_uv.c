@@ -16,6 +16,7 @@
 #include <string.h>
 #include <uv.h>
 
+#include "base/err.h"
 #include "base/utf8.h"
 #include "base/cleanup.h"
 #include "base/time.h"
@@ -231,18 +232,14 @@ static int open_foreign(struct foreign_agent *a, struct job_keys *keys)
                                          .on_end = on_foreign_end,
                                          .on_closed = on_foreign_closed,
                                          .data = a};
-    int r = uv_loop_init(&a->loop);
 
-    if (!r)
-        r = uv_pipe_init(&a->loop, &a->pipe, 0);
-    if (!r)
-        r = uv_pipe_open(&a->pipe, a->job->agent_fd);
+    TRY(uv_loop_init(&a->loop));
+    TRY(uv_pipe_init(&a->loop, &a->pipe, 0));
+    TRY(uv_pipe_open(&a->pipe, a->job->agent_fd));
     a->pipe.data = a;
-    if (!r)
-        r = uv_read_start((uv_stream_t *)&a->pipe, give_buffer, on_foreign_bytes);
-    if (!r)
-        a->membership = membership_create(&host);
-    return r;
+    TRY(uv_read_start((uv_stream_t *)&a->pipe, give_buffer, on_foreign_bytes));
+    a->membership = membership_create(&host);
+    return 0;
 }
 
 int foreign_agent_run(const struct job *job, struct job_keys *keys)

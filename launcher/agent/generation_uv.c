@@ -33,6 +33,7 @@
 #include "launcher/supervise/worker_start.h"
 #include "launcher/supervise/zygote_os.h"
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/time.h"
 #include "proto/address.h"
 #include "proto/worker_notice.h"
@@ -158,9 +159,7 @@ static int describe_workers(struct generation *g, struct worker_starts *s, const
         if (!s->workers[i].is_selected)
             continue;
         plan.state_fd = g->host->worker_memory->states[i] < 0 ? 0 : SPAWN_STATE_FD;
-        int r = describe_worker(&s->workers[i], config, &plan, i);
-        if (r)
-            return r;
+        TRY(describe_worker(&s->workers[i], config, &plan, i));
     }
     return 0;
 }
@@ -169,11 +168,8 @@ static int take_streams(struct generation *g, struct worker_start *start, struct
 {
     for (int i = 0; i < 3; i++)
         start->fds[i] = steal_fd(&w->stdio[i]);
-    for (int which = 0; which < 2; which++) {
-        int r = w->streams[which] ? output_add(g->host->output, &w->streams[which]) : 0;
-        if (r)
-            return r;
-    }
+    for (int which = 0; which < 2; which++)
+        TRY(w->streams[which] ? output_add(g->host->output, &w->streams[which]) : 0);
     return 0;
 }
 
@@ -185,9 +181,7 @@ static int open_descriptors(struct generation *g, struct worker_starts *s, struc
 
         if (!s->workers[i].is_selected)
             continue;
-        int r = take_streams(g, start, &files->workers[i]);
-        if (r)
-            return r;
+        TRY(take_streams(g, start, &files->workers[i]));
         if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
             return -errno;
         g->workers[i].notice_fd = pair[0];
@@ -263,9 +257,7 @@ static int listen_to_worker(struct generation *g, int worker)
     if (!listener)
         return -ENOMEM;
     *listener = (struct notice_listener){.generation = g, .worker = worker};
-    int r = uv_poll_init(g->host->loop, &listener->poll, g->workers[worker].notice_fd);
-    if (r)
-        return r;
+    TRY(uv_poll_init(g->host->loop, &listener->poll, g->workers[worker].notice_fd));
     uv_poll_t *poll = &listener->poll;
     poll->data = g->workers[worker].listener = steal_ptr(listener);
     return uv_poll_start(poll, UV_READABLE | UV_DISCONNECT, on_notice);
@@ -407,9 +399,7 @@ static int start_workers(struct generation *g, struct worker_starts *starts)
     continue_guardian(g);
     for (int i = 0; i < g->n_workers; i++) {
         const struct guardian_order order = {.kind = GUARDIAN_START, .worker = i};
-        r = starts->workers[i].is_selected ? queue_order(g, &order) : 0;
-        if (r)
-            return r;
+        TRY(starts->workers[i].is_selected ? queue_order(g, &order) : 0);
     }
     if (buf_size(&g->unsent) == 0) /* all workers remain: there is nothing to send */
         free_starts(steal_ptr(g->starts));

@@ -93,9 +93,7 @@ static int job_count_workers(struct job_builder *b)
     long long n;
 
     if (!options_int(text, &n)) {
-        int r = count_named_workers(b, text, &n);
-        if (r)
-            return r;
+        TRY(count_named_workers(b, text, &n));
     } else if (n <= 0 || n > JOB_WORKERS_MAX) {
         return job_refuse(b, "--nproc-per-node=%s: the number of workers must be between 1 and %d", text,
                           JOB_WORKERS_MAX);
@@ -476,16 +474,11 @@ static int job_take_output(struct job_builder *b)
         return job_refuse(b, "--metrics-addr %s: not PORT, HOST:PORT or [IPV6]:PORT with a numeric address",
                           job->metrics_addr);
     job->log_dir = job_text_or_none(b, OPTION_LOG_DIR);
-    int r = take_stream_map(b, OPTION_REDIRECTS, &job->redirects);
-    if (!r)
-        r = take_stream_map(b, OPTION_TEE, &job->tees);
-    if (!r)
-        r = take_listed_ranks(b);
-    if (!r)
-        r = take_filter_list(b, OPTION_DUPLICATE_STDOUT_FILTERS, &job->filters[0]);
-    if (!r)
-        r = take_filter_list(b, OPTION_DUPLICATE_STDERR_FILTERS, &job->filters[1]);
-    return r;
+    TRY(take_stream_map(b, OPTION_REDIRECTS, &job->redirects));
+    TRY(take_stream_map(b, OPTION_TEE, &job->tees));
+    TRY(take_listed_ranks(b));
+    TRY(take_filter_list(b, OPTION_DUPLICATE_STDOUT_FILTERS, &job->filters[0]));
+    return take_filter_list(b, OPTION_DUPLICATE_STDERR_FILTERS, &job->filters[1]);
 }
 
 /* PyTorch itself registers the specs "default", which are what crun does. */
@@ -686,11 +679,8 @@ static int job_build(struct job_builder *b)
         take_output_fd,
     };
 
-    for (size_t i = 0; i < ARRAY_SIZE(steps); i++) {
-        int r = steps[i](b);
-        if (r)
-            return r;
-    }
+    for (size_t i = 0; i < ARRAY_SIZE(steps); i++)
+        TRY(steps[i](b));
     return 0;
 }
 

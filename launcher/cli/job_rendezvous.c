@@ -305,9 +305,7 @@ int job_take_conf(struct job_builder *b)
         return 0;
     for (;; pair++) {
         size_t n = strcspn(pair, ",");
-        int r = take_conf_pair(b, pair, pair + n);
-        if (r)
-            return r;
+        TRY(take_conf_pair(b, pair, pair + n));
         pair += n;
         if (!*pair)
             return 0;
@@ -678,16 +676,14 @@ int job_take_rendezvous(struct job_builder *b)
     if (!*job->run_id_text || (alone && !job_value(b, OPTION_RDZV_ID)->set))
         job->run_id_text = job->run_id;
     job->worker_run_id = alone ? job->run_id : job->run_id_text;
-    int r = take_meeting(b, alone);
+    TRY(take_meeting(b, alone));
     take_worker_store(b, alone || !is_static);
     look_for_munge(b);
-    if (!r)
-        r = take_node_rank(b);
-    if (!r)
-        r = check_static(b);
-    if (!r)
-        r = check_conf(b);
-    if (!r && job->meeting == JOB_ROUNDS)
-        r = take_lease(b);
-    return !r && job->meeting == JOB_ROUNDS ? check_rounds(b) : r;
+    TRY(take_node_rank(b));
+    TRY(check_static(b));
+    TRY(check_conf(b));
+    if (job->meeting != JOB_ROUNDS)
+        return 0;
+    TRY(take_lease(b));
+    return check_rounds(b);
 }

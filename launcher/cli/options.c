@@ -420,9 +420,7 @@ static int parse_words(struct parser *p)
         if (!looks_like_option(word))
             break;
         p->next++;
-        int r = word[1] == '-' ? take_long(p, word) : take_letters(p, word);
-        if (r)
-            return r;
+        TRY(word[1] == '-' ? take_long(p, word) : take_letters(p, word));
     }
     return take_program_words(p, false);
 }
@@ -467,9 +465,7 @@ static int take_pet_defaults(struct parser *p, char *const *environment)
 
         const char *pet = pet_value(id, environment, name);
         if (pet && options_table[id].kind == OPTION_FLAG) {
-            int r = pet_flag(value, name, pet, p->error);
-            if (r)
-                return r;
+            TRY(pet_flag(value, name, pet, p->error));
             continue;
         }
         *value = (struct option_value){

@@ -143,9 +143,7 @@ static const char *const of_outer_crun[] = {"CRUN_SECRET_FD=",
 
 int plan_environment(const struct plan *plan, int local_rank, struct strlist *out)
 {
-    int r = add_worker_variables(plan, local_rank, out);
-    if (r)
-        return r;
+    TRY(add_worker_variables(plan, local_rank, out));
 
     size_t n_ours = out->n_items; /* inherited values are left out */
     for (char *const *e = plan->environment; *e; e++)

@@ -18,6 +18,7 @@
 
 #include "launcher/util/control_path.h"
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/own_user_os.h"
 #include "base/time.h"
 
@@ -219,10 +220,9 @@ int control_client_ask(struct control_socket *s, const char *request, int timeou
     char line[64];
     int n = snprintf(line, sizeof(line), "%s\n", request); /* requests are short */
 
-    int r = control_client_dial(s, timeout_ms, &fd);
-    if (!r && send(fd, line, (size_t)n, MSG_NOSIGNAL) != n)
-        r = -EPIPE;
-    if (!r)
-        r = read_reply(fd, timeout_ms, reply);
-    return r || buf_reserve(reply, 1) ? r : -ENOMEM;
+    TRY(control_client_dial(s, timeout_ms, &fd));
+    if (send(fd, line, (size_t)n, MSG_NOSIGNAL) != n)
+        return -EPIPE;
+    TRY(read_reply(fd, timeout_ms, reply));
+    return buf_reserve(reply, 1) ? 0 : -ENOMEM;
 }

@@ -49,10 +49,8 @@ static int take_job(struct query_answer *l, const struct look_job *job)
 static int take_node(struct query_answer *l, const struct look_node *node)
 {
     struct job_status *s = l->n_jobs > 0 ? &l->jobs[l->n_jobs - 1] : NULL;
-    int r = s ? job_status_add_node(s, node->host, node->group_rank, 0) : -EBADMSG;
 
-    if (r)
-        return r;
+    TRY(s ? job_status_add_node(s, node->host, node->group_rank, 0) : -EBADMSG);
     struct node_status *added = &s->nodes[s->n_nodes_known - 1];
     added->is_remote = true;
     text_copy(added->state, sizeof(added->state), node->state);

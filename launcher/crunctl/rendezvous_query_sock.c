@@ -9,6 +9,7 @@
 
 #include "base/buf.h"
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "launcher/crunctl/control_client_sock.h"
 #include "launcher/crunctl/query_answer_json.h"
 #include "proto/frame.h"
@@ -110,8 +111,8 @@ static int send_plain(struct query_client *c, const struct buf *plain)
 {
     if (!c->tls)
         return send_bytes(c, plain);
-    int r = tls_link_send(c->tls, buf_bytes(plain), buf_size(plain), &c->wire);
-    return r ? r : flush_wire(c);
+    TRY(tls_link_send(c->tls, buf_bytes(plain), buf_size(plain), &c->wire));
+    return flush_wire(c);
 }
 
 static int receive_piece(struct query_client *c)
@@ -142,24 +143,20 @@ static int receive_piece(struct query_client *c)
 static int begin(struct query_client *c, struct tls_context *tls)
 {
     _cleanup_(buf_finish) struct buf out = {0};
-    int r;
 
     frame_reader_init_agent(&c->reader, NONCE);
     if (!tls) {
-        r = frame_put_greeting(&out, NONCE);
+        TRY(frame_put_greeting(&out, NONCE));
     } else {
         c->reader.stage = FRAME_STAGE_OPENING;
-        r = tls_link_create(&c->tls, tls, c->host);
-        if (!r)
-            r = tls_link_receive(c->tls, NULL, 0, &c->in, &c->wire);
-        if (!r)
-            r = flush_wire(c);
-        while (!r && !tls_link_is_established(c->tls))
-            r = receive_piece(c);
+        TRY(tls_link_create(&c->tls, tls, c->host));
+        TRY(tls_link_receive(c->tls, NULL, 0, &c->in, &c->wire));
+        TRY(flush_wire(c));
+        while (!tls_link_is_established(c->tls))
+            TRY(receive_piece(c));
     }
-    if (!r)
-        r = frame_put_opening(&out);
-    return r ? r : send_plain(c, &out);
+    TRY(frame_put_opening(&out));
+    return send_plain(c, &out);
 }
 
 /* Until the end of one answer. */
@@ -197,14 +194,12 @@ static int look_from(struct query_client *c, const struct rendezvous_query *targ
         return fail(c, -EINVAL, "the name of the job is too long");
     (void)snprintf(request.job, sizeof(request.job), "%s", job ? job : "");
     l->is_over = false;
-    int r = look_put_request(&out, &request);
-    if (!r)
-        r = send_plain(c, &out);
-    if (!r)
-        r = receive_answer(c, l);
-    if (!r && l->next > 0 && l->next <= request.from)
+    TRY(look_put_request(&out, &request));
+    TRY(send_plain(c, &out));
+    TRY(receive_answer(c, l));
+    if (l->next > 0 && l->next <= request.from)
         return fail(c, -EBADMSG, "its answers do not end");
-    return r;
+    return 0;
 }
 
 int rendezvous_query(const struct rendezvous_query *target, struct query_answer *ret,

@@ -21,6 +21,7 @@
 #include "launcher/util/named_file_os.h"
 #include "base/buf.h"
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/list.h"
 #include "base/own_user_os.h"
 #include "base/time.h"
@@ -269,12 +270,10 @@ int control_create(struct control **ret, const struct control_host *host)
 
     c->host = *host;
     list_init(&c->clients);
-    int r = open_control_socket(c, &fd);
-    if (r)
-        return r;
+    TRY(open_control_socket(c, &fd));
     (void)uv_pipe_init(host->loop, &c->listener, 0); /* cannot fail */
     c->listener.data = c;
-    r = uv_pipe_open(&c->listener, fd);
+    int r = uv_pipe_open(&c->listener, fd);
     if (r)
         (void)close(fd); /* unused */
     if (!r)

@@ -6,6 +6,7 @@
 #include "launcher/ctl/job_status.h"
 #include "launcher/ctl/node_ranks_json.h"
 #include "rendezvous/session/fields_json.h"
+#include "base/err.h"
 
 static const struct field job_fields[] = {
     {"job", FIELD_TEXT_AT(struct job_status, job), .required = true, .clean = true},
@@ -56,12 +57,7 @@ static int read_job(const cJSON *json, struct job_status *s)
     if (!cJSON_IsNumber(version) || version->valueint != JOB_STATUS_VERSION || !cJSON_IsArray(nodes) ||
         !fields_read(json, FIELDS_OF(job_fields), s, NULL))
         return -EBADMSG;
-    cJSON_ArrayForEach(item, nodes)
-    {
-        int r = node_status_read(item, s);
-        if (r)
-            return r;
-    }
+    cJSON_ArrayForEach(item, nodes) TRY(node_status_read(item, s));
     return 0;
 }
 

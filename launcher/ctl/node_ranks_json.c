@@ -4,6 +4,7 @@
 #include <errno.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/minmax.h"
 #include "base/strbuf.h"
 #include "base/utf8.h"
@@ -114,15 +115,14 @@ static int add_place(cJSON *worker, const struct hang_rank *rank)
 static int add_worker(cJSON *list, const struct worker_status *w, const struct hang_rank *place)
 {
     cJSON *object = fields_append_object(list);
-    int r = object ? fields_write(object, FIELDS_OF(worker_fields), w) : -ENOMEM;
 
-    if (!r && place)
+    TRY(object ? fields_write(object, FIELDS_OF(worker_fields), w) : -ENOMEM);
+    if (place)
         return add_place(object, place);
-    if (!r)
-        r = fields_write(object, FIELDS_OF(line_fields), w);
-    if (!r && w->steps_per_s >= 0 && !cJSON_AddNumberToObject(object, "steps_per_s", w->steps_per_s))
-        r = -ENOMEM;
-    return r || !w->has_usage ? r : fields_write(object, FIELDS_OF(usage_fields), w);
+    TRY(fields_write(object, FIELDS_OF(line_fields), w));
+    if (w->steps_per_s >= 0 && !cJSON_AddNumberToObject(object, "steps_per_s", w->steps_per_s))
+        return -ENOMEM;
+    return w->has_usage ? fields_write(object, FIELDS_OF(usage_fields), w) : 0;
 }
 
 /* Rank i of a message: its worker and, if there are places, its place. */
@@ -232,10 +232,9 @@ static int read_workers(const cJSON *list, struct job_status *s, struct hang_ran
     size_t i = node->n_workers, n = (size_t)cJSON_GetArraySize(list);
     const cJSON *item;
 
-    int r = i + n > JOB_STATUS_WORKERS_MAX || (places && n > HANG_PIECE_RANKS) ? -EBADMSG
-                                                                               : job_status_add_workers(s, n);
-    if (r)
-        return r;
+    if (i + n > JOB_STATUS_WORKERS_MAX || (places && n > HANG_PIECE_RANKS))
+        return -EBADMSG;
+    TRY(job_status_add_workers(s, n));
     cJSON_ArrayForEach(item, list)
     {
         if (!read_worker(item, &node->workers[i]) ||
@@ -249,10 +248,8 @@ static int read_workers(const cJSON *list, struct job_status *s, struct hang_ran
 int node_status_read(const cJSON *json, struct job_status *s)
 {
     const cJSON *workers = cJSON_GetObjectItemCaseSensitive(json, "workers");
-    int r = cJSON_IsArray(workers) ? job_status_add_node(s, "", -1, 0) : -EBADMSG;
 
-    if (r)
-        return r;
+    TRY(cJSON_IsArray(workers) ? job_status_add_node(s, "", -1, 0) : -EBADMSG);
     struct node_status *node = &s->nodes[s->n_nodes_known - 1];
     bool is_read = fields_read(json, FIELDS_OF(node_fields), node, NULL) && node->host[0];
     return is_read ? read_workers(workers, s, NULL) : -EBADMSG;

@@ -162,12 +162,9 @@ int munge_check(const char *socket, char why[MUNGE_ERROR_SIZE])
     _cleanup_free_ char *credential = NULL;
     struct key_exchange_payload payload;
     const struct buf nothing = {0};
-    int r = munge_make(&credential, socket, &nothing, geteuid(), why);
 
-    if (r == 0)
-        r = munge_open(&payload, socket, credential, why);
-    if (r < 0)
-        return r;
+    TRY(munge_make(&credential, socket, &nothing, geteuid(), why));
+    TRY(munge_open(&payload, socket, credential, why));
     free((void *)(uintptr_t)payload.bytes);
     if (payload.uid == geteuid())
         return 0;

@@ -229,9 +229,7 @@ int own_cgroup_open(void)
 {
     char path[PATH_SIZE];
 
-    int r = find_path(path, sizeof(path));
-    if (r)
-        return r;
+    TRY(find_path(path, sizeof(path)));
     _cleanup_close_ int fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return -errno;

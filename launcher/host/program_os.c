@@ -342,10 +342,7 @@ static const char run_path_code[] =
 static int use_python(const struct job *job, char *const *environment, const char *home,
                       struct plan_command *command, char **ret_file, char *error)
 {
-    int r = find_python(environment, home, command, ret_file, error);
-
-    if (r)
-        return r;
+    TRY(find_python(environment, home, command, ret_file, error));
     strlist_add_copy(&command->head, "-u");
     if (job->program == JOB_PROGRAM_MODULE)
         strlist_add_copy(&command->head, "-m");
@@ -412,11 +409,8 @@ static int use_file(const struct job *job, char *const *environment, struct plan
 
     if (*job->program_name == '-')
         return use_python(job, environment, NULL, command, ret_file, error);
-    for (int i = 0; i < (varies ? job->n_workers : 1); i++) {
-        int r = check_script(job, i, error);
-        if (r)
-            return r;
-    }
+    for (int i = 0; i < (varies ? job->n_workers : 1); i++)
+        TRY(check_script(job, i, error));
     struct file_head head = {.interpreter = ""};
     enum file_kind kind = varies ? FILE_OTHER : file_kind_of(job->program_name, &head);
     if (kind != FILE_PROGRAM) {

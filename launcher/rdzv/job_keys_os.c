@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/random_os.h"
 #include "proto/key_memory_os.h"
 
@@ -30,28 +31,23 @@ static int init_secret(struct job_keys *k, const void *secret, size_t size, char
         return r;
     }
     k->has_secret = true;
-    r = tls_context_client(&k->client, KEY_AGENT, k->job, &k->kept->of[KEY_AGENT], why);
-    if (r == 0)
-        r = tls_context_client(&k->store, KEY_STORE, k->job, &k->kept->of[KEY_STORE], why);
-    return r < 0 ? r : tls_context_client(&k->relay, KEY_RELAY, k->job, &k->kept->of[KEY_RELAY], why);
+    TRY(tls_context_client(&k->client, KEY_AGENT, k->job, &k->kept->of[KEY_AGENT], why));
+    TRY(tls_context_client(&k->store, KEY_STORE, k->job, &k->kept->of[KEY_STORE], why));
+    return tls_context_client(&k->relay, KEY_RELAY, k->job, &k->kept->of[KEY_RELAY], why);
 }
 
-/* The worker store is at an address that node 0 names, perhaps behind NAT: whatever a CA of ours has signed may serve it. */
+/* The worker store is at an address that node 0 names, perhaps behind NAT: any certificate of our CA may serve there. */
 static int init_certificates(struct job_keys *k, const struct certificate_files *files, const char *host,
                              char why[CERTIFICATE_ERROR_SIZE])
 {
-    int r = tls_context_server_certified(&k->server, files, why);
-
-    /* Sessions with the rendezvous are not those of the secret, nor are the links of nodes' stores, which end there. */
+    /* Neither sessions with the rendezvous nor links of nodes' stores are by the secret: both end at the rendezvous. */
     tls_context_free(steal_ptr(k->client));
     tls_context_free(steal_ptr(k->relay));
-    if (r == 0)
-        r = tls_context_client_certified(&k->client, KEY_AGENT, host, files, why);
-    if (r == 0 && !k->has_secret)
-        r = tls_context_client_certified(&k->store, KEY_STORE, NULL, files, why);
-    if (r == 0)
-        r = tls_context_client_certified(&k->relay, KEY_RELAY, NULL, files, why);
-    return r;
+    TRY(tls_context_server_certified(&k->server, files, why));
+    TRY(tls_context_client_certified(&k->client, KEY_AGENT, host, files, why));
+    if (!k->has_secret)
+        TRY(tls_context_client_certified(&k->store, KEY_STORE, NULL, files, why));
+    return tls_context_client_certified(&k->relay, KEY_RELAY, NULL, files, why);
 }
 
 int job_keys_init(struct job_keys *k, const struct secret *secret, const struct certificate_files *files,
@@ -86,13 +82,10 @@ int job_keys_init_workers(struct job_keys *k, const struct secret *key, const ch
 int job_keys_init_munge(struct job_keys *k, const char *socket, const char *job,
                         char why[CERTIFICATE_ERROR_SIZE])
 {
-    int r = begin_keys(k, job, why);
-
-    if (r < 0)
-        return r;
+    TRY(begin_keys(k, job, why));
     k->by_munge = true;
     (void)snprintf(k->kept->munge.socket, sizeof(k->kept->munge.socket), "%s", socket); /* of that size */
-    r = random_fill(k->kept->munge.secret, sizeof(k->kept->munge.secret));
+    int r = random_fill(k->kept->munge.secret, sizeof(k->kept->munge.secret));
     if (r < 0)
         (void)snprintf(why, CERTIFICATE_ERROR_SIZE, "no random bytes: %s", strerror(-r)); /* fits */
     else

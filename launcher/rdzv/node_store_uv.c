@@ -21,6 +21,7 @@
 
 #include "base/buf.h"
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/random_os.h"
 #include "launcher/rdzv/worker_store_uv.h"
 #include "launcher/rdzv/tcp_client_uv.h"
@@ -268,10 +269,8 @@ static int open_node_server(struct node_store *n, uint16_t *ret_port)
                                          .relay = &n->relay,
                                          .relay_wake = on_relay_wake,
                                          .relay_data = n};
-    int r = server_create(&n->server, n->config.loop, &config);
 
-    if (r < 0)
-        return r;
+    TRY(server_create(&n->server, n->config.loop, &config));
     n->n_open++;
     return listen_on_loopback(n->server, 0, ret_port);
 }

@@ -135,12 +135,10 @@ int rdzv_static_count(struct rdzv_static *n)
 {
     if (n->stage != STATIC_GATHERING)
         return 0;
-    int r = client_cancel(&n->client); /* the answer comes with the others */
-    if (!r)
-        r = client_request(&n->client, &(struct wire_request){.op = WIRE_OP_GET, .key = span_of(count_key)});
-    if (!r)
-        r = request_twins(n);
-    return r ? r : wait_for_others(n);
+    TRY(client_cancel(&n->client)); /* the answer comes with the others */
+    TRY(client_request(&n->client, &(struct wire_request){.op = WIRE_OP_GET, .key = span_of(count_key)}));
+    TRY(request_twins(n));
+    return wait_for_others(n);
 }
 
 int rdzv_static_leave(struct rdzv_static *n)
@@ -188,9 +186,7 @@ static int assign_ranks(struct rdzv_static *n, const struct rdzv_static_role *ro
         next.role_world_size = role_size(roles, n->config.n_nodes, roles[i].role);
         if (i == n->config.rank)
             n->assignment = next;
-        int r = set_store_key(n, key_of(n, "assigned_ranks/%u", i), rdzv_static_json_ranks(&next));
-        if (r)
-            return r;
+        TRY(set_store_key(n, key_of(n, "assigned_ranks/%u", i), rdzv_static_json_ranks(&next)));
         next.rank_base += roles[i].n_workers;
     }
     return set_assigned(n);
@@ -233,9 +229,9 @@ static int publish_role(struct rdzv_static *n)
 {
     if (n->config.identical)
         return assign_by_node_rank(n);
-    int r = set_store_key(n, key_of(n, "role_info/%u", n->config.rank),
-                          rdzv_static_json_role(n->config.role, n->config.rank, n->config.n_workers));
-    return r ? r : wait_for_others(n);
+    TRY(set_store_key(n, key_of(n, "role_info/%u", n->config.rank),
+                      rdzv_static_json_role(n->config.role, n->config.rank, n->config.n_workers)));
+    return wait_for_others(n);
 }
 
 static int take_members(struct rdzv_static *n, int64_t count)
@@ -292,10 +288,7 @@ int rdzv_static_receive(struct rdzv_static *n)
     struct wire_reply reply;
     int r;
 
-    while ((r = client_next(&n->client, &reply)) == 0) {
-        r = take_reply(n, &reply);
-        if (r)
-            return r;
-    }
+    while ((r = client_next(&n->client, &reply)) == 0)
+        TRY(take_reply(n, &reply));
     return r == CLIENT_E_MORE ? 0 : r;
 }

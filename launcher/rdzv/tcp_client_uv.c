@@ -19,6 +19,7 @@
 
 #include "base/buf.h"
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "proto/address.h"
 #include "proto/tls_openssl.h"
 #include "rendezvous/agents/tcp_liveness_os.h"
@@ -355,10 +356,7 @@ static void on_connect(uv_connect_t *request, int status)
 
 static int start_connecting(struct tcp_client *l, const struct sockaddr *address)
 {
-    int r = uv_tcp_init(l->config.loop, &l->tcp);
-
-    if (r < 0)
-        return r;
+    TRY(uv_tcp_init(l->config.loop, &l->tcp));
     l->tcp.data = l;
     l->has_tcp = true;
     l->n_handles++;

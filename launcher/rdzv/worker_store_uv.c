@@ -11,6 +11,7 @@
 #include "launcher/rdzv/resolver_uv.h"
 #include "launcher/util/log_os.h"
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "proto/address.h"
 #include "rendezvous/daemon/compose_uv.h"
 
@@ -89,10 +90,8 @@ int worker_store_open(struct server **ret, uv_loop_t *loop, const struct worker_
     const struct server_security security = security_of(options);
     struct server *server;
 
-    int r = create_store(&server, loop, &security);
-    if (r)
-        return r;
-    r = listen_for_workers(server, options, ret_port);
+    TRY(create_store(&server, loop, &security));
+    int r = listen_for_workers(server, options, ret_port);
     if (r) {
         server_stop(server, NULL, NULL);
         return r;

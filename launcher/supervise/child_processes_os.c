@@ -16,6 +16,7 @@
 #include "launcher/util/folder_list_os.h"
 #include "launcher/util/proc_stat_os.h"
 #include "base/cleanup.h"
+#include "base/err.h"
 
 static bool is_child_of(pid_t parent, pid_t pid)
 {
@@ -33,9 +34,7 @@ static int list_by_parent(pid_t *pids, int n_max)
 
     if (access("/proc/self", F_OK) < 0)
         return -errno; /* nothing is mounted there, or the /proc of another PID namespace */
-    int r = folder_list_open(&processes, "/proc");
-    if (r)
-        return r;
+    TRY(folder_list_open(&processes, "/proc"));
     while (n_found < n_max && (name = folder_list_next(&processes)))
         if (is_child_of(own, (pid_t)atol(name)))
             pids[n_found++] = (pid_t)atol(name);

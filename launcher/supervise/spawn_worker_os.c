@@ -126,15 +126,11 @@ static int become_worker(const struct worker_start *s, pid_t guardian, pid_t cru
         return errno;
     /* Where Yama restricts ptrace(), tools started by crun may look at the worker all the same; fails elsewhere. */
     (void)prctl(PR_SET_PTRACER, (unsigned long)crun);
-    int r = place_descriptors(s);
-    if (!r)
-        r = reset_signals();
-    if (!r)
-        r = -spawn_set_attributes(0, s->attributes);
-    if (!r && files_raised && setrlimit(RLIMIT_NOFILE, &files_before) < 0)
-        r = errno;
-    if (r)
-        return r;
+    TRY(place_descriptors(s));
+    TRY(reset_signals());
+    TRY(-spawn_set_attributes(0, s->attributes));
+    if (files_raised && setrlimit(RLIMIT_NOFILE, &files_before) < 0)
+        return errno;
     (void)execve(s->file, s->argv, s->environment); /* returns only on failure */
     return errno;
 }

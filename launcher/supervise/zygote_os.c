@@ -18,6 +18,7 @@
 #include "launcher/util/send_descriptors_sock.h"
 #include "launcher/util/strlist.h"
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/time.h"
 
 enum { N_ORDER_FDS = SPAWN_FD_END + 2 };
@@ -37,9 +38,7 @@ int zygote_launch(struct zygote *z, const struct worker_start *start, struct job
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         return -errno;
     spawn.fds[SPAWN_NOTICE_FD] = pair[1];
-    int r = fcntl(pair[0], F_SETFL, O_NONBLOCK) < 0 ? -errno : spawn_worker(&spawn, cgroup, &z->pid);
-    if (r)
-        return r;
+    TRY(fcntl(pair[0], F_SETFL, O_NONBLOCK) < 0 ? -errno : spawn_worker(&spawn, cgroup, &z->pid));
     z->link = steal_fd(&pair[0]);
     z->is_loading = true;
     z->is_awaited = !z->is_renewed;
