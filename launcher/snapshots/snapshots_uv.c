@@ -14,8 +14,9 @@
 #include "launcher/util/side_thread_uv.h"
 
 enum {
-    REPEAT_MS = 200,
-    LOG_REPEATS = 50,
+    REPEAT_MIN_MS = 200,
+    REPEAT_MAX_MS = 3200,
+    LOG_MS = 10000,
     CALLS_MAX = 4, /* of a worker at once */
     N_SLOTS = 2,
     MEBIBYTE = 1 << 20,
@@ -25,7 +26,7 @@ enum verdict { VERDICT_NONE, VERDICT_GOOD, VERDICT_BAD };
 
 /* A worker of this node. */
 struct keeper {
-    struct state_memory *memory;   /* NULL: no worker of this local rank has asked for anything yet */
+    struct state_memory *memory;   /* NULL: no worker of the local rank has asked yet */
     struct block_channel *waiting; /* for the choice, or for the end of an attempt; NULL: no */
     struct blocks_record request;  /* of .waiting */
     enum verdict verdict;          /* on the choice of the attempt */
@@ -40,8 +41,10 @@ struct snapshots {
     struct list calls;
     uv_timer_t timer;
     struct snapshots_place place;
-    bool has_begun;
-    int n_repeats; /* of the message that waits for an answer */
+    bool has_place;
+    bool has_round; /* of the generation, from the first worker or node on that asks */
+    bool has_sent;  /* the HAVE of the node */
+    uint64_t pause_ms, sent_ms;
     struct snapshot_round round;
     int n_keepers;
     struct keeper keepers[];
@@ -259,10 +262,10 @@ static void answer_choice(struct snapshots *s, struct keeper *k)
     k->waiting = NULL;
 }
 
-/* Answers the requests that the agreement so far allows. */
+/* Answers requests as far as the agreement allows. */
 static void answer_waiting(struct snapshots *s)
 {
-    if (!s->has_begun || s->round.waits)
+    if (!s->has_sent || s->round.waits)
         return;
     for (int i = 0; i < s->n_keepers; i++) {
         struct keeper *k = &s->keepers[i];
@@ -272,6 +275,32 @@ static void answer_waiting(struct snapshots *s)
     }
 }
 
+static void on_repeat(uv_timer_t *timer);
+
+static void repeat_later(struct snapshots *s)
+{
+    (void)uv_timer_start(&s->timer, on_repeat, s->pause_ms, 0); /* fails only without a callback */
+}
+
+static void on_repeat(uv_timer_t *timer)
+{
+    struct snapshots *s = timer->data;
+    uint64_t waited_ms = uv_now(s->host.loop) - s->sent_ms;
+    struct round_message m;
+    int32_t to;
+
+    if (!snapshot_round_repeat(&s->round, &m, &to))
+        return;
+    s->host.send(s->host.data, to, &m);
+    if (waited_ms >= LOG_MS && waited_ms - s->pause_ms < LOG_MS)
+        log_line(
+            "the workers wait for a step to continue from, and node 0 has not answered for %u s: have the "
+            "workers of all nodes asked for the step, and do all nodes run this version of crun?",
+            (unsigned)(waited_ms / 1000));
+    s->pause_ms = s->pause_ms * 2 < REPEAT_MAX_MS ? s->pause_ms * 2 : REPEAT_MAX_MS;
+    repeat_later(s);
+}
+
 static void send_have(struct snapshots *s, bool is_good)
 {
     struct block_run runs[ROUND_RUNS_MAX];
@@ -279,28 +308,15 @@ static void send_have(struct snapshots *s, bool is_good)
     struct round_message m;
     int32_t to;
 
+    s->has_sent = true;
+    s->pause_ms = REPEAT_MIN_MS;
+    s->sent_ms = uv_now(s->host.loop);
     if (snapshot_round_have(&s->round, is_good, runs, n, &m, &to))
         s->host.send(s->host.data, to, &m);
+    repeat_later(s);
     for (int i = 0; i < s->n_keepers; i++)
         s->keepers[i].verdict = VERDICT_NONE;
     answer_waiting(s);
-}
-
-static void on_repeat(uv_timer_t *timer)
-{
-    struct snapshots *s = timer->data;
-    struct round_message m;
-    int32_t to;
-
-    if (!snapshot_round_repeat(&s->round, &m, &to)) {
-        s->n_repeats = 0;
-        return;
-    }
-    s->host.send(s->host.data, to, &m);
-    if (++s->n_repeats == LOG_REPEATS)
-        log_line(
-            "the workers wait for a step to continue from: node 0 has not answered for %d s; do all nodes run this version of crun?",
-            LOG_REPEATS * REPEAT_MS / 1000);
 }
 
 static void take_verdict(struct snapshots *s, struct keeper *k, const struct blocks_record *request)
@@ -309,8 +325,8 @@ static void take_verdict(struct snapshots *s, struct keeper *k, const struct blo
     uint32_t slot;
     struct state_block block;
 
-    if (!s->has_begun || s->round.waits || s->round.is_final || request->step != s->round.choice.step)
-        return; /* late, of an attempt that is over: the answer has the present choice */
+    if (s->round.waits || s->round.is_final || request->step != s->round.choice.step)
+        return; /* late: the answer has the present choice */
     k->verdict = request->status == 0 ? VERDICT_GOOD : VERDICT_BAD;
     if (request->status != 0 && state_memory_find(k->memory, request->rank, request->step, &slot, &block))
         state_memory_clear(k->memory, slot, &block);
@@ -322,15 +338,40 @@ static void take_verdict(struct snapshots *s, struct keeper *k, const struct blo
     send_have(s, is_good);
 }
 
+/* A job without blocks never comes here: sends nothing, and has no timer. 0 or -ENOMEM. */
+static int open_round(struct snapshots *s)
+{
+    int r = s->has_round ? 0 : snapshot_round_begin(&s->round, s->place.node, s->place.n_nodes);
+
+    s->has_round = r == 0;
+    return r;
+}
+
+static void take_wait(struct snapshots *s, struct keeper *k)
+{
+    int r = open_round(s);
+
+    if (r) {
+        answer_request(k->waiting, &k->request, r, (struct blocks_record){0});
+        k->waiting = NULL;
+        return;
+    }
+    if (!s->has_sent)
+        send_have(s, true);
+    else if (k->request.kind == BLOCKS_VERDICT)
+        take_verdict(s, k, &k->request);
+    answer_waiting(s);
+}
+
+/* A worker may be faster than the report of its start: then its request waits for snapshots_begin(). */
 static void on_wait(struct snapshots *s, struct block_channel *channel, const struct blocks_record *request)
 {
     struct keeper *k = &s->keepers[channel->local_rank];
 
     k->waiting = channel;
     k->request = *request;
-    if (request->kind == BLOCKS_VERDICT)
-        take_verdict(s, k, request);
-    answer_waiting(s);
+    if (s->has_place && channel->generation <= s->place.generation)
+        take_wait(s, k);
 }
 
 void snapshots_take(struct snapshots *s, const struct round_message *message)
@@ -338,7 +379,7 @@ void snapshots_take(struct snapshots *s, const struct round_message *message)
     struct round_message answer;
     int32_t to;
 
-    if (!s->has_begun)
+    if (!s->has_place || open_round(s) < 0)
         return; /* the sender repeats */
     if (snapshot_round_take(&s->round, message, &answer, &to))
         s->host.send(s->host.data, to, &answer);
@@ -366,12 +407,19 @@ void snapshots_begin(struct snapshots *s, const struct snapshots_place *place)
     snapshot_saver_begin(s->saver, place->instance, place->generation, place->node, place->n_nodes);
     for (int i = 0; i < s->n_keepers; i++)
         clear_rejected(&s->keepers[i]);
-    int r = snapshot_round_begin(&s->round, place->node, place->n_nodes);
-    s->has_begun = r == 0;
-    if (r)
-        log_line("no memory for the agreement on a step: the workers begin without their state");
-    else
-        send_have(s, true);
+    snapshot_round_finish(&s->round);
+    s->round = (struct snapshot_round){0};
+    s->has_place = true;
+    s->has_round = s->has_sent = false;
+    (void)uv_timer_stop(&s->timer); /* cannot fail on a timer that exists */
+    for (int i = 0; i < s->n_keepers; i++) {
+        struct keeper *k = &s->keepers[i];
+        k->verdict = VERDICT_NONE;
+        if (k->waiting && k->waiting->generation == place->generation)
+            take_wait(s, k);
+        else
+            k->waiting = NULL;
+    }
 }
 
 /* ---- workers ---- */
@@ -462,7 +510,6 @@ int snapshots_open(struct snapshots **ret, const struct snapshots_host *host)
     }
     (void)uv_timer_init(host->loop, &s->timer); /* cannot fail */
     s->timer.data = s;
-    (void)uv_timer_start(&s->timer, on_repeat, REPEAT_MS, REPEAT_MS); /* fails only without a callback */
     *ret = steal_ptr(s);
     return 0;
 }
