@@ -175,6 +175,30 @@ def test_the_bytes_are_those_of_dcp(tmp_path):
         assert is_same(tree, {"model": found["model"], "optim": {"state": found["moments"]}, "schedule": found["schedule"]})
 
 
+def test_dcp_saves_step_by_step_and_in_a_thread():
+    """dcp.save and dcp.async_save; the step is the number at the end of checkpoint_id, or counted."""
+    store = torch.distributed.HashStore()
+    with crun() as (fake, begin):
+        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+        try:
+            writer = checkpoint.StorageWriter()
+            for step in (10, 11, 12):
+                state = {"a": torch.full((9, 5), step).t(), "n": step}
+                dcp.async_save(state, checkpoint_id=f"x/step-{step}", storage_writer=writer).result()
+            dcp.save({"a": torch.full((5, 9), 13), "n": 13}, storage_writer=checkpoint.StorageWriter())
+            assert set(fake.steps()) == {12, 13} and not os.path.exists("x")
+            begin()
+            reader, state = checkpoint.StorageReader(), {"a": torch.zeros(5, 9, dtype=torch.int64), "n": 0}
+            dcp.load(state, storage_reader=reader)
+            assert reader.step == 13 and is_same(state, {"a": torch.full((5, 9), 13), "n": 13})
+            fake.slot(0, 13).put("number", 0)
+            begin()
+            dcp.load(state, storage_reader=checkpoint.StorageReader())
+            assert is_same(state, {"a": torch.full((5, 9), 12), "n": 12})
+        finally:
+            torch.distributed.destroy_process_group()
+
+
 # ---- damage
 
 @pytest.mark.parametrize("copies", [True, False])
