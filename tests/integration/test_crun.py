@@ -55,14 +55,14 @@ def test_threads_note_is_one_line():
     assert crun("--standalone", "--nproc-per-node=2", "--no-python", "true", environment={"OMP_NUM_THREADS": "3"}).stderr == ""
 
 
-def test_worker_gets_session_stdin_directory_and_five_descriptors(tmp_path):
+def test_worker_gets_session_stdin_directory_and_six_descriptors(tmp_path):
     worker = script(tmp_path, "import os, sys\n"
                     "assert os.getsid(0) == os.getpgid(0) == os.getpid()\n"
-                    "print(os.getcwd(), sys.stdin.read(), sorted(map(int, os.listdir('/proc/self/fd')))[:-1],\n"
-                    "      *(os.environ[f'CRUN_{name}_FD'] for name in ('NOTICE', 'STATE')))\n", "worker.py")
+                    "print(os.getcwd(), sys.stdin.read(), sorted(int(n) for n in os.listdir('/proc/self/fd') if os.path.lexists('/proc/self/fd/' + n)),\n"
+                    "      *(os.environ[f'CRUN_{name}_FD'] for name in ('NOTICE', 'STATE', 'BLOCKS')))\n", "worker.py")
     p = subprocess.run([jobs.crun(), "--standalone", worker], input="hello", capture_output=True, text=True, cwd=tmp_path,
                        env={**os.environ, "PYTHON_EXEC": sys.executable})
-    assert p.stdout == f"{tmp_path} hello [0, 1, 2, 3, 4] 3 4\n", p.stderr
+    assert p.stdout == f"{tmp_path} hello [0, 1, 2, 3, 4, 7] 3 4 7\n", p.stderr
 
 
 def test_worker_starts_with_default_signals(tmp_path):

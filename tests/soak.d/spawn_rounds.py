@@ -18,10 +18,10 @@ import time
 
 import jobs
 
-# What ls has open: 0, 1, 2, the notice socket, a memory file, and the folder that it lists. (The shell's own are close-on-exec.)
+# What ls has open: 0, 1, 2, the notice socket, a memory file, the socket for blocks, and the folder that it lists. (The shell's own are close-on-exec.)
 WORKER = """#!/bin/sh
 n=$(ls /proc/self/fd | wc -l)
-[ $n = 6 ] || echo "rank $RANK has $n descriptors, expected 6" >> "$FOUND"
+[ $n = 7 ] || echo "rank $RANK has $n descriptors, expected 7" >> "$FOUND"
 echo >> "$COUNT.$RANK"
 [ "$RANK" = 0 ] && exit 1
 sleep 60
