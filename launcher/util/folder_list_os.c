@@ -40,7 +40,7 @@ int folder_list_open(struct folder_list *l, const char *path, ...)
     l->fd = -1;
     if (format_arguments(whole, sizeof(whole), path) >= (int)sizeof(whole))
         return -ENAMETOOLONG;
-    return folder_list_open_at(l, AT_FDCWD, whole);
+    return begin_list(l, open(whole, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
 }
 
 const char *folder_list_next(struct folder_list *l)

@@ -47,8 +47,8 @@ static int make_block(uint32_t rank, const char *text)
     memcpy(bytes + 32, name, sizeof(name));
     wire_store_u32(bytes + 80, 256);
     wire_store_u32(bytes + 88, 4);
-    memcpy(bytes + 96, ".metadata", 9);
-    memcpy(bytes + 192, text, strlen(text));
+    (void)snprintf((char *)bytes + 96, 10, ".metadata");
+    (void)snprintf((char *)bytes + 192, 64, "%s", text);
     (void)snprintf((char *)bytes + 256, 5, "md%02u", rank);
     assert_true(fd >= 0);
     assert_int_equal(write(fd, bytes, sizeof(bytes)), sizeof(bytes));

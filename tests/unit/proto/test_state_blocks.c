@@ -1,6 +1,7 @@
 #include "proto/state_blocks.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/err.h"
@@ -22,7 +23,8 @@ static const struct state_block good = {.number = 8,
 static void put_table(uint8_t bytes[STATE_TABLE_SIZE], const struct state_block *blocks, uint32_t n)
 {
     memset(bytes, 0, STATE_TABLE_SIZE);
-    memcpy(bytes, STATE_TABLE_MAGIC, 8);
+    (void)snprintf((char *)bytes, 9, "%s",
+                   STATE_TABLE_MAGIC); /* the number of slots takes the place of the NUL */
     wire_store_u32(bytes + 8, n);
     for (uint32_t i = 0; i < n; i++)
         state_slot_put(&blocks[i], bytes + state_slot_at(i) - STATE_TABLE_AT);
@@ -114,7 +116,8 @@ static void put_file(uint8_t *bytes, uint32_t i, uint64_t offset, uint64_t n, co
     wire_store_u32(at + 4, (uint32_t)(offset >> 32));
     wire_store_u32(at + 8, (uint32_t)n);
     wire_store_u32(at + 12, (uint32_t)(n >> 32));
-    memcpy(at + 16, name, strlen(name));
+    for (size_t k = 0; name[k]; k++)
+        at[16 + k] = (uint8_t)name[k];
 }
 
 static void test_files_of_a_block(void **state)

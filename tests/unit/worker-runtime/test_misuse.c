@@ -205,7 +205,8 @@ static int backward_twice(void)
     made(crw_model_backward(m));
     memcpy(once, crw_model_gradients(m), sizeof(once));
     made(crw_model_backward(m));
-    return memcmp(once, crw_model_gradients(m), sizeof(once));
+    const void *before = once, *after = crw_model_gradients(m);
+    return memcmp(before, after, sizeof(once));
 }
 
 static int ignore(int64_t index)
