@@ -648,7 +648,8 @@ static int take_output_fd(struct job_builder *b)
         return job_refuse(
             b, "--on-line looks at lines that crun shows itself, and CRUN_OUTPUT_FD names another reader");
     job->output_fd = (int)fd;
-    job->is_admitted = envp_get(b->environment, "CRUN_ADMITTED") != NULL;
+    const char *admitted = envp_get(b->environment, "CRUN_ADMITTED");
+    job->is_admitted = admitted && strcmp(admitted, "1") == 0;
     memset(job->redirects, 0, (size_t)job->n_workers);
     memset(job->tees, 0, (size_t)job->n_workers);
     return 0;

@@ -72,7 +72,7 @@ static int place_links(const struct child_start *s)
 /* A variable of the header takes the place of the far end's; of two in the header the first one holds. */
 static int set_environment(const struct far_header *h, const char *directory)
 {
-    int r = 0;
+    int r = unsetenv("CRUN_ADMITTED") < 0 ? -1 : 0; /* of the host: the header alone admits */
 
     for (size_t i = h->variables.n_items; i > 0 && r == 0; i--)
         r = putenv(h->variables.items[i - 1]);

@@ -57,7 +57,7 @@ static int open_front_file(struct output_stream *s, const char *dir, const char 
                                     : strbuf_format("%s/%s/%s", dir, folder, names[origin->file]);
 
     if (path)
-        s->feed->log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+        s->feed->log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
     return !path ? -ENOMEM : s->feed->log < 0 ? -errno : 0;
 }
 

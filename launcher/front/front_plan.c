@@ -285,6 +285,8 @@ static int export_variable(struct plan_maker *m, char *text)
     if (strncmp(text, "CRUN_SECRET", strlen("CRUN_SECRET")) == 0)
         return job_refuse(
             &m->b, "--export: %s stays here: the hosts get the job's secret through their channels", text);
+    if (strcmp(text, "CRUN_ADMITTED") == 0)
+        return job_refuse(&m->b, "--export: %s is set by crun itself", text);
     if (!value)
         return job_refuse(&m->b, "--export: %s is not set here; give --export=%s=VALUE", text, text);
     strlist_add(&m->plan->variables, "%s=%s", text, value);

@@ -85,6 +85,7 @@ int front_server_create(struct front_server **ret, uv_loop_t *loop, const struct
         r = job_keys_init(&s->keys, secret, NULL, job, "127.0.0.1", why);
     if (r == 0 && has_keys)
         security = job_keys_of_rendezvous(&s->keys, NULL);
+    security.own_user |= has_keys;
     if (r == 0)
         r = server_create(&s->server, loop, &config);
     if (r == 0)
