@@ -303,6 +303,9 @@ class _Blocks:
 def _blocks():
     """None outside crun, and where crun keeps no blocks."""
     service, state = os.environ.get("CRUN_BLOCKS_FD", ""), os.environ.get("CRUN_STATE_FD", "")
+    if os.environ.get("GROUP_WORLD_SIZE", "1") != "1":  # a rank needs blocks of ranks on other nodes, which crun does not fetch yet
+        _note("memory keeps the state of jobs on one node; this job has several, and uses its folder alone")
+        return None
     with contextlib.suppress(OSError):
         return _Blocks(int(service), int(state)) if service.isdigit() and state.isdigit() else None
 
