@@ -536,6 +536,8 @@ void snapshots_close(struct snapshots *s)
     if (!s)
         return;
     drop_requests(s, NULL);
+    for (int i = 0; i < s->n_keepers; i++)
+        clear_rejected(&s->keepers[i]);
     snapshot_saver_end(s->saver, memory_of, s);
     block_requests_close(s->requests);
     uv_close((uv_handle_t *)&s->timer, on_timer_closed);

@@ -78,6 +78,12 @@ def test_folder(tmp_path, every):
         snapshot(folder, int(names[0][5:]), 3)
 
 
+def test_rejected_steps_are_not_written_at_the_end(tmp_path):
+    p = jobs.run([jobs.crun(), "--standalone", "--no-python", sys.executable, WORKER, str(tmp_path), str(N_STEPS), "reject", "0", "30"],
+                 timeout=120, env={**os.environ, "BLOCK_FOLDER": str(tmp_path / "saves"), "BLOCK_EVERY": "0"})
+    assert p.returncode == 1 and not (tmp_path / "saves").exists(), p.stderr
+
+
 def test_folder_of_two_nodes_that_are_stopped(tmp_path):
     folder, port = tmp_path / "saves", lib.free_port()
     with lib.Nodes(tmp_path) as nodes:
