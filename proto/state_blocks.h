@@ -114,7 +114,7 @@ enum blocks_kind {
     BLOCKS_BLOCK, /* rank, step, arg: enum blocks_source. Answer: a read-only file, bytes, checksum, tier. ENOENT: nowhere */
     BLOCKS_VERDICT, /* step, status: 0, or the error of this rank. Answer, once all ranks have sent one: as for BLOCKS_STEP */
     BLOCKS_FOLDER, /* text: the folder; arg: every so many steps, 0: at the end alone. No answer */
-    BLOCKS_REJECT, /* step: the state from there on is bad. No answer */
+    BLOCKS_REJECT, /* step: the state from there on is bad. Answer: - */
     BLOCKS_SAVED,  /* from crun, id 0: step is whole in the folder */
     BLOCKS_HELLO,  /* arg: local rank; rank, generation. No answer */
     BLOCKS_KIND_END,

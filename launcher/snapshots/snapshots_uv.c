@@ -455,6 +455,7 @@ static void on_request(void *data, struct block_channel *channel, const struct b
     case BLOCKS_REJECT:
         k->reject = k->has_reject && k->reject < request->step ? k->reject : request->step;
         k->has_reject = true;
+        answer_request(channel, request, 0, (struct blocks_record){0});
         break;
     default: /* of a later version */
         break;

@@ -844,7 +844,7 @@ class Memory:
         """Declares the state that this process began with bad, with all later steps. End the worker with an error afterwards: the next
         generation gets an earlier step, or the folder's."""
         if self.blocks and self.restored is not None:
-            self.blocks.tell(_REJECT, step=self.restored)
+            self.blocks.ask(_REJECT, step=self.restored)  # the process may end behind it
 
     # -- loading
 

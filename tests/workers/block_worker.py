@@ -66,8 +66,7 @@ def main(folder, n_steps, *wrong):
             if wrong[0] == "damage":
                 os.pwrite(client.file, b"\xff", client.slots()[s % 2][3] + 7)
             if wrong[0] == "reject":
-                client.send(blocks.REJECT, step=s - 1)
-                time.sleep(0.2)
+                assert client.ask(blocks.REJECT, step=s - 1).status == 0
             os.kill(os.getpid(), signal.SIGKILL)
     if "BLOCK_SLEEP" in os.environ:
         print("sleeps", flush=True)

@@ -180,6 +180,7 @@ class FakeCrun:
                 elif kind == REJECT:
                     for g in range(generation):
                         self.rejected[g] = min(self.rejected.get(g, step), step)
+                    fields = {}
                 if fields is not None:
                     self._send(s, kind, ident, fd, **fields)
 
