@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/crc32.h"
 #include "base/err.h"
 #include "proto/wire.h"
 
@@ -56,6 +57,12 @@ void state_slot_put(const struct state_block *block, uint8_t out[STATE_SLOT_SIZE
 {
     memset(out, 0, STATE_SLOT_SIZE);
     put_places(slot_places, ARRAY_SIZE(slot_places), block, out);
+    wire_store_u32(out + STATE_SLOT_CRC_AT, crc32_zlib(0, out, STATE_SLOT_HELD_AT));
+}
+
+static bool slot_is_undamaged(const uint8_t *slot)
+{
+    return wire_load_u32(slot + STATE_SLOT_CRC_AT) == crc32_zlib(0, slot, STATE_SLOT_HELD_AT);
 }
 
 static bool block_is_valid(const struct state_block *b, uint64_t file_size)
@@ -86,9 +93,9 @@ int state_table_read(const uint8_t *bytes, size_t n, uint64_t file_size, struct 
         return -EBADMSG;
     for (uint32_t i = 0; i < ret->n_slots; i++) {
         struct state_block *b = &ret->slots[i];
-        take_places(slot_places, ARRAY_SIZE(slot_places), bytes + STATE_TABLE_HEAD_SIZE + i * STATE_SLOT_SIZE,
-                    b);
-        bool is_valid = b->number == 0 || block_is_valid(b, file_size);
+        const uint8_t *at = bytes + STATE_TABLE_HEAD_SIZE + i * STATE_SLOT_SIZE;
+        take_places(slot_places, ARRAY_SIZE(slot_places), at, b);
+        bool is_valid = b->number == 0 || (slot_is_undamaged(at) && block_is_valid(b, file_size));
         for (uint32_t j = 0; j < i && b->number > 0; j++)
             is_valid = is_valid && !(ret->slots[j].number > 0 && blocks_overlap(&ret->slots[j], b));
         if (!is_valid)

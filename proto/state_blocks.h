@@ -20,7 +20,8 @@
  *      40..43 world size of the writer (u32)
  *      44..47 content, enum state_content (u32)
  *      48..51 number of readers in crun (u32): above 0 the worker leaves the slot alone
- *      52..63 0
+ *      52..55 CRC-32 of the bytes 0..47 (u32): a damaged place is not taken for a block
+ *      56..63 0
  *
  * A reader and the writer agree without a lock. The reader adds itself to the readers, then reads the step again, and goes away unless
  * the step is the same. The writer clears the step, then reads the readers; with a reader there the writer puts the step back and takes
@@ -55,7 +56,8 @@ enum {
     STATE_BLOCK_ALIGNMENT = 4096,
     STATE_SLOTS_MAX = 3,
     STATE_SLOT_SIZE = 64,
-    STATE_SLOT_HELD_AT = 48, /* in the slot */
+    STATE_SLOT_HELD_AT = 48, /* in the slot, as the next one */
+    STATE_SLOT_CRC_AT = 52,
     STATE_TABLE_HEAD_SIZE = 16,
     STATE_TABLE_SIZE = STATE_TABLE_HEAD_SIZE + STATE_SLOTS_MAX * STATE_SLOT_SIZE,
     STATE_FILES_MAX = 64,
@@ -110,13 +112,13 @@ enum blocks_kind {
     BLOCKS_SIZE =
         1, /* bytes: needed for the whole file. Answer: -; arg: slots to use. ENOMEM: arg: MiB that would fit */
     BLOCKS_WHOLE, /* step, rank, arg: the slot that is whole now. No answer */
-    BLOCKS_STEP,  /* Answer, once crun has chosen: bytes: step + 1, 0: none; arg: world size of that step */
-    BLOCKS_BLOCK, /* rank, step, arg: enum blocks_source. Answer: a read-only file, bytes, checksum, tier. ENOENT: nowhere */
-    BLOCKS_VERDICT, /* step, status: 0, or the error of this rank. Answer, once all ranks have sent one: as for BLOCKS_STEP */
-    BLOCKS_FOLDER, /* text: the folder; arg: every so many steps, 0: at the end alone. No answer */
-    BLOCKS_REJECT, /* step: the state from there on is bad. Answer: - */
-    BLOCKS_SAVED,  /* from crun, id 0: step is whole in the folder */
-    BLOCKS_HELLO,  /* arg: local rank; rank, generation. No answer */
+    BLOCKS_STEP, /* Answer, once crun has chosen: bytes: step + 1, 0: none; arg, generation: of the step. Status EAGAIN: to be read, BLOCKS_VERDICT follows; 0: final */
+    BLOCKS_BLOCK, /* rank, step, generation, arg: enum blocks_source. Answer: a read-only file, bytes, checksum, tier. ENOENT: nowhere */
+    BLOCKS_VERDICT, /* step, generation, status: 0, or the error of this rank. Answer, once all ranks have sent one: as for BLOCKS_STEP */
+    BLOCKS_FOLDER,  /* text: the folder; arg: every so many steps, 0: at the end alone. No answer */
+    BLOCKS_REJECT,  /* step: the state from there on is bad. Answer: - */
+    BLOCKS_SAVED,   /* from crun, id 0: step is whole in the folder */
+    BLOCKS_HELLO,   /* arg: local rank; rank, generation. No answer */
     BLOCKS_KIND_END,
 };
 

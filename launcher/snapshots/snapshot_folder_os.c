@@ -10,14 +10,16 @@
 #include <string.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "proto/state_blocks.h"
 
-enum { KEEP = 2, NAME_SIZE = 64 };
+enum { KEEP = 2, NAME_SIZE = 64, OLD_S = 3600 };
 
 #define METADATA ".metadata"
+#define RENAMER ".rename" /* made by the node that renames */
 
 static void temporary_name(const struct snapshot_folder *f, char ret[NAME_SIZE])
 {
@@ -95,13 +97,18 @@ int snapshot_folder_write(const struct snapshot_folder *f, int block_fd, uint32_
 
 /* ---- the end of a snapshot ---- */
 
+static void mark_name(int32_t node, char ret[NAME_SIZE])
+{
+    (void)snprintf(ret, NAME_SIZE, ".node-%" PRId32, node); /* fits */
+}
+
 static int put_mark(int folder, int32_t node)
 {
     char name[NAME_SIZE];
 
     if (fsync(folder) < 0)
         return -errno;
-    (void)snprintf(name, sizeof(name), ".node-%" PRId32, node); /* fits */
+    mark_name(node, name);
     _cleanup_close_ int fd = openat(folder, name, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
     return fd < 0 || fsync(fd) < 0 || fsync(folder) < 0 ? -errno : 0;
 }
@@ -111,11 +118,23 @@ static bool has_all_marks(int folder, int32_t n_nodes)
     char name[NAME_SIZE];
 
     for (int32_t i = 0; i < n_nodes; i++) {
-        (void)snprintf(name, sizeof(name), ".node-%" PRId32, i); /* fits */
+        mark_name(i, name);
         if (faccessat(folder, name, F_OK, 0) < 0)
             return false;
     }
     return true;
+}
+
+/* Of a complete snapshot; a mark that stays does no harm. */
+static void remove_marks(int folder, int32_t n_nodes)
+{
+    char name[NAME_SIZE];
+
+    for (int32_t i = 0; i < n_nodes; i++) {
+        mark_name(i, name);
+        (void)unlinkat(folder, name, 0);
+    }
+    (void)unlinkat(folder, RENAMER, 0);
 }
 
 /* Owns fd. NULL without memory. */
@@ -144,8 +163,8 @@ static void remove_folder(int at, const char *name)
     (void)unlinkat(at, name, AT_REMOVEDIR);
 }
 
-/* The step in the name of a complete or of a temporary folder. */
-static bool read_step(const char *name, bool *ret_is_temporary, uint64_t *ret_step)
+/* The step in the name of a complete or of a temporary folder, and of the latter the job's instance. */
+static bool read_step(const char *name, bool *ret_is_temporary, uint64_t *ret_step, uint64_t *ret_instance)
 {
     char *end;
 
@@ -154,55 +173,70 @@ static bool read_step(const char *name, bool *ret_is_temporary, uint64_t *ret_st
     if (strncmp(name, "step-", 5) != 0 || name[5] < '0' || name[5] > '9')
         return false;
     *ret_step = strtoull(name + 5, &end, 10);
-    return *ret_is_temporary ? *end == '.' && end[1 + strspn(end + 1, "0123456789abcdef.")] == '\0'
-                             : *end == '\0';
+    if (!*ret_is_temporary)
+        return *end == '\0';
+    *ret_instance = *end == '.' ? strtoull(end + 1, &end, 16) : 0;
+    return *end == '.' && end[1 + strspn(end + 1, "0123456789")] == '\0';
 }
 
 /* The older step of the newest KEEP. */
 static uint64_t oldest_to_keep(DIR *list, uint64_t newest)
 {
-    uint64_t step, second = 0;
+    uint64_t step, instance, second = 0;
     bool is_temporary;
     const struct dirent *entry;
 
     static_assert((int)KEEP == 2, "newest and second");
     rewinddir(list);
     while ((entry = readdir(list)))
-        if (read_step(entry->d_name, &is_temporary, &step) && !is_temporary && step < newest && step > second)
+        if (read_step(entry->d_name, &is_temporary, &step, &instance) && !is_temporary && step < newest &&
+            step > second)
             second = step;
     return second;
 }
 
-/* Snapshots before the newest two, and begun ones. */
-static void remove_older(int folder, uint64_t newest)
+/* Nothing was written into the folder for an hour: no other job still writes it. */
+static bool is_old(int at, const char *name)
+{
+    struct stat st;
+
+    return fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && st.st_mtime + OLD_S < time(NULL);
+}
+
+/* Snapshots before the newest two, and begun ones of this job. */
+static void remove_older(int folder, const struct snapshot_folder *f)
 {
     int fd = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *list = fd < 0 ? NULL : list_folder(fd);
-    uint64_t step;
+    uint64_t step, instance;
     bool is_temporary;
     const struct dirent *entry;
 
     if (!list)
         return;
-    uint64_t keep = oldest_to_keep(list, newest);
+    uint64_t keep = oldest_to_keep(list, f->step);
     rewinddir(list);
     while ((entry = readdir(list)))
-        if (read_step(entry->d_name, &is_temporary, &step) && (is_temporary ? step <= newest : step < keep))
+        if (read_step(entry->d_name, &is_temporary, &step, &instance) &&
+            (is_temporary ? step <= f->step && (instance == f->instance || is_old(folder, entry->d_name))
+                          : step < keep))
             remove_folder(folder, entry->d_name);
     (void)closedir(list);
 }
 
-/* A snapshot of the same step, of an earlier generation, gives way. */
+/* A snapshot of the same step, of an earlier generation or job, gives way. */
 static int rename_complete(int folder, const struct snapshot_folder *f, const char *temporary)
 {
-    char name[NAME_SIZE];
+    char name[NAME_SIZE], before[NAME_SIZE];
 
     (void)snprintf(name, sizeof(name), "step-%" PRIu64, f->step); /* fits */
-    if (renameat(folder, temporary, folder, name) < 0 && errno != ENOENT) {
-        remove_folder(folder, name);
-        if (renameat(folder, temporary, folder, name) < 0 && errno != ENOENT)
-            return -errno;
-    }
+    (void)snprintf(before, sizeof(before), ".step-%" PRIu64 ".%016" PRIx64 ".before", f->step,
+                   f->instance); /* fits */
+    bool has_before = renameat(folder, name, folder, before) == 0;
+    if (renameat(folder, temporary, folder, name) < 0)
+        return -errno;
+    if (has_before)
+        remove_folder(folder, before);
     return fsync(folder) < 0 ? -errno : 0;
 }
 
@@ -216,10 +250,15 @@ int snapshot_folder_finish(const struct snapshot_folder *f)
     int r = put_mark(own, f->node);
     if (r || !has_all_marks(own, f->n_nodes))
         return r;
+    _cleanup_close_ int lock = openat(own, RENAMER, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (lock < 0)
+        return errno == EEXIST ? 1
+                               : -errno; /* another node found all marks at the same moment, and renames */
     temporary_name(f, temporary);
-    r = rename_complete(folder, f, temporary); /* ENOENT: another node was faster */
+    r = rename_complete(folder, f, temporary);
     if (r)
         return r;
-    remove_older(folder, f->step);
+    remove_marks(own, f->n_nodes);
+    remove_older(folder, f);
     return 1;
 }

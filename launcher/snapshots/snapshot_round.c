@@ -41,6 +41,15 @@ static bool are_all_good(const struct snapshot_round *r)
     return true;
 }
 
+static bool is_refused(const struct snapshot_round *r, const struct block_run *run)
+{
+    for (size_t i = 0; i < r->n_refused; i++)
+        if (r->refused[i].step == run->step && r->refused[i].generation == run->generation &&
+            r->refused[i].world_size == run->world_size)
+            return true;
+    return false;
+}
+
 /* Without memory nothing is chosen: the job begins anew, or at its folder. */
 static struct snapshot_choice choose_of_all(const struct snapshot_round *r)
 {
@@ -52,10 +61,10 @@ static struct snapshot_choice choose_of_all(const struct snapshot_round *r)
     if (!all)
         return (struct snapshot_choice){0};
     n = 0;
-    for (int32_t i = 0; i < r->n_nodes; i++) {
-        memcpy(all + n, r->nodes[i].runs, r->nodes[i].n_runs * sizeof(*all));
-        n += r->nodes[i].n_runs;
-    }
+    for (int32_t i = 0; i < r->n_nodes; i++)
+        for (size_t k = 0; k < r->nodes[i].n_runs; k++)
+            if (!is_refused(r, &r->nodes[i].runs[k]))
+                all[n++] = r->nodes[i].runs[k];
     block_runs_sort(all, n);
     return snapshot_choose(all, n);
 }
@@ -72,7 +81,10 @@ static void decide(struct snapshot_round *r)
 {
     r->is_final = r->asked > 0 && are_all_good(r);
     if (!r->is_final) {
-        r->choice = choose_of_all(r);
+        bool is_full = r->n_refused == ROUND_REFUSED_MAX;
+        if (r->asked > 0 && !is_full)
+            r->refused[r->n_refused++] = r->choice;
+        r->choice = is_full ? (struct snapshot_choice){0} : choose_of_all(r);
         r->is_final = !r->choice.exists;
     }
     r->has_choice = true;

@@ -9,7 +9,7 @@
  *       else:     --CHOICE 1--> all nodes, of the blocks that are still whole, and so on
  *
  * A node has at most one HAVE outstanding, and repeats the HAVE until the answer comes: messages between agents may be lost. Node 0
- * repeats an answer for each late HAVE. Without a whole state the choice is final at once. Node 0 sends nothing to itself, so a job of
+ * repeats an answer for each late HAVE. A state that was refused once is not chosen again, so that each attempt makes progress. Without a whole state the choice is final at once. Node 0 sends nothing to itself, so a job of
  * one node sends nothing.
  */
 
@@ -19,7 +19,10 @@
 
 #include "launcher/snapshots/snapshot_choice.h"
 
-enum { ROUND_RUNS_MAX = 32 };
+enum {
+    ROUND_RUNS_MAX = 32,
+    ROUND_REFUSED_MAX = 16, /* more refused states: none is chosen */
+};
 
 enum round_message_kind { ROUND_HAVE, ROUND_CHOICE, ROUND_GO, ROUND_MESSAGE_KIND_COUNT };
 
@@ -42,10 +45,12 @@ struct snapshot_round {
     bool is_final;    /* the ranks may go on from the choice */
     bool has_choice;
     struct snapshot_choice choice;
-    struct round_message have; /* of this node */
-    struct round_node *nodes;  /* of node 0; else NULL */
-    uint32_t n_have;           /* of node 0: nodes with a HAVE of the attempt */
-    uint32_t asked;            /* of node 0: attempt to collect */
+    struct round_message have;                         /* of this node */
+    struct round_node *nodes;                          /* of node 0; else NULL */
+    uint32_t n_have;                                   /* of node 0: nodes with a HAVE of the attempt */
+    uint32_t asked;                                    /* of node 0: attempt to collect */
+    struct snapshot_choice refused[ROUND_REFUSED_MAX]; /* of node 0: states that some rank could not read */
+    size_t n_refused;
 };
 
 /* Zeroed before. 0 or -ENOMEM. */

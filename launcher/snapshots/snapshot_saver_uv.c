@@ -18,30 +18,39 @@ enum {
     END_STEPS = 2,
 };
 
-enum part { PART_AWAITED, PART_WRITING };
+enum part_state { PART_AWAITED, PART_WRITING };
 
-struct saver_place {
-    uint64_t instance;
+/* The block of a worker, or, behind the last worker, the end of the step. */
+struct part {
+    struct snapshot_saver *saver;
+    enum part_state state;
+    struct side_call *call; /* NULL: no thread */
+};
+
+struct saver_state {
+    uint64_t step;
     uint32_t generation;
-    int32_t node, n_nodes;
 };
 
 struct snapshot_saver {
     struct saver_host host;
-    char *folder; /* NULL: none */
+    uv_timer_t deadline; /* of the end */
+    char *folder;        /* NULL: none */
     uint32_t every;
     struct saver_place place;
+    bool has_choice; /* of the generation, from which its workers continue */
+    struct saver_state choice;
     bool is_saving, has_failed, is_ending;
-    bool has_logged; /* a failure */
-    uint64_t step;   /* .is_saving */
-    struct saver_place step_place;
+    bool has_logged;                /* a failure */
+    struct saver_state saving;      /* begun last in the generation */
+    bool has_step;                  /* .saving */
     uint64_t saved;                 /* last step written by this node, and 1 */
     int n_writing;                  /* threads */
     int n_done;                     /* workers */
-    enum part *parts;               /* of each worker */
+    struct part *parts;             /* of each worker, and of the end */
     struct state_memory **memories; /* .is_ending */
-    uint64_t end_steps[END_STEPS];
-    size_t n_end_steps;
+    struct saver_state end_states[END_STEPS];
+    size_t n_end_states;
 };
 
 /* A thread's work: the block of a worker, or the end of the step. */
@@ -74,7 +83,7 @@ static int save_block(const struct save_work *w)
     struct state_block block;
     uint32_t slot;
 
-    if (!state_memory_find(w->memory, w->rank, w->to.step, &slot, &block))
+    if (!state_memory_find(w->memory, w->rank, w->to.step, w->to.generation, &slot, &block))
         return -ESTALE;
     int r = state_memory_copy(w->memory, slot, &block, &fd);
     return r ? r : snapshot_folder_write(&w->to, fd, w->rank);
@@ -99,6 +108,11 @@ static void free_saver(struct snapshot_saver *s)
     free(s);
 }
 
+static void on_deadline_closed(uv_handle_t *handle)
+{
+    free_saver(handle->data);
+}
+
 static void end_step(struct snapshot_saver *s)
 {
     s->is_saving = false;
@@ -113,34 +127,37 @@ static void note_failure(struct snapshot_saver *s, int r)
     if (r == -ESTALE || s->has_logged)
         return;
     s->has_logged = true;
-    log_line("the snapshot of step %llu is not written to %s: %s", (unsigned long long)s->step, s->folder,
+    log_line("the snapshot of step %llu is not written to %s: %s", (unsigned long long)s->saving.step,
+             s->folder,
              r == -EBADMSG     ? "a block in memory is damaged"
              : r == -ETIMEDOUT ? "the disk does not answer"
                                : strerror(-r));
 }
 
-static int submit_work(struct snapshot_saver *s, struct state_memory *memory, uint32_t rank);
+static int submit_work(struct part *part, struct state_memory *memory, uint32_t rank);
 
 static void on_work_end(void *owner, void *data)
 {
-    struct snapshot_saver *s = owner;
+    struct part *part = owner;
+    struct snapshot_saver *s = part->saver;
     struct save_work *w = data;
-    bool was_finish = w && !w->memory;
-    int r = w ? w->result : -ETIMEDOUT;
+    bool was_finish = !w->memory;
+    int r = w->result;
 
     free_save_work(w);
+    part->call = NULL;
     s->n_writing--;
     if (r < 0)
         note_failure(s, r);
     else if (!was_finish)
         s->n_done++;
     if (was_finish && r >= 0)
-        s->saved = s->step + 1;
+        s->saved = s->saving.step + 1;
     if (was_finish && r > 0 && !s->is_ending)
-        s->host.on_saved(s->host.data, s->step);
+        s->host.on_saved(s->host.data, s->saving.step);
     bool is_over = was_finish || (s->has_failed && s->n_writing == 0);
     if (!is_over && s->n_done == s->host.n_workers)
-        is_over = submit_work(s, NULL, 0) < 0;
+        is_over = submit_work(&s->parts[s->host.n_workers], NULL, 0) < 0;
     if (is_over)
         end_step(s);
 }
@@ -154,62 +171,65 @@ static struct save_work *make_work(const struct snapshot_saver *s, struct state_
         return NULL;
     }
     w->to = (struct snapshot_folder){.folder = w->folder,
-                                     .step = s->step,
-                                     .instance = s->step_place.instance,
-                                     .generation = s->step_place.generation,
-                                     .node = s->step_place.node,
-                                     .n_nodes = s->step_place.n_nodes};
+                                     .step = s->saving.step,
+                                     .instance = s->place.instance,
+                                     .generation = s->saving.generation,
+                                     .node = s->place.node,
+                                     .n_nodes = s->place.n_nodes};
     w->memory = memory ? state_memory_ref(memory) : NULL;
     w->rank = rank;
     return w;
 }
 
-static int submit_work(struct snapshot_saver *s, struct state_memory *memory, uint32_t rank)
+static int submit_work(struct part *part, struct state_memory *memory, uint32_t rank)
 {
+    struct snapshot_saver *s = part->saver;
     struct save_work *w = make_work(s, memory, rank);
     const struct side_task task = {.kind = SIDE_OTHER,
                                    .run = save_in_thread,
                                    .drop = free_save_work,
                                    .done = on_work_end,
                                    .data = w,
-                                   .owner = s,
-                                   .limit_ms = s->is_ending ? END_LIMIT_MS : 0};
-    struct side_call *call;
-    int r = w ? side_thread_submit(&call, s->host.loop, &task) : -ENOMEM;
+                                   .owner = part};
+    int r = w ? side_thread_submit(&part->call, s->host.loop, &task) : -ENOMEM;
 
     if (r) {
         free_save_work(w);
         note_failure(s, r);
         return r;
     }
+    part->state = PART_WRITING;
     s->n_writing++;
     return 0;
 }
 
-static void begin_step(struct snapshot_saver *s, uint64_t step)
+static void begin_step(struct snapshot_saver *s, uint64_t step, uint32_t generation)
 {
-    s->is_saving = true;
+    s->is_saving = s->has_step = true;
     s->has_failed = false;
-    s->step = step;
-    s->step_place = s->place;
+    s->saving = (struct saver_state){.step = step, .generation = generation};
     s->n_done = 0;
     for (int i = 0; i < s->host.n_workers; i++)
-        s->parts[i] = PART_AWAITED;
+        s->parts[i].state = PART_AWAITED;
 }
 
 struct snapshot_saver *snapshot_saver_create(const struct saver_host *host)
 {
     struct snapshot_saver *s = calloc(1, sizeof(*s));
 
-    if (!s || !(s->parts = calloc((size_t)host->n_workers, sizeof(*s->parts)))) {
+    if (!s || !(s->parts = calloc((size_t)host->n_workers + 1, sizeof(*s->parts)))) {
         free(s);
         return NULL;
     }
     s->host = *host;
+    for (int i = 0; i <= host->n_workers; i++)
+        s->parts[i].saver = s;
+    (void)uv_timer_init(host->loop, &s->deadline); /* cannot fail */
+    s->deadline.data = s;
     return s;
 }
 
-/* All workers name the same folder; the first to do so decides. */
+/* All workers name the same folder; the first name counts. */
 void snapshot_saver_set_folder(struct snapshot_saver *s, const char *folder, uint32_t every)
 {
     if (s->folder || folder[0] != '/')
@@ -218,14 +238,20 @@ void snapshot_saver_set_folder(struct snapshot_saver *s, const char *folder, uin
     s->every = every;
 }
 
-void snapshot_saver_begin(struct snapshot_saver *s, uint64_t instance, uint32_t generation, int32_t node,
-                          int32_t n_nodes)
+void snapshot_saver_begin(struct snapshot_saver *s, const struct saver_place *place)
 {
-    s->place = (struct saver_place){
-        .instance = instance, .generation = generation, .node = node, .n_nodes = n_nodes};
-    if (s->is_saving && s->n_writing == 0)
-        s->is_saving = false;
-    s->has_failed = s->is_saving; /* ends with the last thread */
+    s->place = *place;
+    s->has_choice = false;
+    s->is_saving = s->has_failed = s->n_writing > 0; /* ends with the last thread */
+    s->has_step = false;
+}
+
+void snapshot_saver_continue(struct snapshot_saver *s, uint64_t step, uint32_t generation)
+{
+    s->has_choice = true;
+    s->choice = (struct saver_state){.step = step, .generation = generation};
+    if (s->saved > step + 1)
+        s->saved = step + 1;
 }
 
 void snapshot_saver_take(struct snapshot_saver *s, int worker, struct state_memory *memory, uint32_t rank,
@@ -233,18 +259,19 @@ void snapshot_saver_take(struct snapshot_saver *s, int worker, struct state_memo
 {
     if (!s->folder || s->every == 0 || step % s->every != 0)
         return;
-    if (!s->is_saving)
-        begin_step(s, step);
-    if (s->step != step || s->has_failed || s->parts[worker] != PART_AWAITED)
+    /* A step that lacks blocks, as a worker has left the step out, gives way to a later step. */
+    if ((!s->has_step || step > s->saving.step) && s->n_writing == 0)
+        begin_step(s, step, s->place.generation);
+    if (!s->is_saving || s->saving.step != step || s->has_failed || s->parts[worker].state != PART_AWAITED)
         return;
-    s->parts[worker] = PART_WRITING;
-    if (submit_work(s, memory, rank) < 0 && s->n_writing == 0)
+    if (submit_work(&s->parts[worker], memory, rank) < 0 && s->n_writing == 0)
         end_step(s);
 }
 
 /* ---- the end of the job ---- */
 
-static bool has_step(const struct state_memory *memory, uint64_t step, struct state_block *ret)
+static bool has_state(const struct state_memory *memory, const struct saver_state *state,
+                      struct state_block *ret)
 {
     struct state_table table;
 
@@ -252,69 +279,91 @@ static bool has_step(const struct state_memory *memory, uint64_t step, struct st
         return false;
     for (uint32_t i = 0; i < table.n_slots; i++) {
         *ret = table.slots[i];
-        if (ret->number == step + 1 && ret->content == STATE_FILES)
+        if (ret->number == state->step + 1 && ret->generation == state->generation &&
+            ret->content == STATE_FILES)
             return true;
     }
     return false;
 }
 
-static bool all_have(const struct snapshot_saver *s, uint64_t step, uint32_t generation)
+/* Saved in the last generation, or the choice of the last generation. */
+static bool is_current(const struct snapshot_saver *s, const struct saver_state *state)
+{
+    bool is_choice =
+        s->has_choice && s->choice.step == state->step && s->choice.generation == state->generation;
+
+    return is_choice || state->generation == s->place.generation;
+}
+
+static bool all_have(const struct snapshot_saver *s, const struct saver_state *state)
 {
     struct state_block block;
 
     for (int i = 0; i < s->host.n_workers; i++)
-        if (!has_step(s->memories[i], step, &block) || block.generation != generation)
+        if (!has_state(s->memories[i], state, &block) || block.world_size != s->place.world_size)
             return false;
     return true;
 }
 
-static int compare_steps(const void *a, const void *b)
+static int compare_newest_first(const void *a, const void *b)
 {
-    const uint64_t *left = a, *right = b;
+    const struct saver_state *left = a, *right = b;
 
-    return (*left > *right) - (*left < *right);
+    return (left->step < right->step) - (left->step > right->step);
 }
 
-/* The newest steps of the first worker that all workers have, the oldest first. */
-static void find_end_steps(struct snapshot_saver *s)
+static void find_end_states(struct snapshot_saver *s)
 {
     size_t n = 0, n_max = s->place.n_nodes > 1 ? END_STEPS : 1;
-    uint64_t steps[STATE_SLOTS_MAX];
+    struct saver_state found[STATE_SLOTS_MAX];
     struct state_table table;
 
     if (!s->memories[0] || state_memory_table(s->memories[0], &table) != 0)
         return;
-    for (uint32_t i = 0; i < table.n_slots; i++)
-        if (table.slots[i].number > s->saved &&
-            all_have(s, table.slots[i].number - 1, table.slots[i].generation))
-            steps[n++] = table.slots[i].number - 1;
-    qsort(steps, n, sizeof(steps[0]), compare_steps);
-    s->n_end_steps = min_size(n, n_max);
-    memcpy(s->end_steps, steps + n - s->n_end_steps, s->n_end_steps * sizeof(steps[0]));
+    for (uint32_t i = 0; i < table.n_slots; i++) {
+        const struct saver_state state = {.step = table.slots[i].number - 1,
+                                          .generation = table.slots[i].generation};
+        if (table.slots[i].number > s->saved && is_current(s, &state) && all_have(s, &state))
+            found[n++] = state;
+    }
+    qsort(found, n, sizeof(found[0]), compare_newest_first);
+    s->n_end_states = min_size(n, n_max);
+    memcpy(s->end_states, found, s->n_end_states * sizeof(found[0]));
 }
 
-static void start_end_step(struct snapshot_saver *s, uint64_t step)
+static void start_end_step(struct snapshot_saver *s, const struct saver_state *state)
 {
     struct state_block block;
 
-    assert(s->memories); /* the step was found in them */
-    begin_step(s, step);
+    assert(s->memories); /* the state was found in them */
+    begin_step(s, state->step, state->generation);
     for (int i = 0; i < s->host.n_workers && !s->has_failed; i++)
-        if (has_step(s->memories[i], step, &block))           /* true before */
-            (void)submit_work(s, s->memories[i], block.rank); /* a failure is noted */
+        if (has_state(s->memories[i], state, &block))                    /* true before */
+            (void)submit_work(&s->parts[i], s->memories[i], block.rank); /* a failure is noted */
 }
 
 static void start_next(struct snapshot_saver *s)
 {
-    while (s->n_end_steps > 0) {
-        uint64_t step = s->end_steps[0];
-        memmove(&s->end_steps[0], &s->end_steps[1], --s->n_end_steps * sizeof(s->end_steps[0]));
-        start_end_step(s, step);
+    while (s->n_end_states > 0) {
+        const struct saver_state state = s->end_states[0];
+        memmove(&s->end_states[0], &s->end_states[1], --s->n_end_states * sizeof(s->end_states[0]));
+        start_end_step(s, &state);
         if (s->n_writing > 0)
             return;
         s->is_saving = false;
     }
-    free_saver(s);
+    uv_close((uv_handle_t *)&s->deadline, on_deadline_closed);
+}
+
+/* Threads are left alone: the process ends without waiting. */
+static void on_end_deadline(uv_timer_t *timer)
+{
+    struct snapshot_saver *s = timer->data;
+
+    note_failure(s, -ETIMEDOUT);
+    for (int i = 0; i <= s->host.n_workers; i++)
+        free_save_work(side_thread_cancel(steal_ptr(s->parts[i].call)));
+    uv_close((uv_handle_t *)&s->deadline, on_deadline_closed);
 }
 
 void snapshot_saver_end(struct snapshot_saver *s,
@@ -323,17 +372,17 @@ void snapshot_saver_end(struct snapshot_saver *s,
     if (!s)
         return;
     s->is_ending = true;
+    s->has_logged = false;
     s->memories = calloc((size_t)s->host.n_workers, sizeof(struct state_memory *));
     for (int i = 0; s->memories && memory_of && i < s->host.n_workers; i++) {
         struct state_memory *m = memory_of(data, i);
         s->memories[i] = m ? state_memory_ref(m) : NULL;
     }
     if (s->folder && s->memories)
-        find_end_steps(s);
+        find_end_states(s);
     for (int i = 0; i < s->host.n_workers; i++)
-        s->has_failed =
-            s->has_failed ||
-            s->parts[i] == PART_AWAITED; /* of the step that is being written: does not come any more */
-    if (!s->is_saving || s->n_writing == 0)
+        s->has_failed |= s->parts[i].state == PART_AWAITED;               /* missing for good */
+    (void)uv_timer_start(&s->deadline, on_end_deadline, END_LIMIT_MS, 0); /* fails only without a callback */
+    if (s->n_writing == 0)
         start_next(s);
 }

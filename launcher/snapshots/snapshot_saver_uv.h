@@ -19,6 +19,13 @@ struct saver_host {
     void *data;
 };
 
+/* The place of the node in a generation. */
+struct saver_place {
+    uint64_t instance; /* of the job */
+    uint32_t generation, world_size;
+    int32_t node, n_nodes;
+};
+
 /* Without a folder nothing is written. NULL without memory. */
 struct snapshot_saver *snapshot_saver_create(const struct saver_host *host);
 
@@ -26,8 +33,10 @@ struct snapshot_saver *snapshot_saver_create(const struct saver_host *host);
 void snapshot_saver_set_folder(struct snapshot_saver *s, const char *folder, uint32_t every);
 
 /* A generation begins: a step with missing blocks is dropped. */
-void snapshot_saver_begin(struct snapshot_saver *s, uint64_t instance, uint32_t generation, int32_t node,
-                          int32_t n_nodes);
+void snapshot_saver_begin(struct snapshot_saver *s, const struct saver_place *place);
+
+/* All workers have loaded the state of a step. */
+void snapshot_saver_continue(struct snapshot_saver *s, uint64_t step, uint32_t generation);
 
 /* A worker's block of a step is whole. */
 void snapshot_saver_take(struct snapshot_saver *s, int worker, struct state_memory *memory, uint32_t rank,

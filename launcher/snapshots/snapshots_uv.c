@@ -193,23 +193,20 @@ static void on_size(struct snapshots *s, struct block_channel *channel, const st
     start_work(s, channel, request, &work, size_in_thread);
 }
 
-/* The newest generation's block where several files have the rank and the step. */
 static bool find_block(const struct snapshots *s, const struct blocks_record *request, uint32_t asker,
                        struct slow_work *ret)
 {
-    bool found = false;
-
     for (int i = 0; i < s->n_keepers; i++) {
         struct slow_work w = {.memory = s->keepers[i].memory, .fd = -1};
         bool is_own = (uint32_t)i == asker && request->arg == BLOCKS_NOT_OWN_MEMORY;
-        if (!w.memory || is_own ||
-            !state_memory_find(w.memory, request->rank, request->step, &w.slot, &w.block))
-            continue;
-        if (!found || w.block.generation > ret->block.generation)
+        if (w.memory && !is_own &&
+            state_memory_find(w.memory, request->rank, request->step, request->generation, &w.slot,
+                              &w.block)) {
             *ret = w;
-        found = true;
+            return true;
+        }
     }
-    return found;
+    return false;
 }
 
 static void on_block(struct snapshots *s, struct block_channel *channel, const struct blocks_record *request)
@@ -258,7 +255,7 @@ static void answer_choice(struct snapshots *s, struct keeper *k)
                                          .generation = c->generation};
 
     if (k->waiting)
-        answer_request(k->waiting, &k->request, 0, answer);
+        answer_request(k->waiting, &k->request, s->round.is_final ? 0 : -EAGAIN, answer);
     k->waiting = NULL;
 }
 
@@ -267,6 +264,8 @@ static void answer_waiting(struct snapshots *s)
 {
     if (!s->has_sent || s->round.waits)
         return;
+    if (s->round.is_final && s->round.choice.exists)
+        snapshot_saver_continue(s->saver, s->round.choice.step, s->round.choice.generation);
     for (int i = 0; i < s->n_keepers; i++) {
         struct keeper *k = &s->keepers[i];
         bool has_result = k->request.kind == BLOCKS_STEP || s->round.is_final || k->verdict == VERDICT_NONE;
@@ -325,10 +324,12 @@ static void take_verdict(struct snapshots *s, struct keeper *k, const struct blo
     uint32_t slot;
     struct state_block block;
 
-    if (s->round.waits || s->round.is_final || request->step != s->round.choice.step)
+    if (s->round.waits || s->round.is_final || request->step != s->round.choice.step ||
+        request->generation != s->round.choice.generation)
         return; /* late: the answer has the present choice */
     k->verdict = request->status == 0 ? VERDICT_GOOD : VERDICT_BAD;
-    if (request->status != 0 && state_memory_find(k->memory, request->rank, request->step, &slot, &block))
+    if (request->status != 0 &&
+        state_memory_find(k->memory, request->rank, request->step, request->generation, &slot, &block))
         state_memory_clear(k->memory, slot, &block);
     for (int i = 0; i < s->n_keepers; i++) {
         if (s->keepers[i].verdict == VERDICT_NONE)
@@ -404,7 +405,13 @@ static void clear_rejected(struct keeper *k)
 void snapshots_begin(struct snapshots *s, const struct snapshots_place *place)
 {
     s->place = *place;
-    snapshot_saver_begin(s->saver, place->instance, place->generation, place->node, place->n_nodes);
+    const struct saver_place saver_place = {.instance = place->instance,
+                                            .generation = place->generation,
+                                            .world_size = place->world_size,
+                                            .node = place->node,
+                                            .n_nodes = place->n_nodes};
+
+    snapshot_saver_begin(s->saver, &saver_place);
     for (int i = 0; i < s->n_keepers; i++)
         clear_rejected(&s->keepers[i]);
     snapshot_round_finish(&s->round);
@@ -447,7 +454,8 @@ static void on_request(void *data, struct block_channel *channel, const struct b
         on_block(s, channel, request);
         break;
     case BLOCKS_WHOLE:
-        snapshot_saver_take(s->saver, (int)channel->local_rank, k->memory, request->rank, request->step);
+        if (s->has_place && channel->generation == s->place.generation)
+            snapshot_saver_take(s->saver, (int)channel->local_rank, k->memory, request->rank, request->step);
         break;
     case BLOCKS_FOLDER:
         snapshot_saver_set_folder(s->saver, request->text, request->arg);

@@ -25,7 +25,7 @@ struct snapshots_host {
 /* The place of this node in a generation. */
 struct snapshots_place {
     uint64_t instance; /* of the job */
-    uint32_t generation;
+    uint32_t generation, world_size;
     int32_t node, n_nodes;
 };
 

@@ -92,15 +92,16 @@ int state_memory_table(const struct state_memory *m, struct state_table *ret)
     return n < 0 ? (int)n : state_table_read(bytes, (size_t)n, (uint64_t)st.st_size, ret);
 }
 
-bool state_memory_find(const struct state_memory *m, uint32_t rank, uint64_t step, uint32_t *ret_slot,
-                       struct state_block *ret)
+bool state_memory_find(const struct state_memory *m, uint32_t rank, uint64_t step, uint32_t generation,
+                       uint32_t *ret_slot, struct state_block *ret)
 {
     struct state_table table;
 
     if (state_memory_table(m, &table) != 0)
         return false;
     for (uint32_t i = 0; i < table.n_slots; i++)
-        if (table.slots[i].number == step + 1 && table.slots[i].rank == rank) {
+        if (table.slots[i].number == step + 1 && table.slots[i].rank == rank &&
+            table.slots[i].generation == generation) {
             *ret_slot = i;
             *ret = table.slots[i];
             return true;

@@ -35,9 +35,9 @@ int state_memory_size(struct state_memory *m, uint64_t n, uint64_t *ret_room);
 /* 0; -ENOENT: the worker keeps no blocks; -EBADMSG: other bytes; -errno. */
 int state_memory_table(const struct state_memory *m, struct state_table *ret);
 
-/* The slot with the rank's block of a step. False: there is none. */
-bool state_memory_find(const struct state_memory *m, uint32_t rank, uint64_t step, uint32_t *ret_slot,
-                       struct state_block *ret);
+/* The slot with the rank's block of a step, written in a generation. False: there is none. */
+bool state_memory_find(const struct state_memory *m, uint32_t rank, uint64_t step, uint32_t generation,
+                       uint32_t *ret_slot, struct state_block *ret);
 
 /* Takes bytes of a held block, in order. 0 or -errno, which ends the reading with that result. */
 typedef int state_memory_sink(void *data, const uint8_t *bytes, size_t n);

@@ -93,7 +93,7 @@ __all__ = ["Memory", "StorageReader", "StorageWriter"]
 # proto/state_blocks.h
 _TABLE_AT, _BLOCKS_AT, _ALIGNMENT = 131072, 1 << 20, 4096
 _TABLE_MAGIC, _FILES_MAGIC = b"CRUNBLK1", b"CRUNFIL1"
-_TABLE_HEAD, _SLOT_SIZE, _SLOTS_MAX, _HELD_AT = 16, 64, 3, 48
+_TABLE_HEAD, _SLOT_SIZE, _SLOTS_MAX, _HELD_AT, _CRC_AT = 16, 64, 3, 48, 52
 _SLOT = struct.Struct("<QIIQQIIIII12x")
 _RECORD = struct.Struct("<IIIIQIIQIIII8x")
 _FILE = struct.Struct("<QQ48s")
@@ -161,8 +161,8 @@ class _Blocks:
         with self.asking, contextlib.suppress(OSError):   # crun has ended: this process is about to
             self.socket.send(self._record(kind, **fields))
 
-    def ask(self, kind, **fields):
-        """Returns the answer and the descriptors that came with it. OSError: the answer's status, or crun has ended."""
+    def ask(self, kind, may_fail=0, **fields):
+        """Returns the answer and the descriptors that came with it. OSError: the answer's status but for may_fail, or crun has ended."""
         with self.asking:
             self.n_asked += 1
             self.socket.send(self._record(kind, id=self.n_asked, **fields))
@@ -173,7 +173,7 @@ class _Blocks:
                 answer = _Answer(*_RECORD.unpack_from(data))
                 if answer.id == self.n_asked:
                     break       # else "step N is in the folder"
-        if answer.status and kind != _SIZE or kind == _BLOCK and not fds:
+        if answer.status not in (0, may_fail) and kind != _SIZE or kind == _BLOCK and not fds:
             raise OSError(answer.status, os.strerror(answer.status))
         return answer, fds
 
@@ -184,7 +184,9 @@ class _Blocks:
         if head[:8] != _TABLE_MAGIC:
             return []
         n = min(struct.unpack_from("<I", head, 8)[0], _SLOTS_MAX)
-        return [_Slot(*_SLOT.unpack_from(head, _TABLE_HEAD + i * _SLOT_SIZE)) for i in range(n)]
+        found = [head[_TABLE_HEAD + i * _SLOT_SIZE:_TABLE_HEAD + (i + 1) * _SLOT_SIZE] for i in range(n)]
+        return [_Slot(*_SLOT.unpack(b)) if zlib.crc32(b[:_HELD_AT]) == struct.unpack_from("<I", b, _CRC_AT)[0] else
+                _Slot(0, *_SLOT.unpack(b)[1:]) for b in found]
 
     def _put(self, slot, at, data):
         os.pwrite(self.state, data, _TABLE_AT + _TABLE_HEAD + slot * _SLOT_SIZE + at)
@@ -234,8 +236,10 @@ class _Blocks:
     def finish(self, place, step, size):
         slot, offset = place
         checksum = zlib.crc32(self.view[offset:offset + size])
-        block = _Slot(0, self.rank, self.generation, offset, size, checksum, _CRC32, self.world_size, _FILES, 0)
-        self._put(slot, 8, _SLOT.pack(*block)[8:_HELD_AT])
+        block = _Slot(step + 1, self.rank, self.generation, offset, size, checksum, _CRC32, self.world_size, _FILES, 0)
+        entry = _SLOT.pack(*block)[:_HELD_AT]
+        self._put(slot, 8, entry[8:])
+        self._put(slot, _CRC_AT, struct.pack("<I", zlib.crc32(entry)))
         self._put(slot, 0, struct.pack("<Q", step + 1))
         self.newest, self.whole = step, step + 1
         self.tell(_WHOLE, step=step, rank=self.rank, arg=slot)
@@ -245,17 +249,18 @@ class _Blocks:
     def choose(self):
         """The step that all ranks continue from, once each rank has its blocks and has verified them; -1: none is in memory."""
         if self.chosen is None:
-            answer, before = self.ask(_STEP)[0], None
-            while answer.bytes and (answer.bytes, answer.generation) != before:
-                before, status, self.loaded, rank = (answer.bytes, answer.generation), 0, {}, self.rank
+            answer, _ = self.ask(_STEP, may_fail=errno.EAGAIN)
+            while answer.bytes and answer.status == errno.EAGAIN:
+                status, self.loaded, rank = 0, {}, self.rank
                 self.chosen, self.chosen_world, self.chosen_generation = answer.bytes - 1, answer.arg, answer.generation
                 try:
                     for rank in range(self.rank, self.chosen_world, self.world_size):
                         self._load(rank)
                 except OSError as error:
                     _note(f"step {self.chosen}, rank {rank}: {error}")
-                    status, before = errno.EBADMSG, None
-                answer, _ = self.ask(_VERDICT, step=self.chosen, rank=rank, status=status)
+                    status = errno.EBADMSG
+                answer, _ = self.ask(_VERDICT, step=self.chosen, rank=rank, generation=self.chosen_generation, status=status,
+                                     may_fail=errno.EAGAIN)
             self.chosen, self.kept, self.newest = answer.bytes - 1, answer.bytes, max(answer.bytes - 1, 0)
             self.whole = self.kept if any(s.number == self.kept and s.rank == self.rank for s in self.slots()) else 0
         return self.chosen
@@ -457,8 +462,10 @@ class StorageWriter(FileSystemWriter):
         super().set_up_storage_writer(*args, **kwargs)
         if not (self.name or self.folder or self.blocks):
             raise ValueError("outside crun StorageWriter needs a folder, or dcp.save a checkpoint_id")
-        before = self.blocks.newest if self.blocks else _newest_in(self.folder or os.curdir) or 0
+        before = max(self.blocks.newest if self.blocks else 0, _newest_in(self.folder or os.curdir) or 0)
         number = _number_of(self.name)
+        if self.blocks and number is not None and number <= self.blocks.newest:
+            raise ValueError(f"checkpoint_id ends with {number}, and step {self.blocks.newest} is saved: the number has to grow with each save")
         self.step = before + 1 if number is None else number
         if not self.name:
             self.path = self.fs.init_path(_step_folder(self.folder or os.curdir, self.step))

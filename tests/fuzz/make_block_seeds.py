@@ -3,12 +3,14 @@
 
 import pathlib
 import struct
+import zlib
 
 FOLDER = pathlib.Path(__file__).parent / "seeds/fuzz_state_blocks"
 
 
 def slot(number, offset, n_bytes):
-    return struct.pack("<QIIQQIIIII12x", number, 1, 2, offset, n_bytes, 0x1234, 1, 4, 1, 0)
+    head = struct.pack("<QIIQQIIII", number, 1, 2, offset, n_bytes, 0x1234, 1, 4, 1)
+    return head + struct.pack("<II8x", 0, zlib.crc32(head))
 
 
 def main():

@@ -187,6 +187,8 @@ def test_dcp_saves_step_by_step_and_in_a_thread():
                 dcp.async_save(state, checkpoint_id=f"x/step-{step}", storage_writer=writer).result()
             dcp.save({"a": torch.full((5, 9), 13), "n": 13}, storage_writer=checkpoint.StorageWriter())
             assert set(fake.steps()) == {12, 13} and not os.path.exists("x")
+            with pytest.raises(dcp.CheckpointException, match="has to grow"):
+                dcp.save(state, checkpoint_id="x/llama3", storage_writer=writer)
             begin()
             reader, state = checkpoint.StorageReader(), {"a": torch.zeros(5, 9, dtype=torch.int64), "n": 0}
             dcp.load(state, storage_reader=reader)
@@ -197,6 +199,19 @@ def test_dcp_saves_step_by_step_and_in_a_thread():
             assert is_same(state, {"a": torch.full((5, 9), 12), "n": 12})
         finally:
             torch.distributed.destroy_process_group()
+
+
+def test_numbers_go_on_from_the_folder(tmp_path):
+    """Without memory of an earlier job dcp.save counts from the newest step of the folder on, which stays the newest otherwise."""
+    (tmp_path / "step-50").mkdir()
+    (tmp_path / "step-50/.metadata").touch()
+    with crun() as (fake, _):
+        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+        try:
+            dcp.save({"n": 1}, storage_writer=checkpoint.StorageWriter(tmp_path))
+        finally:
+            torch.distributed.destroy_process_group()
+        assert set(fake.steps()) == {51}
 
 
 # ---- damage

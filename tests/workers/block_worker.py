@@ -2,6 +2,7 @@
 
 argv: a folder for notes; the number of steps; then what goes wrong: KIND RANK STEP of the first generation (kill, damage, reject)."""
 
+import errno
 import os
 import pathlib
 import signal
@@ -20,18 +21,16 @@ def content(rank, step):
 
 
 def restore(client):
-    """The step that all ranks continue from; -1: none."""
+    """The step that all ranks continue from, -1: none, and the generation that wrote it."""
     answer = client.ask(blocks.STEP)
-    while answer.bytes:
+    while answer.bytes and answer.status == errno.EAGAIN:
         step = answer.bytes - 1
-        data = client.own(step) or client.block(client.rank, step, arg=1)
+        data = client.own(step) or client.block(client.rank, step, arg=1, generation=answer.generation)
         if data is not None:
             assert data == content(client.rank, step)
-        again = client.ask(blocks.VERDICT, step=step, status=0 if data else 74)
-        if again.bytes == step + 1 and data:
-            return step
-        answer = again
-    return -1
+        answer = client.ask(blocks.VERDICT, step=step, rank=client.rank, generation=answer.generation, status=0 if data else 74)
+    assert answer.status == 0
+    return answer.bytes - 1, answer.generation
 
 
 def meet(client, folder, step):
@@ -50,13 +49,13 @@ def main(folder, n_steps, *wrong):
     if "BLOCK_FOLDER" in os.environ:
         client.send(blocks.FOLDER, text=os.environ["BLOCK_FOLDER"].encode(), arg=int(os.environ["BLOCK_EVERY"]))
     client.make_table()
-    step = restore(client)
+    step, generation = restore(client)
     with open(f"{folder}/rank{client.rank}", "a") as notes:
         notes.write(f"{client.generation} {step}\n")
     if step >= 0:
         other = (client.rank + 1) % client.world
         if other // int(os.environ["LOCAL_WORLD_SIZE"]) == client.rank // int(os.environ["LOCAL_WORLD_SIZE"]):
-            assert client.block(other, step) == content(other, step)
+            assert client.block(other, step, generation=generation) == content(other, step)
     client.clear_above(step)
     for s in range(step + 1, int(n_steps)):
         meet(client, folder, s)

@@ -91,6 +91,7 @@ class Client:
             os.pwrite(self.file, data, offset)
             fields = _SLOT.pack(step + 1, self.rank, self.generation, offset, len(data), zlib.crc32(data), CRC32, self.world, 1, 0)
             os.pwrite(self.file, fields[8:48], self.at(slot) + 8)
+            os.pwrite(self.file, struct.pack("<I", zlib.crc32(fields[:48])), self.at(slot) + 52)
             os.pwrite(self.file, fields[:8], self.at(slot))
             self.send(WHOLE, step=step, rank=self.rank, arg=slot)
             return True

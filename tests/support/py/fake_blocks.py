@@ -39,6 +39,7 @@ class Slot:
         """Changes a field behind the worker's back."""
         at, form = {"number": (0, "<Q"), "rank": (8, "<I"), "generation": (12, "<I"), "checksum": (32, "<I")}[name]
         os.pwrite(self.fd, struct.pack(form, value), self.at + at)
+        os.pwrite(self.fd, struct.pack("<I", zlib.crc32(os.pread(self.fd, HELD_AT, self.at))), self.at + HELD_AT + 4)
 
 
 def slots(fd):
@@ -224,8 +225,10 @@ class FakeCrun:
             self.waiting.setdefault(kind, {})[rank] = status
             n, _ = self.answers.setdefault(kind, [0, None])
             if len(self.waiting[kind]) == self.n_ranks:
+                answer, is_final = decide(), kind == VERDICT and not any(self.waiting[kind].values())
+                answer["status"] = errno.EAGAIN if answer["bytes"] and not is_final else 0
                 self.waiting[kind] = {}
-                self.answers[kind] = [n + 1, decide()]
+                self.answers[kind] = [n + 1, answer]
                 self.changed.notify_all()
             self.changed.wait_for(lambda: self.generation != generation or self.answers[kind][0] > n, 60)
             if self.generation != generation:

@@ -16,6 +16,7 @@ struct node {
     bool has[STEPS]; /* the block of its only rank for a step */
     bool is_damaged[STEPS];
     bool waits_for_reading;
+    bool keeps_damaged; /* the node goes on offering what it could not read */
 };
 
 struct network {
@@ -83,7 +84,7 @@ static void read_block(struct network *net, struct node *nodes, int32_t i, int32
         return;
     uint64_t step = r->choice.step;
     bool is_good = node->has[step] && !node->is_damaged[step];
-    if (!is_good)
+    if (!is_good && !node->keeps_damaged)
         node->has[step] = false;
     have(net, nodes, i, n_nodes, is_good);
 }
@@ -160,6 +161,7 @@ static void run_random_job(struct network *net, unsigned first_seed, int number)
             nodes[i].has[step] = rand_r(&net->seed) % 4 > 0;
             nodes[i].is_damaged[step] = rand_r(&net->seed) % 8 == 0;
         }
+        nodes[i].keeps_damaged = rand_r(&net->seed) % 2;
         assert_int_equal(snapshot_round_begin(&nodes[i].round, i, n_nodes), 0);
     }
     int want = expected_step(nodes, n_nodes);

@@ -83,6 +83,7 @@ static bool write_block(struct worker *w, uint32_t slot, uint64_t step, uint32_t
     b.checksum = kind == STATE_CRC32 ? crc32_zlib(0, w->bytes, BLOCK_SIZE) : crc32c(0, w->bytes, BLOCK_SIZE);
     state_slot_put(&b, out);
     assert_int_equal(pwrite(w->fd, out + 8, STATE_SLOT_HELD_AT - 8, at + 8), STATE_SLOT_HELD_AT - 8);
+    assert_int_equal(pwrite(w->fd, out + STATE_SLOT_CRC_AT, 4, at + STATE_SLOT_CRC_AT), 4);
     assert_int_equal(pwrite(w->fd, out, 8, at), 8);
     return true;
 }
@@ -91,7 +92,7 @@ static struct state_block find(const struct worker *w, uint64_t step, uint32_t *
 {
     struct state_block b = {0};
 
-    assert_true(state_memory_find(w->memory, 1, step, slot, &b));
+    assert_true(state_memory_find(w->memory, 1, step, 0, slot, &b));
     return b;
 }
 
@@ -140,7 +141,7 @@ static void test_every_flipped_bit_is_found(void **state)
         assert_int_equal(pwrite(w->fd, &byte, 1, at), 1);
         assert_int_equal(state_memory_copy(w->memory, slot, &b, &fd), -EBADMSG);
         assert_int_equal(fd, -1);
-        assert_false(state_memory_find(w->memory, 1, 7, &slot, &b)); /* not offered again */
+        assert_false(state_memory_find(w->memory, 1, 7, 0, &slot, &b)); /* not offered again */
     }
     free_worker(w);
 }

@@ -82,6 +82,23 @@ static void test_slots_that_are_not_whole(void **state)
     assert_int_equal(table.slots[1].number, 0); /* shares its bytes */
 }
 
+static void test_every_flipped_bit_of_a_slot(void **state)
+{
+    (void)state;
+    const struct state_block blocks[2] = {good, {0}};
+    struct state_table table;
+    uint8_t bytes[STATE_TABLE_SIZE];
+
+    for (size_t bit = 0; bit < 8 * STATE_SLOT_SIZE; bit++) {
+        size_t at = bit / 8;
+        bool is_ignored = (at >= STATE_SLOT_HELD_AT && at < STATE_SLOT_CRC_AT) || at >= STATE_SLOT_CRC_AT + 4;
+        put_table(bytes, blocks, 2);
+        bytes[STATE_TABLE_HEAD_SIZE + at] ^= (uint8_t)(1 << bit % 8);
+        assert_int_equal(state_table_read(bytes, sizeof(bytes), FILE_SIZE, &table), 0);
+        assert_int_equal(table.slots[0].number, is_ignored ? 8 : 0);
+    }
+}
+
 static void test_tables_of_others(void **state)
 {
     (void)state;
@@ -187,8 +204,11 @@ static void test_records(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table_round_trip), cmocka_unit_test(test_slots_that_are_not_whole),
-        cmocka_unit_test(test_tables_of_others), cmocka_unit_test(test_files_of_a_block),
+        cmocka_unit_test(test_table_round_trip),
+        cmocka_unit_test(test_slots_that_are_not_whole),
+        cmocka_unit_test(test_every_flipped_bit_of_a_slot),
+        cmocka_unit_test(test_tables_of_others),
+        cmocka_unit_test(test_files_of_a_block),
         cmocka_unit_test(test_records),
     };
 
