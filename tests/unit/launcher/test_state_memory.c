@@ -203,7 +203,7 @@ struct reader {
     struct worker *worker;
     pthread_t thread;
     const atomic_bool *ends;
-    int n_whole, n_stale;
+    atomic_int n_whole;
 };
 
 static void *read_often(void *data)
@@ -225,8 +225,7 @@ static void *read_often(void *data)
             close(fd);
         else if (result != -ESTALE)
             abort(); /* a block that changed while it was read */
-        r->n_whole += result == 0;
-        r->n_stale += result != 0;
+        atomic_fetch_add(&r->n_whole, result == 0);
     }
     return NULL;
 }
@@ -241,13 +240,13 @@ static void test_writer_beside_readers(void **state)
 
     for (size_t i = 0; i < ARRAY_SIZE(readers); i++)
         assert_int_equal(pthread_create(&readers[i].thread, NULL, read_often, &readers[i]), 0);
-    for (uint64_t step = 1; step <= 4000 && (n_written < 50 || readers[0].n_whole < 20); step++)
+    for (uint64_t step = 1; step <= 4000 && (n_written < 50 || atomic_load(&readers[0].n_whole) < 20); step++)
         n_written += write_block(w, (uint32_t)(step % 2), step, STATE_CRC32C);
     atomic_store(&ends, true);
     for (size_t i = 0; i < ARRAY_SIZE(readers); i++)
         assert_int_equal(pthread_join(readers[i].thread, NULL), 0);
     assert_true(n_written >= 50);
-    assert_true(readers[0].n_whole + readers[1].n_whole > 0);
+    assert_true(atomic_load(&readers[0].n_whole) + atomic_load(&readers[1].n_whole) > 0);
     assert_int_equal(readers_of(w, 0), 0);
     assert_int_equal(readers_of(w, 1), 0);
     free_worker(w);

@@ -27,7 +27,7 @@ static void put_table(uint8_t bytes[STATE_TABLE_SIZE], const struct state_block 
                    STATE_TABLE_MAGIC); /* the number of slots takes the place of the NUL */
     wire_store_u32(bytes + 8, n);
     for (uint32_t i = 0; i < n; i++)
-        state_slot_put(&blocks[i], bytes + state_slot_at(i) - STATE_TABLE_AT);
+        state_slot_put(&blocks[i], bytes + (state_slot_at(i) - STATE_TABLE_AT));
 }
 
 static void test_table_round_trip(void **state)
@@ -45,7 +45,7 @@ static void test_table_round_trip(void **state)
     assert_int_equal(state_table_read(bytes, sizeof(bytes), FILE_SIZE, &table), 0);
     assert_int_equal(table.n_slots, 3);
     assert_memory_equal(table.slots, blocks, sizeof(blocks));
-    assert_int_equal(wire_load_u32(bytes + state_slot_at(1) - STATE_TABLE_AT + STATE_SLOT_HELD_AT), 3);
+    assert_int_equal(wire_load_u32(bytes + (state_slot_at(1) - STATE_TABLE_AT) + STATE_SLOT_HELD_AT), 3);
 }
 
 static void test_slots_that_are_not_whole(void **state)
