@@ -252,7 +252,7 @@ int channel_link_take(struct channel_link *l, channel_frame_fn *on_frame, void *
     size_t size;
     int r = 1;
 
-    while (r == 1 && !l->out.is_broken) {
+    while (r == 1 && !l->is_over) {
         r = channel_frame_take(buf_bytes(&l->in), buf_size(&l->in), !l->streams.is_far, &frame, &size);
         if (r != 1)
             break;

@@ -40,13 +40,15 @@ struct channel_link {
     struct channel_writer out; /* frames for the other end */
     struct list ports;
     bool is_deaf; /* the other end is gone: ports read what comes and drop it */
+    bool is_over; /* no frame is passed on any more */
     int failure;  /* 0 or -errno */
 };
 
 typedef int channel_frame_fn(void *data, const struct channel_frame *frame);
 
 void channel_link_init(struct channel_link *l, bool is_far, uv_stream_t *to);
-/* Passes on each whole frame of `in` until out.is_broken, or on_frame() fails. 0 or -errno. */
+/* Passes on each whole frame of `in` until is_over, or on_frame() fails: also behind a failed write, as the last frames of the other end
+ * may be there already. 0 or -errno. */
 int channel_link_take(struct channel_link *l, channel_frame_fn *on_frame, void *data);
 /* Ports of the kind are closed. */
 void channel_link_close(struct channel_link *l, enum channel_stream_kind kind);

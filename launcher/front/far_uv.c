@@ -113,6 +113,7 @@ static void leave_front(struct far *f)
     (void)uv_poll_stop(&f->listener);
     if (f->state == FAR_RUNNING)
         (void)shutdown(f->agent.links[FAR_LINK_OUTPUT], SHUT_RDWR); /* fails where the agent has ended */
+    f->link.is_over = true;
     channel_link_go_deaf(&f->link);
     end_agent(f);
 }

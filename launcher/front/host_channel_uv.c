@@ -375,7 +375,7 @@ void host_channel_close(struct host_channel *c)
 {
     if (c->is_closed)
         return;
-    c->is_closed = c->link.out.is_broken = true;
+    c->is_closed = c->link.is_over = c->link.out.is_broken = true;
     c->n_farewell = 0;
     if (!c->is_greeted && c->pid)
         (void)kill(c->pid, SIGTERM); /* as above */

@@ -688,6 +688,19 @@ def test_crunctl_where_the_front_is(start):
     front.wait()
 
 
+def test_a_result_behind_a_failed_write(start, tmp_path):
+    """A far end that has ended takes no more pings. Its result lies in the pipe, and counts."""
+    (tmp_path / "far.py").write_text("""import os, struct, subprocess, sys, time
+version = subprocess.run([sys.argv[1], "--version"], capture_output=True, text=True).stdout.split()[1]
+os.write(1, b"\\nCRUN-CHANNEL 1 " + version.encode() + b"\\n")
+os.close(0)
+time.sleep(5)  # a ping comes every two seconds
+os.write(1, struct.pack("<BxxxIIII", 14, 0, 8, 1, 0))
+""")
+    code, _, err = start("--hosts=a", f"--launch={sys.executable} {tmp_path}/far.py {jobs.crun()} {{host}}", *shell("true")).wait()
+    assert code == 0 and "lost" not in err, err
+
+
 # ---- standard input
 
 def test_input_of_rank_0(start):
