@@ -386,7 +386,7 @@ def test_kill_of_the_front_leaves_nothing(start, tmp_path):
     front.process.kill()
     assert front.rest() == []
     trace = (tmp_path / "debug").read_text()
-    assert trace.count("group event signal") == 3 and "group action leave" in trace and "request-drain" not in trace, trace[-4000:]
+    assert trace.count("group event signal state=running") == 3 and "group action leave" in trace and "request-drain" not in trace, trace[-4000:]
 
 
 def test_a_stopped_front_is_named_by_what_it_is(start):
