@@ -56,9 +56,7 @@ struct snapshots {
 struct slow_request {
     struct list siblings; /* of snapshots.calls */
     struct side_call *call;
-    struct snapshots *owner;       /* NULL in the thread's copy */
     struct block_channel *channel; /* where the answer goes */
-    struct slow_work *work;
 };
 
 /* The part of the thread. */
