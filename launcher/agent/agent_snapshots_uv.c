@@ -48,11 +48,11 @@ static void begin_generation(void *self, const struct group_event *event)
         return;
     a->has_begun = true;
     a->generation = g->generation;
-    const struct snapshots_place place = {.instance = assignment->instance,
-                                          .generation = g->generation,
-                                          .world_size = assignment->world_size,
-                                          .node = (int32_t)assignment->group_rank,
-                                          .n_nodes = (int32_t)assignment->group_world_size};
+    const struct snapshot_place place = {.instance = assignment->instance,
+                                         .generation = g->generation,
+                                         .world_size = assignment->world_size,
+                                         .node = (int32_t)assignment->group_rank,
+                                         .n_nodes = (int32_t)assignment->group_world_size};
     snapshots_begin(a->snapshots, &place);
 }
 

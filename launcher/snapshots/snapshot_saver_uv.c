@@ -37,7 +37,7 @@ struct snapshot_saver {
     uv_timer_t deadline; /* of the end */
     char *folder;        /* NULL: none */
     uint32_t every;
-    struct saver_place place;
+    struct snapshot_place place;
     bool has_choice; /* of the generation, from which its workers continue */
     struct saver_state choice;
     bool is_saving, has_failed, is_ending;
@@ -238,7 +238,7 @@ void snapshot_saver_set_folder(struct snapshot_saver *s, const char *folder, uin
     s->every = every;
 }
 
-void snapshot_saver_begin(struct snapshot_saver *s, const struct saver_place *place)
+void snapshot_saver_begin(struct snapshot_saver *s, const struct snapshot_place *place)
 {
     s->place = *place;
     s->has_choice = false;

@@ -20,7 +20,7 @@ struct saver_host {
 };
 
 /* The place of the node in a generation. */
-struct saver_place {
+struct snapshot_place {
     uint64_t instance; /* of the job */
     uint32_t generation, world_size;
     int32_t node, n_nodes;
@@ -33,7 +33,7 @@ struct snapshot_saver *snapshot_saver_create(const struct saver_host *host);
 void snapshot_saver_set_folder(struct snapshot_saver *s, const char *folder, uint32_t every);
 
 /* A generation begins: a step with missing blocks is dropped. */
-void snapshot_saver_begin(struct snapshot_saver *s, const struct saver_place *place);
+void snapshot_saver_begin(struct snapshot_saver *s, const struct snapshot_place *place);
 
 /* All workers have loaded the state of a step. */
 void snapshot_saver_continue(struct snapshot_saver *s, uint64_t step, uint32_t generation);

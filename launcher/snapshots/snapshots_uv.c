@@ -40,7 +40,7 @@ struct snapshots {
     struct snapshot_saver *saver;
     struct list calls;
     uv_timer_t timer;
-    struct snapshots_place place;
+    struct snapshot_place place;
     bool has_place;
     bool has_round; /* of the generation, from the first worker or node on that asks */
     bool has_sent;  /* the HAVE of the node */
@@ -400,16 +400,10 @@ static void clear_rejected(struct keeper *k)
     k->has_reject = false;
 }
 
-void snapshots_begin(struct snapshots *s, const struct snapshots_place *place)
+void snapshots_begin(struct snapshots *s, const struct snapshot_place *place)
 {
     s->place = *place;
-    const struct saver_place saver_place = {.instance = place->instance,
-                                            .generation = place->generation,
-                                            .world_size = place->world_size,
-                                            .node = place->node,
-                                            .n_nodes = place->n_nodes};
-
-    snapshot_saver_begin(s->saver, &saver_place);
+    snapshot_saver_begin(s->saver, place);
     for (int i = 0; i < s->n_keepers; i++)
         clear_rejected(&s->keepers[i]);
     snapshot_round_finish(&s->round);

@@ -10,6 +10,8 @@
 #include <stdint.h>
 #include <uv.h>
 
+#include "launcher/snapshots/snapshot_saver_uv.h"
+
 struct round_message;
 struct snapshots;
 struct worker_memory;
@@ -22,18 +24,11 @@ struct snapshots_host {
     void *data;
 };
 
-/* The place of this node in a generation. */
-struct snapshots_place {
-    uint64_t instance; /* of the job */
-    uint32_t generation, world_size;
-    int32_t node, n_nodes;
-};
-
 /* 0 or -errno; -ENODEV: this node's workers were lent no memory. */
 int snapshots_open(struct snapshots **ret, const struct snapshots_host *host);
 
 /* A generation of workers starts; the workers of the generation before have ended. */
-void snapshots_begin(struct snapshots *s, const struct snapshots_place *place);
+void snapshots_begin(struct snapshots *s, const struct snapshot_place *place);
 
 /* A message of another node in this generation. */
 void snapshots_take(struct snapshots *s, const struct round_message *message);
